@@ -1,4 +1,4 @@
-"""What holds for every test: shared fixtures, and the tests that need a container engine."""
+"""Fixtures and options of all tests, and the mark of tests that need a container engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The flag that writes the stories of the state machines anew (tests/testdata/README.md)."""
+    """Add the flag that rewrites the stories of the state machines (tests/testdata/README.md)."""
     parser.addoption("--rewrite-scripts", action="store_true", help="write tests/testdata/*/*.txt anew")
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "DataDirInUseError",
     "DiskFullError",
     "DuplicateKeyError",
+    "EncodedBodyError",
     "FencedError",
     "HeadMovedError",
     "LabelExistsError",
@@ -104,6 +105,12 @@ class BadRequestError(RefusedError):
     """The request itself is malformed: an argument is missing, of the wrong form or out of range."""
 
     http_status = 400
+
+
+class EncodedBodyError(BadRequestError):
+    """The body is compressed (Content-Encoding): an agent accepts bodies only as they are."""
+
+    http_status = 415
 
 
 class AccessDeniedError(RefusedError):

@@ -8,7 +8,7 @@ from tidelock.replica_agent.api.admin import AdminRoutes
 from tidelock.replica_agent.api.audit import AuditRoutes
 from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
-from tidelock.replica_agent.api.http import authentication, errors
+from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
 from tidelock.replica_agent.api.mutations import MutationRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
@@ -22,9 +22,6 @@ from tidelock.replica_agent.readers.webhdfs import no_content_type
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.peers import push_bytes_max
 
-#: The parameters of a merge are in the query string, since the body holds its rows.
-REQUEST_LINE_BYTES_MAX = 64 << 10
-
 
 def application(services: Services) -> web.Application:
     """Return the application with all routes; each group of routes sees one service."""
@@ -34,7 +31,10 @@ def application(services: Services) -> web.Application:
         open_routes=frozenset({OPEN_ROUTE}),
         admit=Bearers(services.uploads, OPENED).admit,
     )
-    app = web.Application(middlewares=[errors, guard], client_max_size=push_bytes_max(settings))
+    app = web.Application(
+        middlewares=[errors, guard, plain_bodies(services.transactions.refused)],
+        client_max_size=push_bytes_max(settings),
+    )
     app.on_response_prepare.append(no_content_type)
     for group in (
         TransactionRoutes(services.transactions),

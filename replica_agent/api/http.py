@@ -10,7 +10,14 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from tidelock.errors import AccessDeniedError, BadRequestError, TidelockError, TooLargeError
+from tidelock.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    EncodedBodyError,
+    TidelockError,
+    TooLargeError,
+)
+from tidelock.replica_agent.readers.requests import require_plain_body
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -85,12 +92,32 @@ def _refusal(request: web.Request, error: Exception) -> web.Response:
             return answer(kind(msg).to_wire(), error.status)
         case web.RequestPayloadError() | ConnectionError():
             why = " ".join(str(error).split())
-            msg = f"the body of {request.method} {request.path} was cut, or is not encoded as it says: {why}"
+            msg = f"the body of {request.method} {request.path} was cut: {why}"
             return answer(BadRequestError(msg).to_wire(), BadRequestError.http_status)
         case _:
             _log.error("request_failed", method=request.method, path=request.path, exc_info=error)
             wire = TidelockError("internal error; the agent's log has the details").to_wire()
             return answer(wire, TidelockError.http_status)
+
+
+def plain_bodies(refused: Callable[[str, TidelockError], None]) -> Any:
+    """Return the middleware that refuses compressed bodies.
+
+    Args:
+        refused: Called with the tid in the path of such a request, and with the error.
+    """
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            require_plain_body(request)
+        except EncodedBodyError as error:
+            if (tid := request.match_info.get("tid")) is not None:
+                refused(tid, error)
+            raise
+        return await handler(request)
+
+    return check
 
 
 def authentication(

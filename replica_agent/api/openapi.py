@@ -11,7 +11,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from tidelock.errors import AccessDeniedError, BadRequestError, TidelockError, TooLargeError, UnavailableError
+from tidelock.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    EncodedBodyError,
+    TidelockError,
+    TooLargeError,
+    UnavailableError,
+)
 from tidelock.replica_agent.api.route import Body, Content, Query, Route
 from tidelock.wire.failure import Failure
 
@@ -21,6 +28,7 @@ _JSON: Final = "application/json"
 _ANY_ROUTE: Final[tuple[type[TidelockError], ...]] = (
     AccessDeniedError,
     BadRequestError,
+    EncodedBodyError,
     TidelockError,
     UnavailableError,
 )

@@ -22,7 +22,7 @@ from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Aborted
 from tidelock.csnlog.log import LogState
 from tidelock.errors import FencedError, TidelockError, UnavailableError
-from tidelock.replica_agent.api.app import REQUEST_LINE_BYTES_MAX, application
+from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
@@ -32,6 +32,7 @@ from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.wiring import Parts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
+from tidelock.replica_agent.readers.requests import ACCEPTANCE
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
@@ -126,7 +127,7 @@ class Agent:
             application(parts.services),
             access_log=None,
             shutdown_timeout=self.settings.drain_s,
-            max_line_size=REQUEST_LINE_BYTES_MAX,
+            **ACCEPTANCE,
         )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)

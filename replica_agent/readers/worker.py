@@ -23,6 +23,7 @@ from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import Resolver
 from tidelock.replica_agent.readers.paths import RequestTarget, parse_target
+from tidelock.replica_agent.readers.requests import ACCEPTANCE, require_plain_body
 from tidelock.replica_agent.readers.streams import Streams
 from tidelock.replica_agent.workers.child import Given, begin
 
@@ -31,9 +32,6 @@ BACKLOG = 1024
 #: Connections accepted per iteration of the event loop. A burst (all tasks of a stage) has to spread over the
 #: workers.
 ACCEPT_BATCH = 1
-#: Longest request line. A partition path is percent-encoded twice, which takes nine characters for one byte
-#: of UTF-8.
-REQUEST_LINE_BYTES_MAX = 64 << 10
 
 _WEBHDFS = ("webhdfs", "v1")
 
@@ -66,6 +64,7 @@ class Worker:
         """Answer any request. No error is left to aiohttp, whose own answers Hadoop's client may misread."""
         speaks_webhdfs = request.raw_path.startswith("/webhdfs/")
         try:
+            require_plain_body(request)
             return await self._answer(request, parse_target(request.raw_path))
         except TidelockError as error:
             failure: Exception = error
@@ -102,7 +101,7 @@ async def _serve(given: Given) -> None:
     app = web.Application()
     app.on_response_prepare.append(webhdfs.no_content_type)
     app.router.add_route("*", "/{path:.*}", Worker(config, link).handle)
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, max_line_size=REQUEST_LINE_BYTES_MAX)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, **ACCEPTANCE)
     await runner.setup()
     (listener,) = given.sockets
     await web.SockSite(runner, listener, backlog=ACCEPT_BATCH).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import TooLargeError, TransactionClosedError
+from tidelock.errors import TidelockError, TooLargeError, TransactionClosedError, UnknownTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.failures import QueryFailures
@@ -131,6 +132,11 @@ class TransactionService:
         """Insert rows; see :meth:`Inserts.insert`. Its end is a sign of life if the caller says so."""
         with self.failures.noted(str(tx.tid)):  # for a table with a unique key it reads the existing rows
             return await self.inserts.insert(tx, table, content, length, partition=partition)
+
+    def refused(self, tid: str, error: TidelockError) -> None:
+        """Leave a transaction rollback only: a request of it was refused before it became a statement."""
+        with suppress(UnknownTransactionError):
+            self.transactions.find(tid).ending.fail(error)
 
     async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
         """Delete rows; see :meth:`Mutations.delete`."""

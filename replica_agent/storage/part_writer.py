@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import BadRequestError, TooLargeError
-from tidelock.part_layout import parquet_options, sorted_by
+from tidelock.part_layout import FloatColumns, parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.replica_agent.config.allocator import give_back
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -69,11 +69,18 @@ class PartMaker:
 
 
 class PartWriter:
-    """Collects the rows of one part, encodes them row group by row group, ends as an :class:`EncodedPart`."""
+    """Collects the rows of one part, encodes them row group by row group, ends as an :class:`EncodedPart`.
 
-    def __init__(self, maker: PartMaker, path: str) -> None:
+    Args:
+        maker: The common needs of the parts of an insert.
+        path: Partition path.
+        floats: Those that rows of the part may have.
+    """
+
+    def __init__(self, maker: PartMaker, path: str, floats: FloatColumns) -> None:
         self._maker = maker
         self._path = path
+        self._floats = floats
         self._part = maker.new_part()
         self._target = PartTarget(
             functools.partial(maker.open_file, self._part), maker.settings.inline_part_bytes_max
@@ -95,8 +102,14 @@ class PartWriter:
         """Return the bytes that wait in memory: rows not yet encoded, and encoded ones not yet in a file."""
         return self._batch_bytes + self._target.memory_bytes
 
+    def allows(self, floats: FloatColumns) -> bool:
+        """Return whether rows with these columns may be added: the first row group decides about the file."""
+        if self._writer is None:
+            self._floats |= floats
+        return self._floats | floats == self._floats
+
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add conformed rows (columns of the files); encode when a row group is full."""
+        """Add conformed rows (columns of the files) that it allows; encode when a row group is full."""
         settings = self._maker.settings
         while batch.num_rows:
             piece = batch.slice(0, settings.row_group_rows - self._batch_rows)
@@ -158,7 +171,7 @@ class PartWriter:
                 output,
                 schema.file_arrow,
                 metadata_collector=self._metadata,
-                **parquet_options(rows.num_rows, self._is_small()),
+                **parquet_options(rows.num_rows, self._is_small(), schema.file_arrow, self._floats),
             )
         self._writer.write_table(rows, row_group_size=self._batch_rows)
         self._rows += self._batch_rows
@@ -176,6 +189,8 @@ class _Partitions:
         self._maker = maker
         self._writers: dict[str, PartWriter] = {}
         self._seen: set[str] = set()
+        #: Grows only. So an insert has at most one more part for each float column and open partition.
+        self._floats = FloatColumns()
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPart]:
@@ -184,7 +199,13 @@ class _Partitions:
         batch = schema.conform(batch, self._rows)
         self._rows += batch.num_rows
         for path, rows in split(batch, schema.partition_by):
-            writer = self._writers.get(path) or self._open(path)
+            floats = FloatColumns.of(rows)
+            self._floats |= floats
+            writer = self._writers.get(path)
+            if writer is not None and not writer.allows(floats):
+                yield self._finish(path)
+                writer = None
+            writer = writer or self._open(path)
             writer.add(rows)
             if writer.length >= self._maker.settings.part_bytes_max:
                 yield self._finish(path)
@@ -215,7 +236,7 @@ class _Partitions:
                 limit=limit,
                 found=len(self._seen),
             )
-        writer = self._writers[path] = PartWriter(self._maker, path)
+        writer = self._writers[path] = PartWriter(self._maker, path, self._floats)
         return writer
 
     def _relieve(self) -> None:

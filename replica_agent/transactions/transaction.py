@@ -17,7 +17,13 @@ from typing import Any, Final
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName, Tid
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.csnlog.core.results import Committed
-from tidelock.errors import BadRequestError, TableChangedError, TidelockError, UnsealedWriteError
+from tidelock.errors import (
+    BadRequestError,
+    TableChangedError,
+    TidelockError,
+    TooLargeError,
+    UnsealedWriteError,
+)
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.staged_files import TableWrites
@@ -207,6 +213,35 @@ class Ending:
         if self.state is TxState.OPEN:
             self._enter(TxState.FAILED)
             self.error = error
+
+    @contextlib.contextmanager
+    def failing(self, subject: str, *, spared: type[TidelockError]) -> Iterator[None]:
+        """Accept rollback only if the block raises an error.
+
+        Args:
+            subject: The statement, as messages name it.
+            spared: Errors of this class change nothing: the same call may be repeated.
+
+        Raises:
+            TooLargeError: The block ran out of memory.
+        """
+        try:
+            yield
+        except spared:
+            raise
+        except TidelockError as error:
+            self.fail(error)
+            raise
+        except MemoryError as error:
+            refusal = TooLargeError(
+                f"{subject} needs more memory than there is; nothing was kept: roll back, and send "
+                "smaller batches"
+            )
+            self.fail(refusal)
+            raise refusal from error
+        except Exception as error:
+            self.fail(TidelockError(f"{subject} ended with an unforeseen error ({error!r}); roll back"))
+            raise
 
     def seal(self) -> None:
         """Accept no more statements: the commit was requested."""

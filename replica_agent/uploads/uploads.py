@@ -285,18 +285,12 @@ class Uploads:
         self, tx: Transaction, table: TableName, writes: TableWrites, waiting: Waiting = _always
     ) -> Sealed:
         self.transactions.require_open(tx)
-        with self._running(tx):
-            try:
-                sealed = await self._add(tx, table, writes)
-                if not waiting():
-                    raise _unheard(table)
-                return sealed  # noqa: TRY300 - what is raised is handled below
-            except UnsealedWriteError:
-                raise
-            except TidelockError as error:
-                # The job has failed, so a commit of its remaining files would commit half of the job.
-                tx.ending.fail(error)
-                raise
+        # A job that has failed leaves only the rollback: a commit of its remaining files would be half of it.
+        with self._running(tx), tx.ending.failing(f"the write to {table}", spared=UnsealedWriteError):
+            sealed = await self._add(tx, table, writes)
+            if not waiting():
+                raise _unheard(table)
+            return sealed
 
     async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> Sealed:
         await STAGE.before()

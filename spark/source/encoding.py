@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.errors import BadRequestError, SchemaMismatchError
-from tidelock.part_layout import parquet_options, sorted_by
+from tidelock.part_layout import FloatColumns, parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.spark.source.staging_folder import Upload
 
@@ -81,6 +81,8 @@ class _Partition:
         self.upload: Upload | None = None
         self.writer: pq.ParquetWriter | None = None
         self.used_at = 0
+        #: Those of all rows until now.
+        self.floats = FloatColumns()
 
 
 class Encoder:
@@ -152,6 +154,10 @@ class Encoder:
         rows = pa.Table.from_batches(partition.batches)
         if self._layout.sort_by:
             rows = sorted_by(rows, self._layout.sort_by)
+        floats = partition.floats | FloatColumns.of(rows)
+        if floats != partition.floats:
+            partition.floats = floats
+            self._end(partition)
         writer = partition.writer or self._open(path, partition)
         writer.write_table(rows, row_group_size=rows.num_rows)
         self._waiting_bytes -= partition.bytes
@@ -169,7 +175,12 @@ class Encoder:
         partition.writer = pq.ParquetWriter(
             partition.upload,
             self._layout.stored,
-            **parquet_options(partition.rows, partition.bytes < SMALL_BYTES),
+            **parquet_options(
+                partition.rows,
+                partition.bytes < SMALL_BYTES,
+                self._layout.stored,
+                partition.floats,
+            ),
         )
         return partition.writer
 

@@ -1,4 +1,4 @@
-"""What a machine must be able to do for a test: without it the test is skipped, and in CI it fails."""
+"""The abilities of a machine that a test needs: without them the test is skipped, and in CI it fails."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def require(lack: str) -> None:
-    """Skip a test for a lack, if there is one ("" = none); in CI fail: a run would test less, unseen."""
+    """Skip a test for a missing ability ("" = none); in CI fail, so that no run silently tests less."""
     if not lack:
         return
     if os.environ.get("CI") == "true":

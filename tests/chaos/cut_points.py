@@ -1,7 +1,6 @@
-"""The fault points of an agent, by who passes them: at each of them the power is cut by a test.
+"""The fault points of an agent, grouped by the work that passes them: a test cuts the power at each of them.
 
-`TESTED` has to name every point that an agent registers (test_tools.py), so that one that somebody adds is
-not forgotten.
+`TESTED` must name every point that an agent registers (test_tools.py), so that no new point is forgotten.
 """
 
 from __future__ import annotations
@@ -10,35 +9,35 @@ from typing import Final
 
 from tests.support.faults.lab import points
 
-#: What every commit passes at its home.
+#: Points that every commit passes at its home.
 OF_COMMITS: Final = points(
     [
         *("agent.stage", "agent.seal", "agent.pack", "agent.catalog", "partfs.write", "partfs.fsync"),
         *("partfs.rename", "replication.push", "csnlog.commit", "replication.apply"),
     ]
 )
-#: What only a replica passes that stores parts of another's transaction.
+#: Points that only a replica passes that stores parts of another replica's transaction.
 OF_PEERS: Final = points(["replication.accept", "replication.fetch"])
-#: What changes the disk of a peer too, and its apply.
+#: Points where the disk of a peer changes too, and those of its apply.
 OF_BOTH: Final = points(
     [
         *("agent.pack", "agent.catalog", "partfs.write", "partfs.fsync", "partfs.rename"),
         "replication.apply",
     ]
 )
-#: Passed after a lost reply, and at the end of an epoch: not by every commit.
+#: Points that a commit passes after a lost reply, and at the end of an epoch.
 OF_RAISE: Final = points(["csnlog.raise"])
 OF_ROLLOVER: Final = points(["csnlog.rollover"])
-#: What a merge passes on its way; the pack is that of a merge of small parts.
+#: Points that a merge passes; the pack is that of a merge of small parts.
 OF_COMPACTION: Final = points(
     [
         *("agent.compact", "partfs.write", "partfs.fsync", "partfs.rename", "agent.seal", "agent.pack"),
         *("replication.push", "replication.lock", "agent.catalog", "csnlog.commit", "replication.apply"),
     ]
 )
-#: What a collection passes: with its batch found, and with its rows gone and the files still there.
+#: Points of a garbage collection: its batch is found; its rows are gone and the files are still there.
 OF_COLLECT: Final = points(["agent.collect"])
-#: What a replica passes that takes a file of a transaction whose home is another one.
+#: Points that a replica passes when it takes a file of a transaction whose home is another replica.
 OF_UPLOADS: Final = points(["agent.upload"])
 
 TESTED: Final = frozenset(

@@ -1,4 +1,4 @@
-"""A cluster of which one replica loses its power in the middle of something that it does."""
+"""A cluster in which one replica loses its power in the middle of its work."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class World:
 
     Attributes:
         cluster: The cluster.
-        gates: Of the victim, which pauses at its fault points.
-        power: Of the victim's disk.
-        victim: The replica.
+        gates: The gates of the victim, which pauses at its fault points.
+        power: The power of the victim's disk.
+        victim: The replica that loses its power.
     """
 
     cluster: LocalCluster
@@ -36,7 +36,7 @@ class World:
 
     @contextlib.contextmanager
     def dark(self, begin: Callable[[], object]) -> Iterator[None]:
-        """Let something begin, and cut the power where it is held inside; the victim stays down."""
+        """Begin some work, and cut the power when the victim pauses in it; the victim stays down."""
         with ThreadPoolExecutor(1) as thread:
             asked = thread.submit(begin)
             yield
@@ -49,14 +49,14 @@ class World:
 def world_of(
     factory: ClusterFactory, folder: Path, victim: str, points: Sequence[str], settings: Mapping[str, Any]
 ) -> Iterator[World]:
-    """Run a cluster; at its end every byte of it is audited. Skips the test where the machine cannot.
+    """Run a cluster, and audit every byte at its end. The test is skipped if the machine is not able to.
 
     Args:
         factory: Makes the cluster.
-        folder: For gates, journals and the disk.
+        folder: The folder for gates, journals and the disk.
         victim: The replica that has a disk of its own.
-        points: Where it can be made to pause.
-        settings: Of all agents.
+        points: The points at which it can pause.
+        settings: Settings of all agents.
     """
     ability.require(disks.unable())
     gates = Gates(folder / "gates", {victim: dict.fromkeys(points, "pause")})

@@ -1,8 +1,8 @@
 """Disks whose power can be cut: an ext4 file system in a file, mounted through a loop device.
 
-What the file holds at a moment is what a platter would hold: pages that nobody has flushed are in the page
-cache of the file system, which a copy of the file does not see (Z18). A mount of the copy
-replays its journal, as after a power cut.
+The file has the same bytes as a platter would have: pages that no program has flushed are in the page cache
+of the file system, which a copy of the file does not see (Z18). A mount of the copy replays its journal, as
+after a power cut.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 from tests.support.waiting import eventually
 
 _BYTES: Final = 96 << 20
-#: Only what is asked for is flushed: by itself the journal would be written every 5 seconds.
+#: Flushes happen only on request: by default the journal is written every 5 seconds.
 _OPTIONS: Final = "loop,noatime,commit=3600"
 _MKFS: Final = ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0")
 _PROGRAMS: Final = ("mkfs.ext4", "mount", "umount", "findmnt")
 _TIMEOUT_S: Final = 60
 #: Attempts to copy a disk while nothing is written to it.
 _COPIES: Final = 5
-#: What the file of a disk is called, so that a later run can tell whose it was.
+#: The name of a disk's file, from which a later run can tell which process made it.
 _IMAGE: Final = "{name}.{pid}.disk"
 _OWNER: Final = re.compile(r"\.(\d+)\.disk( \(deleted\))?$")
 #: Fields of /sys/block/<device>/stat: writes that were completed, requests in flight.
@@ -33,7 +33,7 @@ _WRITES, _IN_FLIGHT = 4, 8
 
 
 def unable() -> str:
-    """Why no disk can be made here; "" = one can."""
+    """Return why no disk can be made here; "" = one can be made."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "only root on Linux can mount the disks whose power is cut"
     if not Path("/dev/loop-control").exists():
@@ -44,7 +44,7 @@ def unable() -> str:
 
 
 def sweep() -> list[str]:
-    """Give back the disks of runs that were killed, which would keep their folders busy for ever.
+    """Give back the disks of runs that were killed: they would keep their folders busy forever.
 
     Returns:
         The files whose disks were given back.
@@ -54,11 +54,11 @@ def sweep() -> list[str]:
         try:
             image = backing.read_text(encoding="utf-8").strip()
         except OSError:
-            continue  # given back by its owner meanwhile
+            continue  # its owner has given it back meanwhile
         owner = _OWNER.search(image)
         if owner is None or Path("/proc", owner[1]).exists():
             continue
-        # Lazily: a process that the run left may still have files open. Another worker may have been first.
+        # Lazily: a remaining process of the run may have files open. Another worker may have been faster.
         command = ["umount", "--lazy", f"/dev/{backing.parent.parent.name}"]
         if subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False).returncode == 0:
             swept.append(image)
@@ -69,8 +69,8 @@ class Disk:
     """A disk, mounted from its making to `close`.
 
     Args:
-        image: The file, to whose name the process and `.disk` are added; it must not exist.
-        at: Where it is mounted; made if it does not exist.
+        image: The file, to whose name the process id and `.disk` are added; it must not exist.
+        at: The mount point; made if it does not exist.
     """
 
     def __init__(self, image: Path, at: Path) -> None:
@@ -84,10 +84,10 @@ class Disk:
         self._mount()
 
     def copy(self, platter: Path) -> None:
-        """Copy what would be left after a power cut now. Nobody may write meanwhile (SIGSTOP).
+        """Copy the bytes that a power cut would leave now. No process may write meanwhile (SIGSTOP).
 
-        But the kernel may: what a process has left to be written goes to the disk when it is old enough. A
-        copy that was made meanwhile shows no moment, and is made again.
+        But the kernel may write: dirty pages go to the disk when they are old enough. A copy that was made
+        during such a write shows no single moment, and is made again.
         """
         for _ in range(_COPIES):
             eventually(lambda: self._stat()[1] == 0, what=f"no request in flight for {self.image}")
@@ -99,14 +99,14 @@ class Disk:
         raise AssertionError(msg)
 
     def revert(self, platter: Path) -> None:
-        """Go back to a platter, which is used up; its journal is replayed. Nobody may use the disk."""
+        """Replace the disk by a platter, which is used up; no process may use the disk."""
         self._unmount()
         self.image.unlink()
         platter.rename(self.image)
         self._mount()
 
     def close(self) -> None:
-        """Give the loop device and the file back. Nobody may use the disk."""
+        """Give the loop device and the file back. No process may use the disk."""
         self._unmount()
         self.image.unlink()
 
@@ -115,7 +115,7 @@ class Disk:
         self._device = Path(_run("findmnt", "-n", "-o", "SOURCE", "--mountpoint", str(self.at))).name
 
     def _unmount(self) -> None:
-        """A killed process whose threads are still on their way out holds the disk for a moment."""
+        """Unmount; a killed process whose threads are still ending keeps the disk busy for a moment."""
         command = ["umount", str(self.at)]
         eventually(
             lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0, what="umount"
@@ -127,7 +127,7 @@ class Disk:
 
 
 def _run(*command: str) -> str:
-    """Run a command of the system and return what it says; AssertionError with that if it fails."""
+    """Run a command of the system and return its output; AssertionError with the output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
     return done.stdout.strip()

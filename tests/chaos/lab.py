@@ -34,8 +34,8 @@ class SupervisedCluster(LocalCluster):
     """A cluster some of whose agents are started through a supervisor.
 
     Args:
-        cluster: In whose place this one is to be used; nothing of it runs yet.
-        supervisors: By replica.
+        cluster: The cluster that this one replaces; nothing of it runs yet.
+        supervisors: The supervisor of each replica, by its name.
         program: The module that is the agent.
     """
 
@@ -58,12 +58,12 @@ class SupervisedCluster(LocalCluster):
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """What cuts the power of replicas.
+    """The means by which a test cuts the power of replicas.
 
     Attributes:
-        cluster: They are of it.
-        disks: By replica.
-        folder: For platters.
+        cluster: The cluster of the replicas.
+        disks: The disk of each replica, by its name.
+        folder: The folder for the platters.
     """
 
     cluster: LocalCluster
@@ -74,7 +74,7 @@ class Power:
         """Cut the power of replicas at one moment, and give it back; their agents do not run afterwards.
 
         Returns:
-            What their catalogs claim wrongly, by `platter.broken_claims`.
+            The wrong claims of their catalogs, by `platter.broken_claims`.
         """
         for replica in replicas:
             self.cluster.kill(replica, signal.SIGSTOP)
@@ -91,7 +91,7 @@ class Power:
         return found
 
     def _stopped(self, replica: str) -> bool:
-        """Whether no thread of an agent is inside a system call any more."""
+        """Return whether no thread of an agent is inside a system call any more."""
         pid = self.cluster.pid(replica)
         tasks = Path(f"/proc/{pid}/task").iterdir()
         return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
@@ -99,13 +99,13 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class CrashLab:
-    """A running cluster that can be hurt; made by `crash_lab`.
+    """A running cluster whose replicas can be damaged; made by `crash_lab`.
 
     Attributes:
         lab: Its transactions, its fault points and its history.
-        supervisors: By replica.
-        disks: By replica.
-        folder: For platters.
+        supervisors: The supervisor of each replica, by its name.
+        disks: The disk of each replica, by its name.
+        folder: The folder for the platters.
     """
 
     lab: Lab
@@ -115,10 +115,10 @@ class CrashLab:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """As `Lab.still`, and the catalogs' logs begin anew where a replica has a disk of its own.
+        """As `Lab.still`; on disks of their own the catalogs' logs start again at their beginning.
 
-        A log that grows takes names along that nobody has flushed: its fsync writes all of ext4's journal.
-        One that writes over its old bytes does not, so what depends on that is found.
+        The fsync of a file that grows writes all of ext4's journal, also names that no program has flushed.
+        The fsync of a file that is written over does not, so a test can find code that depends on it.
         """
         with self.lab.still():
             for disk in self.disks.values():
@@ -135,22 +135,22 @@ class CrashLab:
         cut: bool = False,
         again: Trap | None = None,
     ) -> Ending:
-        """Let a trap spring in one commit over two tables, heal, and require that the commit is settled.
+        """Let a trap act in one commit over two tables, heal, and require that the commit is settled.
 
         The trap counts from before the first insert until the client has its answer and, if it has not hit by
-        then, until all replicas have applied the log. A victim that dies is started again. Whether the trap
-        has hit is for the caller.
+        then, until all replicas have applied the log. A victim that dies is started again. The caller checks
+        whether the trap has hit.
 
         Args:
-            victim: Whose calls count.
-            trap: It kills, or fails calls.
-            rows: Of the first table; with the default, its part is a file of its own, which the peers fetch.
-            cut: Whether the power of all replicas is cut when the client has been told of the commit. After
-                a refusal the victim is killed instead: what it gave up must not come back from the cache.
-            again: Kills the victim that is started again, which is then started once more.
+            victim: The replica whose calls count.
+            trap: The trap, which kills the victim or fails its calls.
+            rows: Rows of the first table; by default its part is a file of its own, which the peers fetch.
+            cut: Whether the power of all replicas is cut when the client has its answer. After a refusal the
+                victim is killed instead: files that it gave up must not come back from the cache.
+            again: A trap that kills the victim during its next start, after which it is started once more.
 
         Returns:
-            What the client was told, which was the truth.
+            The answer to the client, which was true.
         """
         lab = self.lab
         with lab.transaction(HOME, rows=rows, filled=False) as attempt, self.still():
@@ -159,7 +159,7 @@ class CrashLab:
                 eventually(lambda: self._over(victim, attempt, told, trap), what=f"the end of {attempt.tid}")
             if trap.hit is not None and trap.error is None:
                 lab.await_death(victim)
-            self._start(victim, again)  # who met an error of its disk may have stopped for good
+            self._start(victim, again)  # an agent that met a disk error may have stopped for good
             ending = told.result()
             if cut and ending.end is End.OK:
                 self.require_copies(attempt.tid)
@@ -179,7 +179,7 @@ class CrashLab:
         self.lab.cluster.start(victim)
 
     def _over(self, victim: str, attempt: Attempt, told: Future[Ending], trap: Trap) -> bool:
-        """Whether nothing more can come of the trap, or it has done what it should."""
+        """Return whether the trap has hit, or cannot hit any more."""
         if trap.hit is None:
             return told.done() and self.lab.at_the_end() is not None
         if trap.error is None or told.done() or self.lab.cluster.pid(victim) is None:
@@ -191,13 +191,13 @@ class CrashLab:
         """Cut the power of a replica that pauses at a fault point of one commit, and start it again.
 
         Args:
-            victim: Who passes the point; it is armed there with a pause.
-            point: Of home or peer.
+            victim: The replica that passes the point, where it pauses.
+            point: A fault point of home or peer.
             rows: As in `strike`.
-            also: A fault of the victim without which it does not come to the point.
+            also: A fault of the victim that makes it reach the point.
 
         Returns:
-            What the client was told, which was the truth; the commit is settled.
+            The answer to the client, which was true; the commit is settled.
         """
         lab = self.lab
         hits = lab.gates.hits(victim, point)
@@ -215,12 +215,12 @@ class CrashLab:
         return ending
 
     def require_copies(self, tid: str) -> list[str]:
-        """Cut the power of all replicas at once, now that a commit was acknowledged, and start them again.
+        """Cut the power of all replicas at once after an acknowledged commit, and start them again.
 
-        Every copy that was vouched for is on its platter; of the commit's parts there are enough.
+        Every promised copy must be on its platter, and enough replicas must have all of the commit's parts.
 
         Returns:
-            Who has all of them.
+            The replicas that have all of them.
         """
         wrong = self.cut_power(*REPLICAS)
         holders = [replica for replica in REPLICAS if platter.holds(self.disks[replica].at, tid, PARTS)]
@@ -234,7 +234,7 @@ class CrashLab:
         return Power(self.lab.cluster, self.disks, self.folder).cut(*replicas)
 
     def on_disk(self, call: Call) -> bool:
-        """Whether a call is about a replica's data or log."""
+        """Return whether a call is about a replica's data or log."""
         return call.subject.startswith(str(self.lab.cluster.folder))
 
 
@@ -249,11 +249,11 @@ def crash_lab(
     epoch_limit: int | None = None,
     program: str = AGENT,
 ) -> Iterator[CrashLab]:
-    """Run a lab; at its end the whole history is judged. Skips the test where the machine cannot.
+    """Run a lab, and check its whole history at the end. The test is skipped if the machine is not able to.
 
     Args:
         factory: Makes the cluster.
-        folder: For sockets, images, gates and the history.
+        folder: The folder for sockets, images, gates and the history.
         supervised: Replicas whose system calls are supervised.
         disks_of: Replicas that have disks of their own.
         faults: As in `laboratory`.

@@ -1,6 +1,7 @@
 """Runs a program whose system calls are supervised: ``python -m tests.chaos.launcher SOCKET PROGRAM ...``.
 
-It keeps its pid. Before the program begins, :mod:`tests.chaos.supervisor` gets the listener through SOCKET.
+The program has the launcher's pid. Before it begins, :mod:`tests.chaos.supervisor` gets the listener through
+SOCKET.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.chaos import seccomp
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Install the filter, hand its listener over, become the program; OSError where that is refused."""
+    """Install the filter, hand its listener over, become the program; OSError if the kernel refuses."""
     address, *command = arguments
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str]) -> None:
     listener = -1
 
     def hand_over() -> None:
-        # This thread is older than the filter, so its own sendmsg does not wait for whoever is to get it.
+        # This thread is older than the filter, so its own sendmsg does not wait for the supervisor.
         installed.wait()
         socket.send_fds(connection, [str(os.getpid()).encode()], [listener])
 

@@ -1,6 +1,6 @@
-"""An agent with a bug: it counts its own copy of a commit, and waits for no other's.
+"""An agent with a bug: it counts its own copy of a commit, and waits for no copy on another replica.
 
-``python -m tests.chaos.planted_agent ...`` in the place of ``tidelock.replica_agent.main``.
+``python -m tests.chaos.planted_agent ...`` in place of ``tidelock.replica_agent.main``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a replica's data directory claims, held against the bytes that are there, while no agent runs.
+"""Compare the claims of a replica's data directory with its bytes, while no agent runs.
 
-A replica that lost power is mended from its peers when it is back, so what it had vouched for and did not
-have would go unseen. Here the directory is looked at before anybody starts.
+A replica that lost power is repaired from its peers when it is back. So a part that it had promised and did
+not have would go unseen. Here the directory is read before any agent starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PARTS = "SELECT part, file, offset, length, checksum FROM parts WHERE state = '
 
 
 def broken_claims(data_dir: Path) -> list[str]:
-    """What the catalog says is durable and is not; files that nothing names and nobody would remove."""
+    """Return the parts that are not durable although the catalog says so, and files without a row."""
     with _catalog(data_dir) as db:
         (verdict,) = db.execute("PRAGMA integrity_check").fetchone()
         found = [] if verdict == "ok" else [f"the catalog: {verdict}"]
@@ -37,7 +37,7 @@ def broken_claims(data_dir: Path) -> list[str]:
 
 
 def holds(data_dir: Path, tid: str, parts: int) -> bool:
-    """Whether so many parts of a transaction are there, with their rows and the bytes that these promise."""
+    """Return whether this number of parts of a transaction exist, with their rows and the right bytes."""
     with _catalog(data_dir) as db:
         rows = db.execute(f"{_PARTS} AND creation_tid = ?", (tid,)).fetchall()
     return len(rows) == parts and all(
@@ -48,7 +48,7 @@ def holds(data_dir: Path, tid: str, parts: int) -> bool:
 
 @contextlib.contextmanager
 def _catalog(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    """Open a copy of the catalog: reading one in place would take its write-ahead log in, and remove it."""
+    """Open a copy of the catalog: a read in place would apply its write-ahead log, and remove that."""
     with tempfile.TemporaryDirectory() as folder:
         for path in data_dir.glob("catalog.db*"):  # and its log
             shutil.copy(path, folder)
@@ -57,7 +57,7 @@ def _catalog(data_dir: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _wrong(path: Path, offset: int, length: int, expected: str) -> str | None:
-    """What is wrong with a part's bytes; None if they are right."""
+    """Return what is wrong with a part's bytes; None if they are right."""
     if not path.exists():
         return f"{path.name} is not there"
     with path.open("rb") as file:

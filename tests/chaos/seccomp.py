@@ -1,8 +1,8 @@
-"""The kernel's interface to user notification: a process whose chosen system calls wait for another's word.
+"""The kernel's user notification: chosen system calls of a process wait for the answer of another process.
 
 The filter is inherited by threads, children and over exec, so one that is installed before the agent's
-program is loaded sees every call of the agent. A call that waits has not begun: whoever is killed there
-was killed before it. No compiler, no tracer and no rights are needed (Linux 5.5, seccomp_unotify(2)).
+program is loaded sees every call of the agent. A call that waits has not begun: a process that is killed then
+was killed before the call. No compiler, tracer or privilege is needed (Linux 5.5, seccomp_unotify(2)).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: What the kinds of the issue are in the kernel: who asks for the first means them all.
+#: The system calls of each kind of the issue; a test that names the kind means all of them.
 KINDS: Final = {
     "openat": ("open", "creat", "openat", "openat2"),
     "write": ("write", "writev", "pwrite64", "pwritev"),
@@ -27,7 +27,7 @@ KINDS: Final = {
     "sendto": ("sendto", "sendmsg"),
 }
 
-#: Numbers of the calls (asm/unistd.h); a machine lacks those that its newer calls stand for.
+#: Numbers of the calls (asm/unistd.h); a machine lacks calls that newer ones have replaced.
 # fmt: off
 _NUMBERS: Final = {
     "x86_64": {
@@ -41,7 +41,7 @@ _NUMBERS: Final = {
         "renameat2": 276, "openat2": 437,
     },
 }
-#: Which argument is the path; all other calls have a descriptor first.
+#: The number of the argument that is the path; all other calls have a descriptor first.
 _PATHS: Final = {
     "open": 0, "creat": 0, "openat": 1, "openat2": 1,
     "rename": 0, "renameat": 1, "renameat2": 1, "unlink": 0, "unlinkat": 1,
@@ -74,8 +74,8 @@ class Notification:
     """A call that waits.
 
     Attributes:
-        thread: Who makes it.
-        name: Of the call.
+        thread: The thread that makes the call.
+        name: The name of the call.
     """
 
     id: int
@@ -85,7 +85,7 @@ class Notification:
 
 
 def unable() -> str:
-    """Why calls cannot be made to wait here; "" = they can."""
+    """Return why calls cannot be made to wait here; "" = they can."""
     actions = Path("/proc/sys/kernel/seccomp/actions_avail")
     if not actions.exists() or "user_notif" not in actions.read_text(encoding="ascii").split():
         return "this kernel lets no process supervise another's system calls (seccomp_unotify)"
@@ -95,12 +95,12 @@ def unable() -> str:
 
 
 def names() -> list[str]:
-    """The calls that wait on this machine, all of those in KINDS that it has."""
+    """Return the calls of KINDS that this machine has."""
     return sorted(_NUMBERS[_MACHINE])
 
 
 def install() -> int:
-    """Let the calls of this thread and of all that it starts wait; returns the listener's descriptor.
+    """Let the calls of this thread and of its children wait; return the listener's descriptor.
 
     OSError where the kernel or a sandbox refuses.
     """
@@ -110,7 +110,7 @@ def install() -> int:
     program = _program(sorted(_NUMBERS[_MACHINE].values()))
     code = ctypes.create_string_buffer(b"".join(program), len(program) * 8)
     pointer = struct.pack("@HP", len(program), ctypes.addressof(code))
-    # A signal that is handled would repeat a call that waits, and it would count twice (Linux 5.19).
+    # A handled signal would repeat a waiting call, and it would count twice (Linux 5.19).
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
         listener = int(libc.syscall(_SECCOMP[_MACHINE], _SET_MODE_FILTER, flags, pointer))
         if listener >= 0:
@@ -119,7 +119,7 @@ def install() -> int:
 
 
 def _program(numbers: list[int]) -> list[bytes]:
-    """The filter, in the kernel's classic BPF: notify for these calls of this machine, allow all others."""
+    """Return the filter, in the kernel's classic BPF: notify for these calls, allow all others."""
     checks = [_instruction(_JUMP_IF_EQUAL, number, len(numbers) - at) for at, number in enumerate(numbers)]
     return [
         _instruction(_LOAD_WORD, _OFFSET_ARCH),
@@ -162,7 +162,7 @@ def _send(listener: int, call: Notification, value: int, error: int, flags: int)
 
 
 def subject(call: Notification, process: int) -> str:
-    """What a call is about: a path, or what the descriptor is (``socket:[7]``); "" when it cannot be told."""
+    """Return the object of a call: a path, or its descriptor's (``socket:[7]``); "" if it is not known."""
     try:
         if (place := _PATHS.get(call.name)) is not None:
             return _text(process, call.arguments[place])

@@ -1,8 +1,8 @@
-"""Decides about the system calls of one agent: counted from a moment on, one of them is its last, or fails.
+"""Decides on the system calls of one agent: it counts them, and kills the agent or fails the call at one.
 
 All calls of the agent's own process count, whichever thread makes them; those of its workers do not. They
-are taken one after the other, so the n-th is one certain call, and nothing of the agent passes while it is
-decided.
+are taken one after the other, so the n-th is one certain call, and no other call of the agent passes before
+the decision.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.chaos import seccomp
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A system call of an agent; ``subject`` is a path or what its descriptor is."""
+    """A system call of an agent; ``subject`` is a path or the object of its descriptor."""
 
     name: str
     subject: str
@@ -35,13 +35,13 @@ class Call:
 
 
 def census(calls: Iterable[Call]) -> str:
-    """Tell calls by how many of a sort there are: ``4 fdatasync of catalog.db-wal, 1 fsync of *.pack``."""
+    """Return the number of calls of each sort: ``4 fdatasync of catalog.db-wal, 1 fsync of *.pack``."""
     sorts = Counter(f"{call.name} of {_sort(call.subject)}" for call in calls)
     return ", ".join(f"{count} {sort}" for sort, count in sorts.items())
 
 
 def _sort(subject: str) -> str:
-    """A file is told by its name, without the numbers that differ from commit to commit."""
+    """Return the sort of a call: a file's name, without the numbers that differ from commit to commit."""
     name = Path(subject).name.partition(":")[0]
     return re.sub(r"^(?:r\d+-\d+-\d+|\d+)(?=\.|$)", "*", name).rstrip(".0123456789")
 
@@ -52,16 +52,16 @@ def _every(_: Call) -> bool:
 
 @dataclass(slots=True)
 class Trap:
-    """What becomes of the n-th call of a kind.
+    """The fate of the n-th call of a kind.
 
     Attributes:
         kind: One of `seccomp.KINDS`.
-        at: Its number, from 1; 0 = none, they are only counted.
-        error: The errno that it ends with, 0 = as if it were done; None = the agent is killed before it.
-        lasting: Whether all later ones end so too.
+        at: The number n of the call, from 1; 0 = the calls are only counted.
+        error: The errno of the call's answer, 0 = as if it were done; None = the agent is killed before it.
+        lasting: Whether all later calls end in the same way.
         about: Which calls count.
-        passed: The calls that have counted, the n-th included.
-        hit: The n-th, once it was made.
+        passed: The number of calls that have counted, the n-th included.
+        hit: The n-th call, once it was made.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class Trap:
     hit: Call | None = None
 
     def springs(self, call: Call) -> bool:
-        """Count a call; whether it is to end badly."""
+        """Count a call; return whether the call is to fail or kill."""
         if not self.about(call):
             return False
         self.passed.append(call)
@@ -84,10 +84,10 @@ class Trap:
 
 
 class Supervisor:
-    """Supervises each process that is started through its socket.
+    """A thread that supervises each process that is started through its socket.
 
     Args:
-        address: Of the socket, for `tests.chaos.launcher`.
+        address: The address of the socket, for `tests.chaos.launcher`.
     """
 
     def __init__(self, address: Path) -> None:
@@ -105,7 +105,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nobody answers calls any more; they fail with ENOSYS."""
+        """Stop answering calls; from now on they fail with ENOSYS."""
         os.close(self._closing)
         for thread in self._threads:
             thread.join()
@@ -114,7 +114,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def armed(self, trap: Trap) -> Iterator[Trap]:
-        """Count calls, and let one of them end badly, while inside."""
+        """Count calls inside the block, and let one of them fail or kill the agent."""
         with self._lock:
             self._trap = trap
         try:
@@ -139,7 +139,7 @@ class Supervisor:
                 thread.start()
 
     def _serve(self, pid: int, listener: int) -> None:
-        """Answer the calls of a process and of its children until all have ended, or nobody waits for it."""
+        """Answer the calls of a process and of its children until all have ended, or the filter is gone."""
         poll = select.poll()
         poll.register(listener, select.POLLIN)
         poll.register(self._closed, 0)
@@ -170,7 +170,7 @@ class Supervisor:
 
 
 def _counts(trap: Trap, notification: seccomp.Notification, pid: int) -> bool:
-    """Whether a call is of a trap's kind, and made by a thread of the agent itself."""
+    """Return whether a call is of a trap's kind, and made by a thread of the agent itself."""
     ours = notification.name in seccomp.KINDS[trap.kind]
     return ours and Path(f"/proc/{pid}/task/{notification.thread}").exists()
 

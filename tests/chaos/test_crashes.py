@@ -1,4 +1,4 @@
-"""Crashes of one commit, a few of each kind; the long runs of this package go through all (issue 3)."""
+"""Crashes of one commit, a few of each kind; the slow tests of this folder try all of them (issue 3)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.clusters.cluster import ClusterFactory
 from tidelock.errors import DiskFullError, UnavailableError
 from workloads.history import End
 
-#: Where the home's power is cut: everything is done, and nothing of it was told to anybody.
+#: The point at which the home's power is cut: the pack is stored, and no answer was sent.
 CUT_AT: Final = "agent.pack.after"
 
 
 @pytest.fixture(scope="module")
 def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
-    """One cluster for all crashes, on disks of its own where that is possible; judged at the end."""
+    """One cluster for all crashes, on disks of its own if possible; its history is checked at the end."""
     with crash_lab(
         module_cluster,
         tmp_path_factory.mktemp("crashes"),
@@ -37,14 +37,14 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
     [("openat", 1), ("write", 3), ("fsync", 2), ("rename", 1), ("sendto", 5)],
 )
 def test_the_home_is_killed_at_a_call(crash: CrashLab, kind: str, at: int) -> None:
-    """It comes back before or after the commit, as the client was told, and nothing is left over."""
+    """The home comes back with or without the commit, as the client's answer says; nothing is left over."""
     trap = Trap(kind, at)
     crash.strike(HOME, trap)
     assert trap.hit is not None
 
 
 def test_a_failed_fsync_is_never_acknowledged(crash: CrashLab) -> None:
-    """EIO for the bytes of a part: the transaction is refused, its file is gone."""
+    """After EIO for the bytes of a part the transaction is refused and its file deleted."""
     trap = Trap("fsync", 1, errno.EIO, about=lambda call: "/data/tmp/" in call.subject)
     ending = crash.strike(HOME, trap)
     assert trap.hit is not None
@@ -52,7 +52,7 @@ def test_a_failed_fsync_is_never_acknowledged(crash: CrashLab) -> None:
 
 
 def test_a_full_disk_is_told(crash: CrashLab) -> None:
-    """ENOSPC from a write on: the transaction is refused with the reason, and there is nothing of it."""
+    """After ENOSPC the transaction is refused with the reason, and leaves nothing."""
     trap = Trap("write", 2, errno.ENOSPC, lasting=True, about=crash.on_disk)
     ending = crash.strike(HOME, trap)
     assert trap.hit is not None
@@ -60,14 +60,14 @@ def test_a_full_disk_is_told(crash: CrashLab) -> None:
 
 
 def test_the_power_of_the_home_is_cut(crash: CrashLab) -> None:
-    """Its platter keeps what its catalog claims; it comes back without the commit."""
+    """The home's platter has all parts of its catalog; the home comes back without the commit."""
     ability.require(disks.unable())
     assert crash.dark_at(HOME, CUT_AT).end is End.FAIL
 
 
 @pytest.mark.slow
 def test_the_power_of_all_is_cut_at_the_answer(crash: CrashLab) -> None:
-    """Acknowledged is durable: the commit is whole on as many platters as were promised."""
+    """An acknowledged commit is complete on as many platters as were promised."""
     ability.require(disks.unable())
     with crash.lab.transaction(HOME) as attempt, crash.still():
         ending = attempt.finish()

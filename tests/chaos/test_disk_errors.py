@@ -1,9 +1,9 @@
 """EIO from every n-th fsync and ENOSPC from every n-th write of one commit (issue 3).
 
-The call is not carried out, so what it was to flush stays unflushed. A failed fsync ends in a refusal or a
-stop, or its work is done anew: after each commit that was acknowledged all the same, the power of all
-replicas is cut at once, and it must be on as many platters as were promised. After a refusal the victim is
-killed, and what it refused stays refused.
+The call is not carried out, so the bytes that it was to flush stay unflushed. After a failed fsync the agent
+refuses the commit, stops, or does the work again. If the commit was acknowledged all the same, the power of
+all replicas is cut at once, and the commit must be on as many platters as were promised. After a refusal the
+victim is killed, and the refused commit stays refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_an_error_at_every_call(
     lasting: bool,
     tell: Tell,
 ) -> None:
-    """Refused with the reason, or committed by copies that are durable; a peer's error hinders nobody."""
+    """Commits are refused with the reason, or have durable copies; a peer's error delays no commit."""
     counted = Trap(kind, 0, about=crash.on_disk)
     crash.strike(victim, counted)
     hits: dict[End, list[Call]] = {End.OK: [], End.FAIL: []}

@@ -1,9 +1,9 @@
 """SIGKILL at every n-th openat, write, fsync, rename, unlink, ftruncate and sendto of one commit (issue 3).
 
 The victim is the home or a peer; the commit inserts into two tables, and the part of one of them is a file
-of its own. A first commit tells how many calls of a kind there are; then one commit after the other is hit at
-the next of them. Each time the victim comes back, the client was told the truth, the transaction is there on
-all replicas or on none, and nothing is left over. A kill that did not happen does not count.
+of its own. A first commit counts the calls of a kind; then one commit after the other is hit at the next
+call. Each time the victim comes back, the client's answer was true, the transaction is on all replicas or on
+no replica, and nothing is left over. A kill that did not happen does not count.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from workloads.history import End
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-#: Every other kind is surely hit. A commit removes and cuts no file; a start does.
+#: Kinds that a commit may lack, since only a start removes and truncates files.
 NOT_BY_A_COMMIT: Final = {"unlink", "ftruncate"}
 
 
 @pytest.fixture(scope="module")
 def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
-    """One cluster for all kills; its whole history is judged at the end."""
+    """One cluster for all kills; its whole history is checked at the end."""
     with crash_lab(module_cluster, tmp_path_factory.mktemp("kills"), supervised=(HOME, PEER)) as crash:
         yield crash
 
@@ -38,7 +38,7 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("victim", [HOME, PEER], ids=["home", "peer"])
 @pytest.mark.parametrize("kind", seccomp.KINDS)
 def test_killed_at_every_call(crash: CrashLab, victim: str, kind: str, tell: Tell) -> None:
-    """Killed at each; a peer's death hinders nobody, a home's leaves all of the transaction or nothing."""
+    """A peer's death at any call delays no commit; a home's death leaves the whole transaction or nothing."""
 
     def strike(trap: Trap) -> None:
         ending = crash.strike(victim, trap)
@@ -51,7 +51,7 @@ def test_killed_at_every_call(crash: CrashLab, victim: str, kind: str, tell: Tel
 
 @pytest.mark.parametrize("kind", ["fsync", "rename", "unlink"])
 def test_killed_while_it_recovers(crash: CrashLab, kind: str, tell: Tell) -> None:
-    """Killed before a pack has its name, then at each call of the start that is to clean up after that."""
+    """A victim that was killed before a pack had its name is killed again at each call of its next start."""
 
     def strike(trap: Trap) -> None:
         first = Trap("rename", 1, about=lambda call: ".pack" in call.subject)
@@ -65,7 +65,7 @@ def test_killed_while_it_recovers(crash: CrashLab, kind: str, tell: Tell) -> Non
 
 
 def every(kind: str, strike: Callable[[Trap], None]) -> list[Call]:
-    """Strike at every number of which there is a call; returns those that were hit."""
+    """Strike at the first call, at the second, and so on to the last one; return the calls that were hit."""
     counted = Trap(kind, 0)
     strike(counted)
     hits: list[Call] = []

@@ -1,6 +1,6 @@
-"""Bugs planted on purpose: these tests can fail.
+"""Planted bugs, which the tests of this folder must find.
 
-An agent without a certain fsync is one whose kernel says "done" and does nothing; nothing else of it differs.
+An agent that forgets an fsync is made by a kernel that says "done" and does nothing; its code is unchanged.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def of_parts(call: Call) -> bool:
-    """A file with parts, still under its temporary name."""
+    """Return whether a call is about a file with parts that still has its temporary name."""
     return "/data/tmp/" in call.subject
 
 
 def of_folders(call: Call) -> bool:
-    """A folder of packs or parts."""
+    """Return whether a call is about a folder of packs or parts."""
     return Path(call.subject).is_dir()
 
 
 def of_the_catalog(call: Call) -> bool:
-    """SQLite's log."""
+    """Return whether a call is about SQLite's write-ahead log."""
     return call.subject.endswith("catalog.db-wal")
 
 
 def plant(
     bug: Callable[[CrashLab], None], factory: ClusterFactory, folder: Path, *, program: str = AGENT
 ) -> None:
-    """Do what finds a bug; the cluster goes without further judgement when it is found."""
+    """Run the steps that find a bug; after that the cluster ends without its final checks."""
     with crash_lab(factory, folder, supervised=(HOME, PEER), disks_of=REPLICAS, program=program) as crash:
         bug(crash)
 
 
 def forget_fsyncs(crash: CrashLab, forgotten: Callable[[Call], bool]) -> None:
-    """Commit while home and peer leave out one kind of fsync; cut the power when it is acknowledged."""
+    """Commit while home and peer skip one kind of fsync; cut the power after the acknowledgement."""
     trap = functools.partial(Trap, "fsync", 1, 0, lasting=True, about=forgotten)
     with (
         crash.lab.transaction(HOME) as attempt,
@@ -58,7 +58,7 @@ def forget_fsyncs(crash: CrashLab, forgotten: Callable[[Call], bool]) -> None:
 
 
 def acknowledge_early(crash: CrashLab) -> None:
-    """Commit while the peers stand still; cut the power when it is acknowledged."""
+    """Commit while the peers are stopped; cut the power after the acknowledgement."""
     with crash.lab.transaction(HOME) as attempt, crash.still():
         for peer in (PEER, BYSTANDER):
             crash.lab.cluster.kill(peer, signal.SIGSTOP)
@@ -90,7 +90,7 @@ def sweep_nothing(crash: CrashLab) -> None:
 def test_an_fsync_is_forgotten(
     module_cluster: ClusterFactory, tmp_path: Path, forgotten: Callable[[Call], bool], found: str
 ) -> None:
-    """The power cut finds it."""
+    """The power cut finds a forgotten fsync."""
     bug = functools.partial(forget_fsyncs, forgotten=forgotten)
     with pytest.raises(AssertionError, match=found):
         plant(bug, module_cluster, tmp_path)
@@ -103,6 +103,6 @@ def test_a_commit_is_acknowledged_before_its_copies(module_cluster: ClusterFacto
 
 
 def test_a_start_leaves_files_behind(module_cluster: ClusterFactory, tmp_path: Path) -> None:
-    """Who was killed with a new file comes back with one that no row names."""
+    """A replica that is killed while it has a new file comes back with a file that no row names."""
     with pytest.raises(AssertionError, match=r"file packs/.*\.pack that no row names"):
         plant(sweep_nothing, module_cluster, tmp_path)

@@ -1,9 +1,9 @@
 """Power cuts at every fault point of a commit (issue 3, Z18).
 
 A replica's data directory is an ext4 file system in a file. The agent pauses at a point, the file is copied
-while the file system is in use, the agent is killed, and it starts again from the copy: what nobody had
-flushed is gone. Before it starts, what its catalog claims is held against the bytes on the platter, since an
-agent that is back mends from its peers what it should not have lost.
+while the file system is in use, the agent is killed, and it starts again from the copy, without the bytes
+that were not flushed. Before it starts, the claims of its catalog are compared with the bytes on the platter,
+since a running agent repairs lost parts from its peers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EPOCH_LIMIT: Final = 30
 
 
 def paused(names: list[str]) -> dict[str, str]:
-    """Faults that make a replica wait at these points."""
+    """Return faults that make a replica wait at these points."""
     return dict.fromkeys(names, "pause")
 
 
@@ -46,7 +46,7 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def rare(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
-    """Another one, whose home loses replies and whose epochs are short."""
+    """Another cluster, whose home loses replies and whose epochs are short."""
     armed = {HOME: {LOSES_REPLIES: "always", **paused([*OF_RAISE, *OF_ROLLOVER])}}
     folder = tmp_path_factory.mktemp("rare")
     with crash_lab(module_cluster, folder, disks_of=[HOME], faults=armed, epoch_limit=EPOCH_LIMIT) as crash:
@@ -64,13 +64,13 @@ def rare(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactor
     ],
 )
 def test_at_every_point_of_a_commit(crash: CrashLab, victim: str, point: str, rows: int) -> None:
-    """The platter keeps what the catalog on it claims; the replica is back before or after the commit."""
+    """The platter has all parts of its catalog; the replica comes back with or without the commit."""
     ending = crash.dark_at(victim, point, rows=rows)
     assert victim == HOME or (ending.end, ending.error) == (End.OK, None)
 
 
 def leave_room_in_the_epoch(rare: CrashLab) -> None:
-    """Commit until no epoch is about to end: its END passes the same points, before what the test commits."""
+    """Commit until no epoch is about to end: its END would pass the same points before the test's commit."""
     while True:
         with rare.lab.transaction(HOME) as attempt:
             ending = attempt.finish()
@@ -81,7 +81,7 @@ def leave_room_in_the_epoch(rare: CrashLab) -> None:
 
 @pytest.mark.parametrize("point", OF_RAISE)
 def test_while_a_lost_reply_is_resolved(rare: CrashLab, point: str) -> None:
-    """The commit has landed although the home never knew: it is found in the log."""
+    """The commit is in the log although the home never knew: the home finds it there."""
     leave_room_in_the_epoch(rare)
     ending = rare.dark_at(HOME, point, also=LOSES_REPLIES)
     assert ending.end is End.OK
@@ -89,7 +89,7 @@ def test_while_a_lost_reply_is_resolved(rare: CrashLab, point: str) -> None:
 
 @pytest.mark.parametrize("point", OF_ROLLOVER)
 def test_at_the_end_of_an_epoch(rare: CrashLab, point: str) -> None:
-    """Commit until the home closes an epoch; it ends once, whoever closes it."""
+    """Commit until the home closes an epoch; the epoch ends once, also if another replica closes it."""
     lab = rare.lab
     hits = lab.gates.hits(HOME, point)
     with contextlib.ExitStack() as clients:
@@ -109,7 +109,7 @@ def test_at_the_end_of_an_epoch(rare: CrashLab, point: str) -> None:
 
 @pytest.mark.parametrize("rows", [LARGE_ROWS, ROWS[0]], ids=["large", "small"])
 def test_of_all_replicas_at_the_answer(crash: CrashLab, rows: int, tell: Tell) -> None:
-    """All go dark when a client has its answer: the commit is whole on as many platters as were promised."""
+    """All lose their power when a client has its answer: the commit is on as many platters as promised."""
     with crash.lab.transaction(HOME, rows=rows) as attempt, crash.still():
         ending = attempt.finish()
         assert (ending.end, ending.error) == (End.OK, None)

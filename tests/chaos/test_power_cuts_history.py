@@ -1,8 +1,8 @@
-"""Power cuts in the middle of a compaction and of a collection, at each point that these pass.
+"""Power cuts in the middle of a compaction and of a garbage collection, at each of their fault points.
 
-As in test_power_cuts.py the replica comes back from what its platter holds; what its catalog claims there is
-held against the bytes before it starts. Then each CSN shows the rows of before on every replica, the work is
-done again, and the product's audit, which reads all bytes, finds nothing.
+As in test_power_cuts.py the replica comes back from its platter; before it starts, the claims of its catalog
+are compared with the bytes there. Then each CSN has its rows on every replica, the work is done again, and
+the product's audit, which reads all bytes, finds nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from workloads.agents import ask
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 VICTIM: Final = "r1"
-#: Each point of a collection, and the next pass of the catalog behind it, which takes the rows, and the notes
+#: Each point of a garbage collection, and the catalog's write after it, which deletes the rows, or the notes
 #: of deleted files.
 OF_COLLECTION: Final = [
     *((None, point) for point in OF_COLLECT),
@@ -79,13 +79,13 @@ def local(world: World) -> Iterator[LocalCluster]:
 
 
 def rows(seed: int, count: int) -> pa.Table:
-    """Rows that no file makes small."""
+    """Return rows that cannot be compressed."""
     chosen = random.Random(seed)
     return pa.table([[chosen.getrandbits(60) for _ in range(count)] for _ in SCHEMA], SCHEMA)
 
 
 def fill(db: Database, sizes: Sequence[int] = SIZES) -> tuple[str, dict[int, Rows]]:
-    """Make a table of parts of both kinds; returns the rows at each CSN."""
+    """Make a table of parts of both kinds; return the rows at each CSN."""
     table = f"t{next(NUMBERS)}"
     expected: dict[int, Rows] = {}
     found: Rows = []
@@ -104,7 +104,7 @@ def _pairs(found: pa.Table) -> Rows:
 
 
 def require_rows(local: LocalCluster, table: str, expected: dict[int, Rows]) -> None:
-    """Every replica shows the rows of each CSN, and the last ones at the end of the log."""
+    """Require that every replica shows the rows of each CSN, and the last ones at the end of the log."""
     for replica in local.replicas:
         with (
             local.connect(replica) as db,
@@ -116,7 +116,7 @@ def require_rows(local: LocalCluster, table: str, expected: dict[int, Rows]) -> 
 
 
 def settled(local: LocalCluster) -> None:
-    """Nothing is left over on any replica."""
+    """Require that nothing is left over on any replica."""
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
         eventually(partial(undone, local.data_dir(replica)), what=f"no undo rows on {replica}")
@@ -124,18 +124,18 @@ def settled(local: LocalCluster) -> None:
 
 
 def undone(data_dir: Path) -> bool:
-    """Whether no note of a file to delete is left."""
+    """Return whether no note of a file to delete is left."""
     return not undo_rows(data_dir)
 
 
 def one_part(data_dir: Path, table: str) -> bool:
-    """Whether a replica knows of one part of a table only."""
+    """Return whether a replica has one part of a table only."""
     return len(part_rows(data_dir, table)) == 1
 
 
 @pytest.mark.parametrize("point", OF_COMPACTION)
 def test_a_power_cut_in_a_compaction_leaves_all_rows(world: World, local: LocalCluster, point: str) -> None:
-    """It is committed or it is not; rows are the same, and what it did not do is done later."""
+    """The compaction is committed or not; the rows are the same, and missing work is done later."""
     with local.connect("r2") as db:
         table, expected = fill(db, SMALL if "pack" in point else SIZES)
         settled(local)
@@ -152,7 +152,7 @@ def test_a_power_cut_in_a_compaction_leaves_all_rows(world: World, local: LocalC
 
 
 def optimize(local: LocalCluster, table: str) -> None:
-    """Ask the victim, which dies over it."""
+    """Ask the victim for a merge, during which it dies."""
     url = f"{local.url(VICTIM)}/api/v1/admin/optimize"
     with contextlib.suppress(urllib3.exceptions.HTTPError):
         http("POST", url, {"table": table})
@@ -162,11 +162,11 @@ def optimize(local: LocalCluster, table: str) -> None:
 def test_a_power_cut_in_a_collection_leaves_kept_files_whole(
     world: World, local: LocalCluster, behind: str | None, point: str
 ) -> None:
-    """What was given up goes, everywhere; what is not stays whole."""
+    """Snapshots that were given up disappear on all replicas; the others stay whole."""
     with local.connect("r2") as db:
         table, expected = fill(db)
         kept = expected[max(expected)]
-        assert db.optimize(table)["parts_after"] == 1  # removes the others
+        assert db.optimize(table)["parts_after"] == 1  # removes the other rows
         settled(local)
         gates = world.gates
         hits = gates.hits(VICTIM, point)
@@ -190,5 +190,5 @@ def test_a_power_cut_in_a_collection_leaves_kept_files_whole(
 
 
 def give_up(db: Database, csn: int) -> None:
-    """Raise the horizon above a CSN, over the pins of whoever reads."""
+    """Raise the horizon above a CSN, over the pins of all readers."""
     eventually(lambda: db.raise_horizon(drop_pins=True)["horizon"] > csn, what=f"a horizon above {csn}")

@@ -1,7 +1,7 @@
-"""Power cuts of a replica that takes a file of a transaction whose home is another one.
+"""Power cuts of a replica that takes a file of a transaction whose home is another replica.
 
-What its catalog claims is held against the bytes on its platter before it starts again. The writer has had
-no answer, so its attempt does not count, and the next one does.
+The claims of its catalog are compared with the bytes on its platter before it starts again. The writer got no
+answer, so its attempt does not count, and the next one does.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 HOME: Final = "r1"
 VICTIM: Final = "r2"
 SCHEMA: Final = pa.schema([("id", pa.int64()), ("filling", pa.binary())])
-#: A replica is sent files if it has room for a part of the largest size, and the disk is small.
+#: A replica gets files only if it has room for a part of the largest size, and the disk is small.
 SETTINGS: Final = {**QUICK, "part_bytes_max": 4 << 20, "reader_workers": 1, "secret": "a shared secret"}
-#: Of a file that becomes a part of its own, and of one that would fit into a pack.
+#: Bytes of a file that becomes a part of its own, and of one that would fit into a pack.
 SIZES: Final = {"large": 2 << 20, "small": 10}
 
 
@@ -46,7 +46,7 @@ def file_of(number: int, size: int) -> bytes:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("point", OF_UPLOADS)
 def test_while_a_file_comes_in(world: World, point: str, size: str) -> None:
-    """Before its home has taken note the file is durable, and after; either way the next attempt counts."""
+    """The power is cut before or after the home has noted the durable file: the next attempt counts."""
     cluster = world.cluster
     attempts = [f"_temporary/0/_temporary/attempt_1_m_000000_{attempt}" for attempt in range(2)]
     with cluster.connect(HOME) as db:

@@ -19,7 +19,7 @@ from tidelock.zookeeper import LocalZooKeeper
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 AFTER: Final = "csnlog.commit.after"
-#: So that a driver that is dead is found dead soon.
+#: Lease of the driver's transaction, in seconds: short, so that its death is noticed soon.
 LEASE_S: Final = 6.0
 
 
@@ -34,7 +34,7 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_driver_dies_while_its_tasks_upload(lab: SparkLab) -> None:
-    """What was staged goes with the lease, whatever the executors still do; the next driver does it all."""
+    """Staged files end with the lease, whatever the executors still do; the next driver starts over."""
     with lab.load(held=True) as load:
         load.hold()
         load.begin(lease=LEASE_S, wait=False)
@@ -51,7 +51,7 @@ def test_a_driver_dies_while_its_tasks_upload(lab: SparkLab) -> None:
 
 
 def test_a_driver_dies_before_its_commit(lab: SparkLab) -> None:
-    """Its job had ended well: that is no commit."""
+    """A job that ended well is no commit: its files end with the lease."""
     with lab.load() as load:
         load.begin(lease=LEASE_S)
         lab.spark.kill()
@@ -60,7 +60,7 @@ def test_a_driver_dies_before_its_commit(lab: SparkLab) -> None:
 
 
 def test_a_driver_dies_between_commit_and_answer(lab: SparkLab) -> None:
-    """Committed: the next driver is told the CSN by the label, and adds nothing."""
+    """Committed: the next driver gets the CSN by the label, and adds no rows."""
     with lab.load() as load:
         load.begin(lease=LEASE_S)
         with lab.gates.open(HOME, AFTER):
@@ -71,7 +71,7 @@ def test_a_driver_dies_between_commit_and_answer(lab: SparkLab) -> None:
 
 
 def test_a_driver_pauses_for_less_than_its_lease(lab: SparkLab) -> None:
-    """As for a collection of garbage: nobody notices."""
+    """A short pause, as for the JVM's garbage collection, has no effect."""
     with lab.load() as load:
         load.begin(lease=3 * LEASE_S)
         pause(lab, LEASE_S)
@@ -79,7 +79,7 @@ def test_a_driver_pauses_for_less_than_its_lease(lab: SparkLab) -> None:
 
 
 def test_a_driver_pauses_for_more_than_its_lease(lab: SparkLab) -> None:
-    """Its transaction is gone, and it is told why."""
+    """The transaction is rolled back, and the error says why."""
     with lab.load() as load:
         load.begin(lease=LEASE_S)
         pause(lab, 2 * LEASE_S)
@@ -89,7 +89,7 @@ def test_a_driver_pauses_for_more_than_its_lease(lab: SparkLab) -> None:
 
 
 def test_a_job_outlives_its_lease_many_times(lab: SparkLab) -> None:
-    """The driver waits for its tasks, in Java; a thread of its own keeps the lease."""
+    """While the driver waits for its tasks, in Java, a thread of its own renews the lease."""
     with lab.load(held=True) as load:
         load.hold()
         load.begin(lease=LEASE_S, wait=False)
@@ -118,7 +118,7 @@ def test_the_leader_of_zookeeper_changes(
 
 
 def pause(lab: SparkLab, duration_s: float) -> None:
-    """Stop the driver, its JVM too, for so many seconds."""
+    """Stop the driver, its JVM too, for this number of seconds."""
     driver = lab.spark.driver
     process.freeze(driver)
     try:

@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 BEFORE, AFTER = "csnlog.commit.before", "csnlog.commit.after"
 ACCEPT: Final = "replication.accept.before"
 FAULTS: Final = {HOME: {BEFORE: "crash", AFTER: "crash"}, OTHER: {ACCEPT: "crash"}}
-#: Longer than a session at ZooKeeper lasts.
+#: Seconds of a freeze: longer than the ZooKeeper session timeout.
 FROZEN_S: Final = 9.0
-#: What the driver is told when the home is gone.
+#: The words of an error that the driver gets when the home is gone.
 GONE: Final = r"home|rolled back|answer"
 
 
@@ -33,7 +33,7 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_the_home_dies_while_tasks_upload(lab: SparkLab) -> None:
-    """One clear error; with the same label the load is carried out by another home while it is away."""
+    """The load fails with one clear error; with the same label another home runs it meanwhile."""
     with lab.load(held=True) as load:
         with load.held():
             lab.cluster.kill(HOME)
@@ -52,7 +52,7 @@ def test_another_replica_dies_while_tasks_upload(lab: SparkLab) -> None:
 
 
 def test_the_home_dies_between_job_and_commit(lab: SparkLab) -> None:
-    """The files that were sealed go with the transaction; the commit says so."""
+    """The sealed files are deleted with the transaction; the error of the commit says so."""
     with lab.load() as load:
         load.begin()
         lab.cluster.kill(HOME)
@@ -62,7 +62,7 @@ def test_the_home_dies_between_job_and_commit(lab: SparkLab) -> None:
 
 
 def test_another_replica_dies_between_job_and_commit(lab: SparkLab) -> None:
-    """Two replicas are enough."""
+    """Two replicas are enough for the commit."""
     with lab.load() as load:
         load.begin()
         lab.cluster.kill(OTHER)
@@ -70,7 +70,7 @@ def test_another_replica_dies_between_job_and_commit(lab: SparkLab) -> None:
 
 
 def test_the_home_dies_before_the_record(lab: SparkLab) -> None:
-    """Not committed, and nobody says otherwise; the repetition is another transaction."""
+    """Not committed, and no replica says otherwise; the repetition is another transaction."""
     with lab.load() as load:
         load.begin()
         with lab.gates.open(HOME, BEFORE), pytest.raises(SparkJobError, match=GONE):
@@ -79,7 +79,7 @@ def test_the_home_dies_before_the_record(lab: SparkLab) -> None:
 
 
 def test_the_home_dies_behind_the_record(lab: SparkLab) -> None:
-    """Committed: the driver is told by the others."""
+    """Committed: the driver gets the outcome from the other replicas."""
     with lab.load() as load:
         load.begin()
         with lab.gates.open(HOME, AFTER):
@@ -97,7 +97,7 @@ def test_another_replica_dies_when_it_is_to_vouch(lab: SparkLab) -> None:
 
 
 def test_the_home_freezes_while_tasks_upload(lab: SparkLab) -> None:
-    """For longer than its session: the load goes on or fails, and is carried out once in either case."""
+    """The home freezes for longer than its session: the load succeeds or fails, and runs once in the end."""
     with lab.load(held=True) as load:
         with load.held():
             lab.cluster.kill(HOME, signal.SIGSTOP)

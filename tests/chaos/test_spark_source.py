@@ -15,7 +15,7 @@ from tests.support.spark.process import SparkJobError
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 BEFORE, AFTER = "csnlog.commit.before", "csnlog.commit.after"
-#: So that a driver that is dead is found dead soon.
+#: Lease of the driver's transaction, in seconds: short, so that its death is noticed soon.
 LEASE_S: Final = 20.0
 
 
@@ -30,7 +30,7 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_driver_dies_while_its_tasks_write(lab: SparkLab) -> None:
-    """Nobody is left who would commit; what its tasks had sent goes with the lease."""
+    """No process is left that could commit; the rows that its tasks had sent end with the lease."""
     with lab.load("source", held=True) as load:
         with load.held(attempts=2, lease=LEASE_S):
             lab.spark.kill()
@@ -38,7 +38,7 @@ def test_a_driver_dies_while_its_tasks_write(lab: SparkLab) -> None:
 
 
 def test_a_driver_dies_between_commit_and_answer(lab: SparkLab) -> None:
-    """Committed: the next driver finds its label taken, and adds nothing."""
+    """Committed: the next driver finds its label taken, and adds no rows."""
     with lab.load("source") as load:
         with lab.gates.open(HOME, AFTER):
             load.send(lease=LEASE_S)
@@ -48,7 +48,7 @@ def test_a_driver_dies_between_commit_and_answer(lab: SparkLab) -> None:
 
 
 def test_the_home_dies_while_tasks_write(lab: SparkLab) -> None:
-    """The job fails with one clear error; with the same label it is carried out by another home."""
+    """The job fails with one clear error; with the same label another home runs it."""
     with lab.load("source", held=True) as load:
         with load.held():
             lab.cluster.kill(HOME)
@@ -58,7 +58,7 @@ def test_the_home_dies_while_tasks_write(lab: SparkLab) -> None:
 
 
 def test_the_home_dies_before_the_record(lab: SparkLab) -> None:
-    """Not committed, and nobody says otherwise; the repetition is another transaction."""
+    """Not committed, and no replica says otherwise; the repetition is another transaction."""
     with lab.load("source") as load:
         with lab.gates.open(HOME, BEFORE):
             load.send()

@@ -105,7 +105,7 @@ def test_killed_drivers_lose_or_double_no_batch(local: LocalCluster, db: Databas
         with SparkProcess("retrying", tmp_path, python_workers=True) as spark:
             queries.start(spark)
             queries.wait_for(spark, (kill + 1) * BATCHES // (KILLS + 2))
-            time.sleep(chance.uniform(0.0, 0.6))  # somewhere in a batch
+            time.sleep(chance.uniform(0.0, 0.6))  # at any point of a batch
             spark.kill()
     with SparkProcess("retrying", tmp_path, python_workers=True) as spark:
         queries.start(spark)
@@ -117,7 +117,7 @@ def test_killed_drivers_lose_or_double_no_batch(local: LocalCluster, db: Databas
         commits = list(db.changes(target, start).sets())
         assert [sum(part.rows for part in commit.added) for commit in commits] == [ROWS] * BATCHES
         assert not any(commit.removed for commit in commits)
-    time.sleep(LEASE_S)  # what the dead had begun ends with its lease
+    time.sleep(LEASE_S)  # the transaction of the dead driver ends with its lease
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
     require_clean_audit(local)

@@ -1,6 +1,6 @@
-"""Tasks of Spark that fail, are slow, die with their executor, or write on when all is decided (issue 5).
+"""Tasks of Spark that fail, are slow, die with their executor, or write on after the commit (issue 5).
 
-Each in both ways to write: paths of `tl.write`, and the data source `tidelock`.
+Each test uses both ways to write: paths of `tl.write`, and the data source `tidelock`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 #: Rows of one partition.
 ONE_TOWN: Final = range(0, 4 * IDS.stop, 4)
 
-#: Executors that the master starts anew, and that a test can freeze.
+#: Executors that the master starts again after their end, and that a test can freeze.
 STANDALONE: Final[list[tuple[str, Way]]] = [("standalone", "path"), ("standalone", "source")]
-#: The executors of the driver itself (local-cluster), too. What the data source does there is no different.
+#: Also the executors of the driver itself (local-cluster); the data source works the same there.
 EVERYWHERE: Final[list[tuple[str, Way]]] = [("local-cluster", "path"), *STANDALONE]
 
 
@@ -55,7 +55,7 @@ def lab(
     ],
 )
 def test_three_of_ten_attempts_fail(lab: SparkLab, way: Way, mode: str, ids: range, kept: range) -> None:
-    """Whatever raises or is killed in the middle of its files leaves nothing; a repetition adds nothing."""
+    """Attempts that raise or are killed amid their files leave nothing; a repetition adds no rows."""
     with lab.load(way, failing_percent=30) as load:
         load.send(ids=ids, mode=mode)
         csn = lab.spark.receive()
@@ -69,7 +69,7 @@ def test_three_of_ten_attempts_fail(lab: SparkLab, way: Way, mode: str, ids: ran
 
 @executors(STANDALONE)
 def test_slow_attempts_run_twice(lab: SparkLab, way: Way) -> None:
-    """Speculation: of two attempts of a task one enters, and what the other one has written does not."""
+    """With speculation one of two attempts of a task counts, and the files of the other one do not."""
     with lab.load(way, slow_s=60.0) as load:
         load.send()
         csn = lab.spark.receive()
@@ -80,7 +80,7 @@ def test_slow_attempts_run_twice(lab: SparkLab, way: Way) -> None:
 
 @executors(EVERYWHERE)
 def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab, way: Way) -> None:
-    """Its tasks are run by another one; what it had sent does not enter."""
+    """Another executor runs the tasks again; the files of the dead one do not count."""
     with lab.load(way, held=True) as load:
         with load.held(attempts=2):
             victim = lab.executors()[0]
@@ -91,7 +91,7 @@ def test_an_executor_dies_in_the_middle_of_its_files(lab: SparkLab, way: Way) ->
 
 @executors(STANDALONE)
 def test_attempts_that_write_on_behind_the_commit(lab: SparkLab, way: Way) -> None:
-    """An executor that was gone for a while goes on writing when its tasks were done by others."""
+    """An executor that was frozen goes on writing after others have done its tasks."""
     with lab.load(way, held=True) as load:
         with load.held(attempts=2):
             frozen = lab.executors()[0]

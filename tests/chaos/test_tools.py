@@ -1,4 +1,4 @@
-"""The tools of this package, on small programs: a call is hit, or fails; what is not flushed is lost."""
+"""The tools of this folder, on small programs: the chosen call is hit, or fails; unflushed bytes are lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.supervisor import Supervisor, Trap
 from tests.support.project import source
 from tidelock.csnlog import faults
 
-#: Three fsyncs of one file, in threads; says how each ended.
+#: A program that makes three fsyncs of one file, in threads, and prints the end of each.
 FSYNCS: Final = """
 import os, sys, threading
 fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
@@ -37,7 +37,7 @@ for _ in range(3):
 os.rename(sys.argv[1], sys.argv[1] + ".new")
 """
 
-#: Makes a disk, and dies with it.
+#: A program that makes a disk, and dies with it.
 DISK_OF_A_KILLED_RUN: Final = """
 import os, signal
 from pathlib import Path
@@ -48,7 +48,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_the_power_is_cut_at_every_point() -> None:
-    """A fault point that somebody adds to an agent belongs into a test of power cuts."""
+    """A new fault point of an agent belongs into a test of power cuts."""
     ours = ("agent.", "replication.", "csnlog.", "partfs.")
     assert {name for name in faults.names() if name.startswith(ours)} == cut_points.TESTED
 
@@ -69,7 +69,7 @@ def run(supervisor: Supervisor, file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_calls_of_every_thread_are_counted(supervisor: Supervisor, tmp_path: Path) -> None:
-    """Each is counted with what it is about, whichever thread makes it; none is hindered."""
+    """Calls of every thread are counted with their objects, and are carried out."""
     with supervisor.armed(Trap("fsync", 0)) as trap:
         done = run(supervisor, tmp_path / "file")
     assert (done.returncode, done.stdout) == (0, "done\n" * 3), done.stderr
@@ -79,7 +79,7 @@ def test_calls_of_every_thread_are_counted(supervisor: Supervisor, tmp_path: Pat
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_the_process_dies_before_the_call(supervisor: Supervisor, tmp_path: Path, at: int) -> None:
-    """SIGKILL at the n-th: the calls before it were made, it was not."""
+    """After SIGKILL at the n-th call the calls before it were made, and it was not."""
     with supervisor.armed(Trap("fsync", at)) as trap:
         done = run(supervisor, tmp_path / "file")
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "done\n" * (at - 1))
@@ -109,7 +109,7 @@ def test_a_rename_is_told_by_its_path(supervisor: Supervisor, tmp_path: Path) ->
 def test_the_chosen_call_fails_with_its_errno(
     supervisor: Supervisor, tmp_path: Path, trap: Trap, expected: list[str]
 ) -> None:
-    """The n-th, and if so wished all later ones, end with the errno; the program goes on."""
+    """The n-th call, and on request all later ones, end with the errno; the program goes on."""
     with supervisor.armed(trap):
         done = run(supervisor, tmp_path / "file")
     assert (done.returncode, done.stdout.split()) == (0, expected), done.stderr
@@ -117,7 +117,7 @@ def test_the_chosen_call_fails_with_its_errno(
 
 
 def test_every_kind_is_known_on_this_machine() -> None:
-    """Of each kind at least one call exists here, and the kinds share none."""
+    """Each kind has a call on this machine, and no call is of two kinds."""
     calls = [call for kind in seccomp.KINDS.values() for call in kind]
     assert len(calls) == len(set(calls))
     known = set(seccomp.names())
@@ -126,7 +126,7 @@ def test_every_kind_is_known_on_this_machine() -> None:
 
 
 def test_the_disk_of_a_killed_run_is_given_back(tmp_path: Path) -> None:
-    """Its folder can be removed again; a disk whose owner lives is left alone."""
+    """Its folder can be removed again; a disk with a running owner is left alone."""
     ability.require(disks.unable())
     code = DISK_OF_A_KILLED_RUN.format(image=str(tmp_path / "lost"), at=str(tmp_path / "killed"))
     dead = subprocess.run([sys.executable, "-c", code], cwd=source.ROOT, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""`tidelock audit` on three replicas: nothing where all is sound, also under load; planted faults by name."""
+"""`tidelock audit` on three replicas: no finding on a sound cluster, also under load; each planted fault."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ SETTINGS = {
 }
 #: Rows of a part that shares a pack, and of one that is a file of its own.
 ROWS = {"pack": 10, "file": 10_000}
-#: A transaction that its living home has never heard of: aborted.
+#: A transaction that its home, which runs, does not know: aborted.
 NOBODY = Tid(Csn(2), ReplicaId("r1"), 1, 999_999_999)
 NAMES = itertools.count()
 
 
 @dataclass
 class Planted:
-    """A fault: what it is called in whose audit, in a deep one too, and how it is taken back."""
+    """A fault: its findings by replica, those of a deep audit too, and the function that repairs it."""
 
     found: set[tuple[str, str]]
     take_back: list[Callable[[], object]] = field(default_factory=list)
@@ -77,7 +77,7 @@ def audited(local: LocalCluster, *, deep: bool = False) -> AuditReport:
 
 
 def named(report: AuditReport) -> set[tuple[str, str]]:
-    """Faults with the replicas that have found them."""
+    """Return the faults with the replicas that have found them."""
     return {(replica, one.fault) for one in report.findings for replica in one.replicas}
 
 
@@ -94,7 +94,7 @@ def store(local: LocalCluster, kind: str = "pack", **commit: Any) -> tuple[str, 
 
 
 def place(local: LocalCluster, replica: str, part: str) -> tuple[Path, int, int]:
-    """Where the bytes of a part lie on a replica: file, offset, length."""
+    """Return where the bytes of a part lie on a replica: file, offset, length."""
     sql = "SELECT file, offset, length FROM parts WHERE part = ?"
     ((file, offset, length),) = tampering.rows(local.data_dir(replica), sql, part)
     return local.data_dir(replica) / file, offset, length
@@ -123,7 +123,7 @@ def _with_znodes(local: LocalCluster, *ops: Create) -> Callable[[], None]:
 
 
 def surplus_file(local: LocalCluster) -> Planted:
-    """A file of which nobody knows."""
+    """A file that no catalog names."""
     file = local.data_dir("r2") / "parts/00/r2-1-100000.parquet"
     file.write_bytes(b"PAR1")
     return Planted({("r2", "surplus_file")}, [file.unlink])
@@ -138,7 +138,7 @@ def missing_file(local: LocalCluster) -> Planted:
 
 
 def flipped_byte(local: LocalCluster) -> Planted:
-    """A byte of a pack that is another one; the part is fetched again, into another pack."""
+    """A changed byte in a pack; the part is fetched again, into another pack."""
     _, part = store(local)
     victim = no_holder(local, part)
     file, offset, length = place(local, victim, part)
@@ -151,14 +151,15 @@ def flipped_byte(local: LocalCluster) -> Planted:
 
 
 def no_holder(local: LocalCluster, part: str) -> str:
-    """The replica that has got a part after its commit, so is not asked for it.
+    """Return a replica that got a part after its commit, so that no other replica fetches it there.
 
-    A holder may be: by a fetch that a push has overtaken, but not yet cut. It would find the damage first.
+    A replica that holds it may still be asked, by a fetch that a push has overtaken. The fetch would find
+    the damage before the audit does.
     """
     ((csn,),) = tampering.rows(local.data_dir("r1"), "SELECT creation_csn FROM parts WHERE part = ?", part)
     with local.connect("r1") as db:
         ((holders,),) = [[tid["holders"] for tid in record["tids"]] for record in db.log(csn, limit=1)]
-    return min(set(REPLICAS) - set(holders), default="r1")  # where all were pushed to, nobody asks
+    return min(set(REPLICAS) - set(holders), default="r1")  # pushed to all: no replica fetches
 
 
 def stale_lock(local: LocalCluster) -> Planted:
@@ -176,7 +177,7 @@ def dangling_label(local: LocalCluster) -> Planted:
 
 
 def missing_label(local: LocalCluster) -> Planted:
-    """A commit whose label does not keep a second one away."""
+    """A commit without its label, so that a second run under the label could commit."""
     label = f"run {next(NAMES)}"
     store(local, label=label)
     ((tid,),) = tampering.rows(local.data_dir("r1"), "SELECT tid FROM outcomes WHERE label = ?", label)
@@ -188,7 +189,7 @@ def missing_label(local: LocalCluster) -> Planted:
 
 
 def repeated_batch(local: LocalCluster) -> Planted:
-    """A streaming query's batch of which one replica says that it had counted before."""
+    """A batch of a streaming query that one replica records as counted before."""
     label = f"query {next(NAMES)}"
     table, _ = store(local)
     with local.connect("r1") as db:
@@ -209,7 +210,7 @@ def repeated_batch(local: LocalCluster) -> Planted:
 
 
 def row_without_file(local: LocalCluster) -> Planted:
-    """A row that names a file of which there is none, no row either."""
+    """A row that names a missing file; the file that it named before has no row now."""
     _, part = store(local, "file")
     put_back = _with_rows(local, "r2", "UPDATE parts SET file = 'parts/00/none.parquet' WHERE part = ?", part)
     found = {("r2", "part_without_file"), ("r2", "file_without_part")}
@@ -217,7 +218,7 @@ def row_without_file(local: LocalCluster) -> Planted:
 
 
 def file_without_row(local: LocalCluster) -> Planted:
-    """A part that the log has and the catalog has not, though its file is there."""
+    """A part that the log has and the catalog lacks, although its file exists."""
     _, part = store(local, "file")
     put_back = _with_rows(local, "r3", "DELETE FROM parts WHERE part = ?", part)
     return Planted(
@@ -226,7 +227,7 @@ def file_without_row(local: LocalCluster) -> Planted:
 
 
 def removal_that_one_lacks(local: LocalCluster) -> Planted:
-    """A removed part that one replica goes on showing."""
+    """A removed part that one replica still shows."""
     table, part = store(local)
     with local.connect("r2") as db:
         db.truncate(table, wait="all")
@@ -236,7 +237,7 @@ def removal_that_one_lacks(local: LocalCluster) -> Planted:
 
 
 def outcome_that_one_lacks(local: LocalCluster) -> Planted:
-    """A commit that one replica does not know of."""
+    """A commit whose outcome one replica lacks."""
     table, _ = store(local)
     data_dir = local.data_dir("r2")
     sql = "SELECT o.* FROM outcomes o JOIN parts p ON p.creation_tid = o.tid WHERE p.table_name = ?"
@@ -252,7 +253,7 @@ def outcome_that_one_lacks(local: LocalCluster) -> Planted:
 
 
 def pin_of_nobody(local: LocalCluster) -> Planted:
-    """A pin whose owner is no replica of the cluster."""
+    """A pin whose owner is not a replica of the cluster."""
     csn = ask(local, "r1", "/status")["snapshot_csn"]
     op = Create(tree.pin("ghost-1-1"), encode_pin(PinState(Csn(csn), 3600.0, ReplicaId("ghost"))))
     return Planted({(replica, "pin_of_nobody") for replica in REPLICAS}, [_with_znodes(local, op)])
@@ -282,7 +283,7 @@ def planted(local: LocalCluster, *names: str) -> Iterator[Planted]:
 
 
 def test_all_planted_faults_are_found(local: LocalCluster) -> None:
-    """A sound cluster has no finding; with one fault of each kind each is named, and nothing else is."""
+    """A sound cluster has no finding; with one fault of each kind the audit names exactly these."""
     store(local)
     store(local, "file", label="of the audit")
     clean = audited(local, deep=True)
@@ -301,7 +302,7 @@ def test_all_planted_faults_are_found(local: LocalCluster) -> None:
 
 
 def test_what_was_mended_or_taken_back_is_no_finding(local: LocalCluster) -> None:
-    """The cluster of the faults above is sound again; the command says so, to people too."""
+    """After the repair of the faults above the command finds nothing, in JSON and in text."""
     assert "nothing found on r1, r2, r3" in command(local, Exit.OK)
     assert command(local, Exit.OK, "--json")["clean"]
 
@@ -325,7 +326,7 @@ def test_one_fault_has_its_own_findings(local: LocalCluster, fault: str) -> None
 
 
 def test_a_cluster_under_load_is_sound(local: LocalCluster, tmp_path: Path) -> None:
-    """Commits, rollbacks and refusals on all replicas are in flight, and no audit takes them for faults."""
+    """Audits during commits, rollbacks and refusals on all replicas find no fault."""
     with Workload(local, tmp_path, f"load{next(NAMES)}", writers=REPLICAS, hoppers=1) as load:
         for _ in range(2):
             load.more_commits(10)
@@ -333,7 +334,7 @@ def test_a_cluster_under_load_is_sound(local: LocalCluster, tmp_path: Path) -> N
             assert report.clean, report
 
 
-#: Everything that takes something away runs as often as it can.
+#: All background tasks that delete something run as often as they can.
 BUSY = {
     **SETTINGS,
     "compaction": "true",
@@ -397,12 +398,12 @@ class Remover(threading.Thread):
 
 
 class GivenUpError(Exception):
-    """A client changes its mind."""
+    """A client gives its transaction up."""
 
 
 @pytest.mark.slow
 def test_no_audit_takes_work_for_a_fault(cluster: ClusterFactory, tmp_path: Path) -> None:
-    """Inserts, removals, conflicts, rollbacks, compaction, collection, a restart; audited all the while."""
+    """Audits are clean during inserts, removals, conflicts, rollbacks, compaction, collection, a restart."""
     local = cluster(settings=BUSY)
     with local.connect() as db:
         db.create_table("shared", PARTITIONED, partition_by=["y"])

@@ -28,7 +28,7 @@ from tidelock.wire.changes import ChangedRowsRequest
 SCHEMA = pa.schema([pa.field("p", pa.date32()), pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 NUMBERS = itertools.count(1)
 DAY = "2026-11-21"
-#: Most parts in an answer of the cluster here.
+#: The largest number of parts in one answer of this cluster.
 FILES_MAX = 4
 
 
@@ -95,7 +95,7 @@ def test_change_sets_tell_each_commit_and_its_parts(db: Database, table: str, lo
 
 
 def test_waiting_for_a_commit(db: Database, table: str) -> None:
-    """Who follows a table is answered when something is committed, or with nothing when its time is over."""
+    """A client that follows a table gets an answer after a commit, or an empty one after its timeout."""
     now = csn_of(db.insert(table, rows(1)).csn)
     feed = db.changes(table, now)
     nothing = feed.page(wait_s=0.01)
@@ -115,7 +115,7 @@ def outside(local: LocalCluster, path: str) -> bytes:
 
 
 def test_a_wrong_range_is_refused_with_its_fault(db: Database, table: str) -> None:
-    """What is wrong with a range is told."""
+    """The error names what is wrong with a range."""
     now = csn_of(db.insert(table, rows(1)).csn)
     with pytest.raises(BadRequestError, match="must not be above"):
         list(db.changes(table, now, now - 1).sets())
@@ -136,7 +136,7 @@ def kinds(told: pa.Table) -> Counter[tuple[int, str, int, int | None]]:
 
 
 def test_changed_rows_are_told_whatever_was_rewritten(db: Database, table: str) -> None:
-    """What statements have changed, whatever they have rewritten."""
+    """The feed has the rows that statements have changed, not all rows that they have rewritten."""
     start = db.seen_csn
     result = db.insert(table, rows(1, 2, 3))
     first = csn_of(result.csn)
@@ -165,7 +165,7 @@ def test_changed_rows_are_told_whatever_was_rewritten(db: Database, table: str) 
 
 
 def test_limits_of_an_answer(local: LocalCluster, db: Database, table: str) -> None:
-    """An agent's own are the most that can be had; the work of one commit is never cut."""
+    """A client cannot exceed the agent's own limits; the changes of one commit are never cut."""
     start = db.seen_csn
     inserted = [csn_of(db.insert(table, rows(number)).csn) for number in range(4)]
     with db.begin() as tx:
@@ -182,7 +182,7 @@ def test_limits_of_an_answer(local: LocalCluster, db: Database, table: str) -> N
 
 
 def test_rows_by_http_are_of_a_commit_or_a_range(db: Database, table: str) -> None:
-    """A commit alone, or a range; one of them."""
+    """A request names one commit or a range of commits, never both."""
     csn = csn_of(db.insert(table, rows(1)).csn)
     path = f"/tables/{table}/changes/rows"
     member, *_ = db._connection.members.in_order()
@@ -200,7 +200,7 @@ def test_rows_by_http_are_of_a_commit_or_a_range(db: Database, table: str) -> No
 
 
 def test_what_is_told_stays_readable(db: Database, table: str) -> None:
-    """A feed that is open holds what it tells of; one that begins below the horizon tells nothing."""
+    """An open feed keeps its parts readable; a feed that begins below the horizon is refused."""
     start = csn_of(db.insert(table, rows(1)).csn)
     with db.changes(table, start) as feed:
         db.truncate(table)

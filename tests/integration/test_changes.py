@@ -133,7 +133,7 @@ def test_each_statement_alone_rewrites_only_parts_with_its_rows(
 
 
 def test_answers_count_the_rows_and_parts(one: Database, table: str) -> None:
-    """An answer tells rows and parts."""
+    """The answer of a statement has the number of rows and of parts that it changed."""
     with one.begin() as tx:
         done = tx.delete(table, "k IN (1, 2, 3, 4)")
         assert (done.rows_deleted, done.rows_updated, done.parts_removed, done.parts_added) == (4, 0, 2, 1)
@@ -180,7 +180,7 @@ class Mirror:
             self.twin.from_arrow(db.read(table)).create(table)
 
     def rows(self, table: str) -> Counter[Row]:
-        """What the table should hold."""
+        """Return the rows that the table should hold."""
         return as_rows(self.twin.sql(f"FROM {table}").to_arrow_table())
 
     def step(self, random: random.Random) -> None:
@@ -237,7 +237,7 @@ class Mirror:
 
 @pytest.mark.parametrize("seed", [1])
 def test_any_mixture_of_statements_gives_what_duckdb_gives(one: Database, two: Database, seed: int) -> None:
-    """Statements over two tables, with own reads between them, give what DuckDB gives; so does the commit."""
+    """Statements over two tables, with reads between them, and the commit give the rows that DuckDB gives."""
     mixture(one, two, seed, steps=15)
 
 
@@ -293,7 +293,7 @@ def mixture(one: Database, two: Database, seed: int, *, steps: int) -> None:
 def test_a_failed_statement_leaves_rollback_and_no_rows(
     local: LocalCluster, one: Database, table: str, statement: Any, error: type[Exception]
 ) -> None:
-    """The transaction takes rollback only, and nothing of it is left."""
+    """After a failed statement the transaction takes a rollback only, and leaves no rows."""
     tx = one.begin()
     tx.insert(table, rows(50))
     tx.delete(table, "k = 2")
@@ -322,7 +322,7 @@ def test_a_failed_statement_leaves_rollback_and_no_rows(
     ],
 )
 def test_sql_that_is_not_offered(one: Database, table: str, sql: str, instead: str) -> None:
-    """Refused with what to call instead."""
+    """The error names the method to call instead."""
     with one.begin() as tx:
         with pytest.raises(UnsupportedInTransactionError, match=instead):
             tx.sql(sql.replace(" t ", f" {table} "))
@@ -330,7 +330,7 @@ def test_sql_that_is_not_offered(one: Database, table: str, sql: str, instead: s
 
 
 def test_conflicts_are_refused_only_over_the_same_part(one: Database, two: Database, table: str) -> None:
-    """Of two that change one part the second is refused at once; changes of other parts both win."""
+    """The second transaction that changes a part is refused at once; changes of other parts succeed."""
     first, second, third = one.begin(), two.begin(), two.begin()
     first.delete(table, "k = 1")
     third.update(table, {"v": 0}, "k = 8")
@@ -344,7 +344,7 @@ def test_conflicts_are_refused_only_over_the_same_part(one: Database, two: Datab
 
 
 def test_a_client_that_hangs_up(local: LocalCluster, one: Database, table: str) -> None:
-    """Its statement is ended, the next one gets the only process, and nothing is left."""
+    """When a client hangs up, its statement ends, and the next statement gets the only process."""
     tx = one.begin()
     body = json.dumps({"where": "(SELECT count(*) FROM range(10000000000) a, range(100) b) > k"}).encode()
     head = (

@@ -1,8 +1,8 @@
-"""A transaction that is ended while one of its statements changes rows: nothing of it is left.
+"""A transaction that is ended while one of its statements changes rows: it leaves nothing behind.
 
-The statement is caught where it looks for rows, where it has its locks, and where it writes; the end comes
-from its own client, from another one, from its lease, or with the death of its home. What
-docs/transactions.md promises of each end is what happens, and who comes next removes the same rows.
+The statement is held while it searches rows, while it has its locks, and while it writes. The transaction is
+ended by its own client, by another client, by the end of its lease, or by the death of its home. Each end has
+the result that docs/transactions.md promises, and the next transaction can remove the same rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HOME: Final = "r1"
 SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 ROWS: Final = 12_000
 LOCKED, WRITING = "replication.lock.after", "partfs.write.after"
-#: Never computed to its end.
+#: An expression that is never computed to its end.
 ENDLESS: Final = "(SELECT count(*) FROM range(10000000000) a, range(100) b)"
 LEASE_S: Final = 2.0
 NUMBERS = itertools.count(1)
@@ -41,14 +41,14 @@ Statement = Callable[[Transaction, str], ChangeResult]
 
 
 def numbers(first: int, count: int) -> pa.Table:
-    """Rows with keys in a row, and values that no file makes small."""
+    """Return rows with consecutive keys, and with values that cannot be compressed."""
     chosen = random.Random(first)
     values = [chosen.getrandbits(60) for _ in range(count)]
     return pa.table({"k": range(first, first + count), "v": values}, SCHEMA)
 
 
 def merged(tx: Transaction, table: str, delete: str) -> ChangeResult:
-    """Merge rows of which half are there."""
+    """Merge rows, half of which the table has already."""
     return tx.merge(
         table,
         numbers(ROWS // 2, ROWS),
@@ -59,7 +59,7 @@ def merged(tx: Transaction, table: str, delete: str) -> ChangeResult:
     )
 
 
-#: What runs when the end comes: of each kind one that would end by itself, and one that never finds its rows.
+#: The running statements: of each kind one that ends by itself, and one that searches its rows forever.
 STATEMENTS: Final[dict[str, Statement]] = {
     "delete": lambda tx, table: tx.delete(table, "k % 2 = 0"),
     "update": lambda tx, table: tx.update(table, {"v": "v + 1"}),
@@ -72,7 +72,7 @@ ENDLESS_STATEMENTS: Final[dict[str, Statement]] = {
     "merge": lambda tx, table: merged(tx, table, f"target.k > {ENDLESS}"),
 }
 ENDS: Final = ("commit", "rollback", "kill", "lease", "death")
-#: Each end, phase and kind of statement comes; the others are among the long runs.
+#: Each end, phase and kind of statement is here at least once; the other cases are among the slow tests.
 FAST: Final = {
     ("commit", WRITING, "update"),
     ("rollback", LOCKED, "delete"),
@@ -125,7 +125,7 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
 def caught(
     local: LocalCluster, gates: Gates, phase: str, kind: str, tx: Transaction, table: str
 ) -> Iterator[Future[ChangeResult]]:
-    """Run a statement that is held in a phase while inside; gives what its client is told in the end."""
+    """Run a statement that is held in a phase inside the block; yield the future of its client's answer."""
     with ThreadPoolExecutor(1) as thread:
         if phase == "looking":
             told = thread.submit(ENDLESS_STATEMENTS[kind], tx, table)
@@ -141,7 +141,7 @@ def caught(
 
 
 def looks(local: LocalCluster) -> bool:
-    """Whether a SQL process of the home computes."""
+    """Return whether a SQL process of the home computes."""
     with contextlib.suppress(psutil.Error):
         children = psutil.Process(local.pid(HOME)).children()
         sql = [child for child in children if "tidelock.replica_agent.sql.worker" in child.cmdline()]
@@ -150,7 +150,7 @@ def looks(local: LocalCluster) -> bool:
 
 
 def ended(local: LocalCluster, tx: Transaction) -> bool:
-    """Whether the home has taken note that a transaction is to end."""
+    """Return whether the home has noted that a transaction is to end."""
     with local.connect(HOME) as db:
         (state,) = (row["state"] for row in db.transactions() if row["tid"] == tx.tid)
     return state in {"sealed", "rolled_back"}
@@ -158,7 +158,7 @@ def ended(local: LocalCluster, tx: Transaction) -> bool:
 
 @pytest.mark.parametrize(("end", "phase", "kind"), CASES)
 def test_ended_in_the_middle(local: LocalCluster, gates: Gates, end: str, phase: str, kind: str) -> None:
-    """The statement fails, the transaction is aborted for all, rows and parts are as before."""
+    """The statement fails, all replicas report the transaction as aborted, rows and parts are as before."""
     table = f"t{next(NUMBERS)}"
     with local.connect(HOME) as db, local.connect("r2") as other, ThreadPoolExecutor(1) as thread:
         db.create_table(table, SCHEMA, properties={"compaction": "off"})
@@ -191,30 +191,30 @@ def test_ended_in_the_middle(local: LocalCluster, gates: Gates, end: str, phase:
 
 
 def parts(local: LocalCluster, table: str) -> dict[str, list[LockedPartRow]]:
-    """What each catalog says of a table."""
+    """Return the rows of a table's parts in each catalog."""
     return {replica: part_rows(local.data_dir(replica), table) for replica in local.replicas}
 
 
 def removes(local: LocalCluster, table: str) -> bool:
-    """Whether the other replica can remove all rows; the locks of a dead home go when it is back."""
+    """Return whether the other replica can remove all rows; a dead home deletes its locks when it is back."""
     with local.connect("r2") as db, contextlib.suppress(SerializationConflictError), db.begin() as tx:
         assert tx.delete(table, "k >= 0").rows_deleted == ROWS
     return tx.state == "committed"
 
 
 def commit(_: LocalCluster, tx: Transaction) -> None:
-    """Of a transaction whose statement still runs: refused, since half a change is none."""
+    """Commit a transaction whose statement still runs: refused, since half a change must not be committed."""
     with pytest.raises(TransactionClosedError, match="while a statement that removes was running"):
         tx.commit()
 
 
 def rollback(_: LocalCluster, tx: Transaction) -> None:
-    """It needs not wait for a statement."""
+    """Roll back, without waiting for the statement."""
     tx.rollback()
 
 
 def kill(local: LocalCluster, tx: Transaction) -> None:
-    """By somebody else; its owner is told."""
+    """Kill the transaction through another client; its owner gets an error."""
     with local.connect() as db:
         db.kill(tx.tid)
     with pytest.raises(TransactionClosedError, match="somebody has killed it"):
@@ -222,7 +222,7 @@ def kill(local: LocalCluster, tx: Transaction) -> None:
 
 
 def lease(local: LocalCluster, tx: Transaction) -> None:
-    """Its client gives no sign of life any more."""
+    """Stop the client's heartbeats, until the lease has ended."""
     tx._connection.leases.remove(tx)
     eventually(lambda: ended(local, tx), what="the end of the lease")
     with pytest.raises(TransactionClosedError):
@@ -230,7 +230,7 @@ def lease(local: LocalCluster, tx: Transaction) -> None:
 
 
 def death(local: LocalCluster, _: Transaction) -> None:
-    """The home is killed, and comes back."""
+    """Kill the home."""
     local.kill(HOME)
 
 

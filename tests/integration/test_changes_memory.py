@@ -1,8 +1,7 @@
-"""A table larger than the memory of a SQL process is changed, its changes are read, and one is compacted.
+"""Changes, change feed and compaction of a table that is larger than the memory of a SQL process.
 
-What agent and process use meanwhile is sampled, told, and bounded.
-
-The limits are small by settings, so that the table can be small too.
+The memory of the agent and the process is sampled, printed and bounded. Settings make the limits small, so
+that the table can be small too.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from tidelock.client import Changes, Transaction
 from tidelock.cluster import LocalCluster
 
 MIB = 1 << 20
-#: Of one SQL process, besides what it is itself.
+#: Memory limit of one SQL process, besides its own code and stacks.
 MEMORY_BYTES = 64 * MIB
 ROWS = 4_800_000
 BATCH_ROWS = 100_000
-#: Characters of the text of a row, which has 24 bytes besides.
+#: Characters of the text of a row; its other columns have 24 bytes.
 NARROW, WIDE = 32, 200
 ROW_BYTES = 24
 SCHEMA = pa.schema([("k", pa.int64()), ("g", pa.int32()), ("v", pa.int64()), ("s", pa.string())])
@@ -43,17 +42,17 @@ SETTINGS = {
     "staged_memory_bytes_max": 16 * MIB,
     "insert_chunks_ahead": 2,
 }
-#: A join keeps a block of each of up to 128 partitions of either side, so it needs more; but no more than a
-#: quarter of the table, and of the rows that it is joined with.
+#: A join keeps a block of each of up to 128 partitions of either side, so it needs more: a quarter of the
+#: table, and a quarter of the rows that it is joined with.
 JOIN_MEMORY_BYTES = 256 * MIB
-#: What the agent may grow by: row groups that are written, and pieces on the way.
+#: How much the agent may grow: row groups that are written, and pieces that are sent.
 AGENT_GROWTH_BYTES = 256 * MIB
-#: What a SQL process is itself: code, libraries, stacks.
+#: Memory of an idle SQL process: code, libraries, stacks.
 SQL_BYTES = 256 * MIB
 
 
 def batches(begin: int, end: int, value: int, width: int = NARROW) -> pa.RecordBatchReader:
-    """Rows of ROW_BYTES + `width` in Arrow with keys in no order, made piece by piece."""
+    """Yield rows of ROW_BYTES + `width` in Arrow with unordered keys, piece by piece."""
 
     def made() -> Iterator[pa.RecordBatch]:
         for first in range(begin, end, BATCH_ROWS):
@@ -78,7 +77,7 @@ class Sampler:
         self.largest = {"agent": 0, "sql": 0}
 
     def during(self, run: Callable[[], Any]) -> Any:
-        """Run it; returns what it returns."""
+        """Run a function while sampling; return its result."""
         ended = threading.Event()
         watching = threading.Thread(target=self._watch, args=(ended,))
         watching.start()
@@ -89,7 +88,7 @@ class Sampler:
             watching.join()
 
     def bounded(self, memory: int) -> str:
-        """Return what to show of it; AssertionError if it was more than a process with this limit may use."""
+        """Return the samples as text; AssertionError if a process with this limit used more than it may."""
         used = {key: value // MIB for key, value in self.largest.items()}
         told = f"agent {self.at_rest // MIB} -> {used['agent']} MiB, SQL process {used['sql']} MiB"
         assert 0 < self.largest["sql"] < memory + SQL_BYTES, told
@@ -119,7 +118,7 @@ Statements = dict[str, Callable[[Transaction], object]]
 
 
 def changed(cluster: LocalCluster, statements: Statements, memory: int, width: int = NARROW) -> list[str]:
-    """Run each statement on all rows, and roll it back; returns what to show, asserts what is bounded."""
+    """Run each statement on all rows, and roll it back; check the samples, and return them as text."""
     lines = []
     size = ROWS * (ROW_BYTES + width)
     assert size >= 4 * memory
@@ -139,7 +138,7 @@ def changed(cluster: LocalCluster, statements: Statements, memory: int, width: i
 
 @pytest.fixture
 def show(capsys: pytest.CaptureFixture[str]) -> Callable[[list[str]], None]:
-    """Prints what was sampled."""
+    """Print the samples."""
 
     def write(lines: list[str]) -> None:
         with capsys.disabled():
@@ -153,7 +152,7 @@ Show = Callable[[list[str]], None]
 
 @pytest.mark.slow
 def test_a_table_larger_than_the_memory(module_cluster: ClusterFactory, show: Show) -> None:
-    """Update and delete of rows all over it, and an insert of as many."""
+    """Update and delete of rows in every part, and an insert of as many rows."""
     cluster = module_cluster(replicas=1, settings=SETTINGS)
     statements: Statements = {
         "update of all rows": lambda tx: tx.update("t", {"v": "v + 1", "s": "reverse(s)"}),
@@ -186,9 +185,9 @@ def test_rows_larger_than_the_memory_of_a_join(module_cluster: ClusterFactory, s
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_changes_larger_than_the_memory(module_cluster: ClusterFactory, show: Show) -> None:
-    """A commit that rewrites every part, for one row in a hundred: its changes, and those of the inserts.
+    """The change feed of a commit that changes one row in a hundred, in every part, and of the inserts.
 
-    The rows of both sides are counted in partitions that are spilled, of which the engine holds a block each.
+    The rows of both sides are counted in partitions that are spilled; the engine holds a block of each.
     """
     memory = 2 * MEMORY_BYTES
     cluster = module_cluster(
@@ -213,7 +212,7 @@ def test_changes_larger_than_the_memory(module_cluster: ClusterFactory, show: Sh
 
 
 def _kinds(feed: Changes) -> dict[str, int]:
-    """How many rows of each kind there are."""
+    """Return the number of rows of each kind."""
     found: Counter[str] = Counter()
     for batch in feed.to_batches():
         for count in pc.value_counts(batch["_change_type"]).to_pylist():
@@ -221,16 +220,16 @@ def _kinds(feed: Changes) -> dict[str, int]:
     return dict(found)
 
 
-#: Of a compaction: parts, and rows of each, of so many columns of 8 bytes that no file makes smaller.
+#: A compaction: its parts, the rows of a part, its columns of 8 bytes, which cannot be compressed.
 PARTS, PART_ROWS, COLUMNS = 24, 70_000, 40
-#: Reading takes a buffer, a page and a batch of each column.
+#: Reading needs a buffer, a page and a batch for each column.
 WIDE_MEMORY_BYTES = 128 * MIB
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_compaction_in_little_memory(module_cluster: ClusterFactory, show: Show) -> None:
-    """One merge of wide parts, together four times the memory, in an order that none of them has."""
+    """A merge of wide parts, together four times the memory, into an order that differs from each part's."""
     size = PARTS * PART_ROWS * COLUMNS * 8
     assert size >= 4 * WIDE_MEMORY_BYTES
     limits = {

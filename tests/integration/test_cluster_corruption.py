@@ -1,4 +1,4 @@
-"""Bytes that change or vanish on one replica's disk: nobody reads wrong rows, and a peer mends them."""
+"""Bytes that change or vanish on a replica's disk: no client reads wrong rows; a peer's copy repairs them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SETTINGS = {
     "inline_part_bytes_max": INLINE_BYTES_MAX,
     "fetch_range_bytes": 2 * INLINE_BYTES_MAX,
 }
-#: Rows of a part that shares a pack, and of one that is a file of its own. Random numbers cannot be packed.
+#: Rows of a part that shares a pack, and of one that is a file of its own. Random numbers do not compress.
 ROWS = {"pack": 1_000, "file": 20_000}
 NAMES = itertools.count()
 DAMAGED = "r2"
@@ -83,7 +83,7 @@ class Stored:
         return stored
 
     def place(self, replica: str) -> tuple[str, int, int, str]:
-        """Where a replica's catalog has the part: file, offset, length, state."""
+        """Return where the part lies by a replica's catalog: file, offset, length, state."""
         path = self.local.data_dir(replica) / "catalog.db"
         db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:
@@ -94,19 +94,19 @@ class Stored:
         return file, offset, length, state
 
     def file(self, replica: str) -> Path:
-        """The file that holds the part on a replica."""
+        """Return the file that holds the part on a replica."""
         return self.local.data_dir(replica) / self.place(replica)[0]
 
     def data(self, replica: str) -> bytes:
-        """The bytes of the part on a replica's disk."""
+        """Return the bytes of the part on a replica's disk."""
         _, offset, length, _ = self.place(replica)
         return self.file(replica).read_bytes()[offset : offset + length]
 
     def flip_bit(self, replica: str) -> None:
         """Change one bit in the middle of the column chunk.
 
-        The file stays open from the first look to the last: readers meet the damage at once, and a sound copy
-        may have its name before this returns.
+        The file stays open while it is read and written: readers meet the damage at once, and an intact copy
+        may get its name before this returns.
         """
         name, offset, length, _ = self.place(replica)
         with (self.local.data_dir(replica) / name).open("r+b") as file:
@@ -126,7 +126,7 @@ class Stored:
             assert checksum(data()) != self.checksum
 
     def sound(self, replica: str) -> bool:
-        """Whether the replica holds the right bytes and says that it holds them."""
+        """Return whether the replica holds the right bytes and its catalog says so."""
         return self.place(replica)[3] == "held" and checksum(self.data(replica)) == self.checksum
 
     def mended(self, *replicas: str) -> None:
@@ -138,7 +138,7 @@ class Stored:
                 assert snap.read(self.table).to_pydict() == self.rows.to_pydict()
 
     def download(self, replica: str) -> bytes | None:
-        """Get the part by plain HTTP: its right bytes, or None where they were refused or cut."""
+        """Get the part by plain HTTP: its right bytes, or None if they were refused or cut."""
         url = f"http://{data_address(self.local, replica)}/snapshots/{self.csn}/{self.path}"
         try:
             answer = http("GET", url)
@@ -154,7 +154,7 @@ class Stored:
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_flipped_bit_is_never_sent(local: LocalCluster, kind: str) -> None:
-    """A download from the damaged replica is refused or cut, not wrong; that alone gets the part mended."""
+    """A download from the damaged replica is refused or cut, not wrong; it also has the part repaired."""
     stored = Stored.insert(local, kind)
     stored.flip_bit(DAMAGED)
     assert stored.download(DAMAGED) is None
@@ -164,7 +164,7 @@ def test_a_flipped_bit_is_never_sent(local: LocalCluster, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_query_goes_on_elsewhere(local: LocalCluster, kind: str) -> None:
-    """A client that prefers the damaged replica gets the right rows from another; then the part is mended."""
+    """A client that prefers the damaged replica gets the right rows elsewhere; then the part is repaired."""
     stored = Stored.insert(local, kind)
     stored.flip_bit(DAMAGED)
     with (
@@ -184,7 +184,7 @@ def test_a_query_goes_on_elsewhere(local: LocalCluster, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_late_reports_do_not_undo_a_repair(local: LocalCluster, kind: str) -> None:
-    """Many queries meet the damage at once, and some tell of it when the part has just been mended."""
+    """Many queries meet the damage at once; reports that arrive after the repair change nothing."""
     stored = Stored.insert(local, kind)
     stop = threading.Event()
 
@@ -212,7 +212,7 @@ def test_late_reports_do_not_undo_a_repair(local: LocalCluster, kind: str) -> No
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> None:
-    """A replica that was away finds the first holder's bytes wrong, takes the other's, and both are right."""
+    """A replica that was away finds one holder's bytes wrong, takes the other's, and both are right."""
     local.kill("r3")
     stored = Stored.insert(local, kind)
     stored.flip_bit("r1")

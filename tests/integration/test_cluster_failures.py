@@ -41,7 +41,7 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def test_a_replica_killed_under_load_catches_up(local: LocalCluster, tmp_path: Path) -> None:
-    """Clients that may go on elsewhere do, the others wait; it comes back and has missed nothing."""
+    """Unpinned clients go on elsewhere, pinned ones wait; the replica catches up when it is back."""
     with Workload(
         local,
         tmp_path,
@@ -62,7 +62,7 @@ def test_a_replica_killed_under_load_catches_up(local: LocalCluster, tmp_path: P
 
 @pytest.mark.slow
 def test_a_frozen_replica_goes_on_where_the_others_are(local: LocalCluster, tmp_path: Path) -> None:
-    """Stopped for longer than its ZooKeeper session lives, then continued: it publishes nothing stale."""
+    """A replica that was stopped for longer than its ZooKeeper session publishes nothing stale."""
     with Workload(
         local, tmp_path, "frozen", writers=(*REPLICAS, *REPLICAS), readers=("r1", "r3"), timeout_s=5.0
     ) as load:
@@ -79,7 +79,7 @@ def test_a_frozen_replica_goes_on_where_the_others_are(local: LocalCluster, tmp_
 
 @pytest.mark.slow
 def test_too_few_replicas_refuse_commits_and_serve_snapshots(local: LocalCluster) -> None:
-    """Two of three are down: a commit is refused in time and leaves nothing; the rest can be read."""
+    """With two of three replicas down a commit is refused in time and leaves nothing; reads go on."""
     with local.connect("r1") as db:
         db.create_table("few", ROWS.schema)
         committed = db.insert("few", ROWS, wait="all")

@@ -45,7 +45,7 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> None:
-    """Before that it might remove what is removed; it says what it waits for, and goes on by itself."""
+    """A replica with a new disk waits for its former CSN, says so, and goes on by itself."""
     with local.connect("r1") as db:
         db.create_table("kept", ROWS.schema)
         with db.begin() as tx:
@@ -80,13 +80,13 @@ def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> No
 
 
 def told(local: LocalCluster, replica: str) -> int:
-    """The oldest CSN in use at a replica, as ZooKeeper shows it; its snapshot CSN where nothing is open."""
+    """Return the oldest CSN in use at a replica, as ZooKeeper has it; its snapshot CSN if nothing is open."""
     return next(int(one["oldest"]) for one in ask(local, "r1", "/status")["replicas"] if one["id"] == replica)
 
 
 @pytest.mark.slow
 def test_all_replicas_killed_under_load(local: LocalCluster, tmp_path: Path) -> None:
-    """What was acknowledged is there after all of them were killed at once; what was unknown is decided."""
+    """After the kill all acknowledged commits are there, and unknown ones are decided."""
     with Workload(local, tmp_path, "all", writers=(*REPLICAS, *REPLICAS), hoppers=1, readers=("r3",)) as load:
         load.more_commits(5, *REPLICAS)
         with ThreadPoolExecutor(len(REPLICAS)) as executor:
@@ -97,7 +97,7 @@ def test_all_replicas_killed_under_load(local: LocalCluster, tmp_path: Path) -> 
 
 
 def test_sigterm_lets_a_running_commit_end(local: LocalCluster, tmp_path: Path) -> None:
-    """The commit under way is answered and stays, new work is refused meanwhile, then all processes end."""
+    """The running commit is answered and stays, new work is refused meanwhile, then all processes end."""
     hold, journal = tmp_path / "hold", tmp_path / "journal"
     armed = f"csnlog.commit.before=pause:{hold}"
     local.environment_of["r1"] = {"TIDELOCK_FAULTS": armed, "TIDELOCK_FAULTS_JOURNAL": str(journal)}
@@ -134,7 +134,7 @@ def test_sigterm_lets_a_running_commit_end(local: LocalCluster, tmp_path: Path) 
 
 
 def refused(db: Database) -> bool:
-    """Whether the agent takes no new transaction because it stops."""
+    """Return whether the agent refuses new transactions because it stops."""
     try:
         db.begin().rollback()
     except UnavailableError as error:

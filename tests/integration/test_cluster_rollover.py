@@ -42,5 +42,5 @@ def test_the_log_rolls_over_under_load(cluster: ClusterFactory, tmp_path: Path) 
     last = max(records)
     assert last >= 4
     assert set(records) == set(range(last + 1))
-    # The END record takes a number too, and what was on its way when the limit was reached comes before it.
+    # The END record takes a number too; records that were sent before the limit was reached precede it.
     assert all(EPOCH_LIMIT <= records[number] <= EPOCH_LIMIT + 8 for number in range(last)), records

@@ -1,4 +1,4 @@
-"""Cluster, lives and member list on a real ZooKeeper; the unit tests go through the faults one by one."""
+"""Cluster, boots and member list on a real ZooKeeper; the unit tests go through the faults one by one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make(store: Store) -> Awaitable[ClusterState]:
 
 
 def begin(store: Store, replica: ReplicaId) -> Awaitable[OwnSession]:
-    """Begin a life."""
+    """Begin a boot."""
     return open_session(
         store,
         replica=replica,
@@ -62,7 +62,7 @@ def begin(store: Store, replica: ReplicaId) -> Awaitable[OwnSession]:
 
 
 async def test_several_agents_start_on_an_empty_ensemble(opened: Open, zookeeper: str) -> None:
-    """They agree on one cluster; each gets its life; each sees the other; the first commit has CSN 2."""
+    """They agree on one cluster; each gets its boot; each sees the other; the first commit has CSN 2."""
     stores = [await opened(zookeeper) for _ in range(4)]
     clusters = await asyncio.gather(*(make(store) for store in stores))
     assert len({cluster.cluster_id for cluster in clusters}) == 1
@@ -84,7 +84,7 @@ async def test_several_agents_start_on_an_empty_ensemble(opened: Open, zookeeper
 async def test_a_start_through_a_network_that_loses_a_multi(
     opened: Open, zookeeper: str, zk_proxy: Proxy, action: Action, number: int
 ) -> None:
-    """Barrier, raise or sign of life: the life begins once all the same."""
+    """Whether the barrier, the raise or the sign of life is lost: the boot begins exactly once."""
     await make(await opened(zookeeper))
     store = await opened(zk_proxy.address)
     zk_proxy.hook(nth_request(number, action, opcode=MULTI))

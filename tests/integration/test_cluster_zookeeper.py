@@ -32,14 +32,14 @@ from workloads.history import End
 REPLICAS = ("r1", "r2", "r3")
 SETTINGS = {**QUICK, "session_timeout_s": 3, "request_timeout_s": 3, "commit_timeout_s": 30}
 ROWS = pa.table({"k": [1, 2, 3]})
-#: What only the multi of a commit holds.
+#: A path that only the multi of a commit contains.
 COMMIT = b"/csn/0/csn-"
 NAMES = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def proxy(zookeeper: str) -> Iterator[Proxy]:
-    """What stands between r1 and ZooKeeper."""
+    """The proxy between r1 and ZooKeeper."""
     with Proxy(zookeeper) as made:
         yield made
 
@@ -56,7 +56,7 @@ def shared(module_cluster: ClusterFactory, proxy: Proxy) -> LocalCluster:
 @pytest.fixture
 def local(shared: LocalCluster, proxy: Proxy) -> Iterator[LocalCluster]:
     """The cluster, without faults before and after the test."""
-    proxy._set(proxy.late.clear)  # so that what is to be late waits for the release of this test
+    proxy._set(proxy.late.clear)  # so that a request that is to be late waits for the release of this test
     yield shared
     proxy.heal()
     proxy.release()
@@ -64,7 +64,7 @@ def local(shared: LocalCluster, proxy: Proxy) -> Iterator[LocalCluster]:
 
 
 def state(local: LocalCluster, replica: str) -> str:
-    """The state that an agent tells of itself."""
+    """Return the state that an agent reports."""
     return str(ask(local, replica, "/status")["state"])
 
 
@@ -78,11 +78,11 @@ def new_table(local: LocalCluster) -> str:
 
 @pytest.mark.parametrize("action", [Action.LOSE_REQUEST, Action.LOSE_REPLY, Action.DELIVER_LATE])
 def test_a_commit_whose_connection_breaks(local: LocalCluster, proxy: Proxy, action: Action) -> None:
-    """Before or after it was applied, or in between: all of its transactions end with the CSN in the log."""
+    """Cut before, during or after the commit is applied: all transactions end with the CSN in the log."""
     table = new_table(local)
     before = faults(proxy)
     with contextlib.ExitStack() as clients:
-        # They are all at their commits when it breaks: an agent that is suspended takes no new statement.
+        # All have asked for their commits when the connection breaks: a suspended agent takes no statement.
         transactions = [clients.enter_context(local.connect("r1")).begin() for _ in range(6)]
         for tx in transactions:
             tx.insert(table, ROWS)
@@ -90,7 +90,7 @@ def test_a_commit_whose_connection_breaks(local: LocalCluster, proxy: Proxy, act
         with ThreadPoolExecutor(len(transactions)) as executor:
             results = list(executor.map(Transaction.commit, transactions))
     assert faults(proxy) == before + 1
-    proxy.release()  # what was delivered late comes to a fence that is higher by now
+    proxy.release()  # the fence is higher when the late request arrives
     with local.connect("r1") as db:
         results.append(db.insert(table, ROWS, wait="all"))
     places = [(tid.tid, record.csn) for record in read_log(local.zk) for tid in record.record.tids]
@@ -107,14 +107,14 @@ def test_a_commit_whose_connection_breaks(local: LocalCluster, proxy: Proxy, act
 
 
 def faults(proxy: Proxy) -> int:
-    """How many requests and replies the proxy has lost or delayed."""
+    """Return how many requests and replies the proxy has lost or delayed."""
     counters = proxy.counters
     return counters.lost_requests + counters.lost_replies + counters.late_requests
 
 
 @pytest.mark.slow
 def test_a_connection_that_breaks_again_and_again(local: LocalCluster, proxy: Proxy, tmp_path: Path) -> None:
-    """Every tenth multi of r1, whatever it is for, is lost, or its reply is, while all replicas commit."""
+    """All replicas commit while every tenth multi of r1, or its reply, is lost."""
     before = faults(proxy)
     with Workload(local, tmp_path, "flaky", writers=("r1", "r1", "r1", "r2", "r3"), readers=("r1",)) as load:
         proxy.hook(every(10, (Action.LOSE_REPLY, Action.LOSE_REQUEST)))
@@ -126,7 +126,7 @@ def test_a_connection_that_breaks_again_and_again(local: LocalCluster, proxy: Pr
 
 
 def every(n: int, actions: tuple[Action, ...]) -> Hook:
-    """A hook that does these actions in turn, one to every n-th multi."""
+    """Return a hook that takes these actions in turn, one for every n-th multi."""
     seen = itertools.count(1)
     turn = itertools.cycle(actions)
 
@@ -139,7 +139,7 @@ def every(n: int, actions: tuple[Action, ...]) -> Hook:
 
 
 def test_a_replica_without_zookeeper(local: LocalCluster, proxy: Proxy, tmp_path: Path) -> None:
-    """Its session ends: it takes no work and serves what it knows; then it goes on in a new session."""
+    """Without a session a replica takes no work and serves known CSNs; with a new one it goes on."""
     with Workload(local, tmp_path, "cut", writers=(*REPLICAS, *REPLICAS), readers=("r2",)) as load:
         load.more_commits(5, *REPLICAS)
         with local.connect("r1") as db, db.snapshot() as snap:
@@ -175,7 +175,7 @@ def server(tmp_path: Path) -> Iterator[LocalZooKeeper]:
 def test_a_frozen_zookeeper_stops_commits_but_no_reads(
     cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path
 ) -> None:
-    """Nobody begins or acknowledges meanwhile, snapshots are read on; then all commits are decided."""
+    """No begin or commit succeeds meanwhile, snapshots are read; after the thaw all commits are decided."""
     local = cluster(zk=server.connect_string, settings=SETTINGS)
     (process,) = (one.process for one in server.servers)
     assert process is not None
@@ -215,7 +215,7 @@ def read_by_http(local: LocalCluster, replica: str, csn: int, table: str) -> int
 def test_the_leader_of_three_is_killed(
     cluster: ClusterFactory, ensemble: LocalZooKeeper, tmp_path: Path
 ) -> None:
-    """Twice, during commits: what was acknowledged is in the log once, what was unknown is decided."""
+    """Killed twice during commits: acknowledged commits are in the log once, unknown ones are decided."""
     local = cluster(zk=ensemble.connect_string, settings=SETTINGS)
     with Workload(local, tmp_path, "lead", writers=(*REPLICAS, *REPLICAS, None), readers=("r2",)) as load:
         for _ in range(2):

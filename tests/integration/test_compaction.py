@@ -1,7 +1,7 @@
-"""Compaction and back-pressure on three replicas: few parts, the same rows at every CSN, nobody is hindered.
+"""Compaction and back-pressure on three replicas: few parts, the same rows at every CSN, no blocked client.
 
-The cluster looks for work all the time; what must happen at a chosen moment is asked for by `optimize` at a
-chosen replica, on tables that turn compaction off.
+The cluster compacts all the time. A merge that must happen at a chosen moment is requested by `optimize` at a
+chosen replica, on a table that turns compaction off.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tidelock.replica_agent.compaction.duty import planner_of
 from workloads.agents import ask
 
 REPLICAS: Final = ("r1", "r2", "r3")
-#: The replica that `optimize` is asked of, and that dies in the slow tests.
+#: The replica that is asked to `optimize`, and that dies in the slow tests.
 WORKER: Final = "r2"
 REFUSE: Final = 40
 COMPACT: Final = "agent.compact.after"
@@ -60,7 +60,7 @@ _NUMBERS = itertools.count(1)
 
 
 def rows(number: int) -> pa.Table:
-    """Rows of two partitions, one of them null, in no order; every second row is null where it may be."""
+    """Return unordered rows of two partitions, one of them null; every second row has nulls."""
     keys = [(number * 7919 + n * 104_729) % 1_000_003 for n in range(ROWS)]
     values: dict[str, list[Any]] = {
         "k": keys,
@@ -134,7 +134,7 @@ def served_by(cluster: LocalCluster, replica: str) -> str:
 
 
 def require_same_rows(cluster: LocalCluster, table: str, expected: dict[int, str]) -> None:
-    """Old CSNs give the rows that they always gave, on every replica, and so does the newest; lists agree."""
+    """Require that each CSN has its rows on every replica, and that their lists of parts agree."""
     end = ask(cluster, "r1", "/status")["end_csn"]
     csns = sorted(expected)
     newest = expected[csns[-1]]
@@ -176,7 +176,7 @@ def db(local: LocalCluster) -> Iterator[Database]:
 
 
 def test_small_inserts_become_few_parts_and_no_row_changes(local: LocalCluster, db: Database) -> None:
-    """In the background: few sorted parts are left, and each CSN of before gives the same rows everywhere.
+    """Compaction in the background leaves few sorted parts; each older CSN has the same rows everywhere.
 
     A table that turns compaction off keeps its parts.
     """
@@ -198,7 +198,7 @@ def test_small_inserts_become_few_parts_and_no_row_changes(local: LocalCluster, 
 
 
 def test_optimize_on_request_merges_the_named_partition(local: LocalCluster, db: Database) -> None:
-    """An operator has one partition merged, by a program, and another, by the command line."""
+    """A program has one partition merged, and the command line another one."""
     table = create(db, compaction="off")
     expected = fill(db, table, 6)
     done = db.optimize(table, {"y": 1999})
@@ -217,11 +217,11 @@ def test_optimize_on_request_merges_the_named_partition(local: LocalCluster, db:
 
 
 def test_a_removal_wins_over_a_compaction(local: LocalCluster, db: Database, gates: Gates) -> None:
-    """What a user removes while a merge is ready to commit is removed; the merge leaves nothing."""
+    """Rows that a user removes while a merge is ready to commit stay removed; the merge leaves nothing."""
     table = create(db, compaction="off")
     expected = fill(db, table, 4)
     with ThreadPoolExecutor() as threads, local.connect("r1") as user:
-        user.table(table, csn=max(expected))  # what it removes contains the last insert
+        user.table(table, csn=max(expected))  # it removes the last insert too
         with gates.open(WORKER, COMPACT):
             merging = threads.submit(db.optimize, table, {"y": 1999})
             eventually(lambda: _staged(local, table), what="a merge that is ready")
@@ -240,7 +240,7 @@ def _staged(cluster: LocalCluster, table: str) -> bool:
 
 
 def test_a_compaction_does_not_starve_a_long_transaction(local: LocalCluster, db: Database) -> None:
-    """What was merged after a transaction began is removed by it all the same: the rows are the same."""
+    """A transaction can remove rows that were merged after its begin, since the rows are the same."""
     table = create(db, compaction="off")
     fill(db, table, 3)
     with local.connect("r1") as user, user.begin(min_csn=db.seen_csn) as tx:
@@ -251,7 +251,7 @@ def test_a_compaction_does_not_starve_a_long_transaction(local: LocalCluster, db
 
 
 def test_inserts_are_held_back(db: Database) -> None:
-    """Too many parts of a partition: inserts wait, then are refused; merged, they are taken again."""
+    """With too many parts in a partition inserts wait, then fail; after a merge they are taken again."""
     name = f"default.t{next(_NUMBERS)}"
     schema = pa.schema([("k", pa.int64())])
     db.create_table(name, schema, properties={"compaction": "off"})
@@ -295,7 +295,7 @@ def test_more_parts_than_a_record_names(cluster: ClusterFactory) -> None:
         require_same_rows(local, name, newest)
 
 
-#: Where the worker dies in the middle of a merge, and whether its record is in the log by then.
+#: Points in a merge at which the worker dies, and whether its record is in the log by then.
 POINTS: Final = {
     "agent.compact.before": False,
     "agent.compact.after": False,
@@ -310,7 +310,7 @@ POINTS: Final = {
 
 @pytest.mark.slow
 def test_a_worker_that_dies_leaves_nothing(cluster: ClusterFactory, tmp_path: Path) -> None:
-    """SIGKILL at each point: the rows stay, nothing is left over, and another merges what it did not."""
+    """After a SIGKILL at each point the rows stay, nothing is left over, and another replica merges."""
     gates = Gates(tmp_path / "gates", {WORKER: dict.fromkeys(POINTS, "crash")})
     local = cluster(
         settings=QUICK | SETTINGS,

@@ -1,8 +1,8 @@
-"""The log on a real ZooKeeper: many replicas commit while replies, requests, sessions and servers get lost.
+"""The log on a real ZooKeeper: many replicas commit while replies, requests, sessions and servers are lost.
 
-After each test the same must hold: every acknowledged commit stands in the log exactly once, at the CSN that
-was told; every refused one does not; every follower has delivered the same records, in order and without a
-gap (I1, I2, I4, I8, I17).
+After each test the same must hold: every acknowledged commit is in the log exactly once, at the CSN of its
+answer; no refused commit is in the log; every follower has delivered the same records, in order and without
+a gap (I1, I2, I4, I8, I17).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tidelock.csnlog.log import LogState
 from tidelock.errors import CommitUnknownError, FencedError, RefusedError, UnavailableError
 
 REPLICAS = (R1, R2, R3)
-#: A roll-over every fifty records, as the main job asks.
+#: A roll-over every fifty records.
 SMALL_EPOCHS = LogLimits(epoch_limit=50, recheck_s=0.5, retry_s=0.02)
 
 
 class History:
-    """What the clients of some replicas were told."""
+    """The answers that the clients of some replicas got."""
 
     def __init__(self) -> None:
         self.committed: dict[str, Csn] = {}
@@ -44,7 +44,7 @@ class History:
         self.unknown: set[str] = set()
 
     async def commit(self, node: LogNode, counter: int, *, timeout_s: float = 60.0) -> None:
-        """Commit once and note what was said."""
+        """Commit once and note the answer."""
         tid = str(node.tid(counter))
         try:
             self.committed[tid] = await node.commit(counter, timeout_s=timeout_s)
@@ -59,14 +59,14 @@ class History:
             await self.commit(node, counter, timeout_s=timeout_s)
 
     async def client_until(self, enough: asyncio.Event, node: LogNode, first: int) -> None:
-        """Commit one transaction after the other until it is enough."""
+        """Commit one transaction after the other until a condition holds."""
         for counter in itertools.count(first):
             if enough.is_set():
                 return
             await self.commit(node, counter)
 
     async def check(self, nodes: Sequence[LogNode]) -> Csn:
-        """Wait until everybody is at the end, then compare everything with everything; returns the end."""
+        """Wait until all followers are at the end, compare all answers with the log, and return the end."""
         end = await barrier(nodes[0])
         for node in nodes:
             await until(lambda node=node: node.reached >= end, what=f"{node.replica} at {end}")  # type: ignore[misc]
@@ -93,8 +93,8 @@ async def barrier(node: LogNode) -> Csn:
 async def expire(world: ZkWorld, node: LogNode) -> None:
     """Let the session of a node end on the server, and wait until it has another.
 
-    The client may win the session back before it is ended; then it is tried again. Between two sessions it
-    has none that could be ended: TypeError.
+    The client may win the session back before the server ends it; then this is tried again. TypeError: the
+    client is between two sessions.
     """
     session = node.store.session
 
@@ -139,7 +139,7 @@ async def cluster(zookeeper: str, zk_root: str) -> AsyncIterator[Cluster]:
 
 
 async def test_many_committers_and_roll_overs(cluster: Cluster) -> None:
-    """Three replicas, 24 clients, a roll-over every fifty records: one log, the same for everybody (F4)."""
+    """Three replicas, 24 clients, a roll-over every fifty records: all followers read one log (F4)."""
     history = History()
     for replica in REPLICAS:
         await cluster.add(replica)
@@ -154,7 +154,7 @@ async def test_many_committers_and_roll_overs(cluster: Cluster) -> None:
 
 
 async def test_a_late_comer_reads_it_all(cluster: Cluster) -> None:
-    """A replica that starts behind everything delivers the same sequence, across epochs."""
+    """A replica that starts after all commits delivers the same sequence, across epochs."""
     history = History()
     one = await cluster.add(R1)
     await history.client(one, 1, 3)
@@ -167,7 +167,7 @@ async def test_a_late_comer_reads_it_all(cluster: Cluster) -> None:
 async def test_a_commit_whose_request_or_reply_is_lost(
     cluster: Cluster, zk_proxy: Proxy, action: Action
 ) -> None:
-    """S01, S02 and F1 on a real server: acknowledged in the end, once, and nothing lands later."""
+    """S01, S02 and F1 on a real server: the commit is acknowledged once, and no request lands later."""
     history = History()
     node = await cluster.add(R1, through=zk_proxy.address)
     witness = await cluster.add(R2)
@@ -186,7 +186,7 @@ async def test_a_commit_whose_request_or_reply_is_lost(
 
 
 async def test_a_connection_that_breaks_all_the_time(cluster: Cluster, zk_proxy: Proxy) -> None:
-    """S33: cut again and again during commits and roll-overs: whatever is said is what happened."""
+    """S33: the connection is cut again and again during commits and roll-overs: each answer is true."""
     history = History()
     node = await cluster.add(R1, through=zk_proxy.address)
     witness = await cluster.add(R2)
@@ -194,7 +194,7 @@ async def test_a_connection_that_breaks_all_the_time(cluster: Cluster, zk_proxy:
     work = asyncio.gather(
         *(history.client_until(enough, each, 100_000 * n) for each in (node, witness) for n in range(1, 5))
     )
-    # However fast the commits are: until some met a cut on their way, which is what raises the fence.
+    # Until some commits met a cut on their way, however fast they are: such a commit raises the fence.
     while zk_proxy.counters.cut < 20 or node.log.fence <= witness.log.fence:
         zk_proxy.cut()
         await asyncio.wait([work], timeout=0.1)
@@ -215,7 +215,7 @@ async def test_sessions_that_expire_raise_the_fence_and_go_on(cluster: Cluster) 
         async def raised(before: int = before) -> bool:
             return one.log.fence > before
 
-        # A session that ends before it has raised the fence leaves that to the next one.
+        # A session that ends before it has raised the fence leaves the raise to the next session.
         await until_async(raised, what="a raised fence")
     await work
     await history.check([one, two])
@@ -225,7 +225,7 @@ async def test_sessions_that_expire_raise_the_fence_and_go_on(cluster: Cluster) 
 
 
 async def test_a_caller_that_gives_up_can_ask_later(cluster: Cluster, zk_proxy: Proxy) -> None:
-    """I8: cut off in mid-commit, the caller is told "unknown"; later any replica tells the outcome."""
+    """I8: a caller that is cut off during its commit gets "unknown"; later any replica knows the outcome."""
     node = await cluster.add(R1, through=zk_proxy.address)
     other = await cluster.add(R2)
     await node.commit(1)
@@ -241,7 +241,7 @@ async def test_a_caller_that_gives_up_can_ask_later(cluster: Cluster, zk_proxy: 
 
 
 async def test_a_second_life_fences_the_first(cluster: Cluster) -> None:
-    """F3d: the zombie's commits are refused, and none of its tids is in the log afterwards."""
+    """F3d: the commits of the zombie are refused, and the log has no tid of it afterwards."""
     history = History()
     zombie = await cluster.add(R1)
     await history.client(zombie, 1, 3)
@@ -256,7 +256,7 @@ async def test_a_second_life_fences_the_first(cluster: Cluster) -> None:
 
 
 async def test_a_barrier_tells_of_every_acknowledged_commit(cluster: Cluster) -> None:
-    """REALTIME: whatever was acknowledged anywhere before the call is at or below its answer."""
+    """REALTIME: all commits that were acknowledged before the call are at or below its answer."""
     one, two = await cluster.add(R1), await cluster.add(R2)
     for n in range(1, 60):
         acknowledged = await two.commit(n)
@@ -264,7 +264,7 @@ async def test_a_barrier_tells_of_every_acknowledged_commit(cluster: Cluster) ->
 
 
 async def test_fenced_writes_through_a_bad_connection(cluster: Cluster, zk_proxy: Proxy) -> None:
-    """Ok and Refused are certain; after Unknown a look tells, since nothing lands later (F3)."""
+    """Ok and Refused are certain; after Unknown a read decides, since no request lands later (F3)."""
     node = await cluster.add(R1, through=zk_proxy.address)
     witness = await cluster.world.store()
     for number, action in enumerate((Action.LOSE_REQUEST, Action.LOSE_REPLY, Action.DELIVER_LATE) * 3):
@@ -284,7 +284,7 @@ async def test_fenced_writes_through_a_bad_connection(cluster: Cluster, zk_proxy
 async def test_the_leader_of_three_is_killed_during_commits(
     ensemble: embedded.LocalZooKeeper, zk_root: str
 ) -> None:
-    """S29: every acknowledged commit survives the leader's death, nothing is there twice, followers agree."""
+    """S29: acknowledged commits survive the leader's death, no commit is there twice, followers agree."""
     history = History()
     async with Cluster(ZkWorld(ensemble.connect_string, zk_root)) as cluster:
         for replica in REPLICAS:

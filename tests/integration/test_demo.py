@@ -18,7 +18,7 @@ DEMO = [sys.executable, "-m", "demo"]
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
-    """All checks hold, a kill and a freeze both hit a running task, and nothing is left behind."""
+    """All checks pass, a kill and a freeze both hit a running task, and nothing is left behind."""
     folder = tmp_path / "demo"
     done = subprocess.run(
         [*DEMO, "--scale-factor", "0.01", "--seconds", "5", "--data-dir", folder, "--json"],
@@ -45,7 +45,7 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
-    """The demo removes its folder at the end, so it takes none that is not its own."""
+    """The demo removes its folder at the end, so it refuses a folder that has other files."""
     (tmp_path / "mine").touch()
     done = subprocess.run(
         [*DEMO, "--data-dir", tmp_path], cwd=ROOT, capture_output=True, text=True, check=False

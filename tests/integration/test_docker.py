@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 from tidelock import java
 from tidelock.client import Database
 
-# The first test pays for building the images, without a cache some hundred megabytes from the package index.
+# The first test builds the images; without a cache that loads some hundred megabytes of packages.
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 ORDERS: Final = pa.schema([("o_id", pa.int64()), ("o_year", pa.int32()), ("o_total", pa.int64())])
@@ -79,7 +79,7 @@ def rows_of(table: pa.Table) -> list[list[Any]]:
 def spark_outside(
     cluster: Cluster, folder: Path, *, first: str, csn: int, tables: list[str]
 ) -> dict[str, Any]:
-    """What a Spark job on this machine reads at a CSN, with replica `first` before the others."""
+    """Return what a Spark job on this machine reads at a CSN, with replica `first` before the others."""
     names.write_hosts(folder / "hosts", cluster.names)
     asked = {
         "urls": [cluster.url(replica) for replica in cluster.replicas],

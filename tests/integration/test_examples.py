@@ -1,4 +1,4 @@
-"""examples/: every program runs, and prints what it is there to show."""
+"""examples/: every program runs, and prints the lines that it exists to show."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def printed(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What each run of each program has printed; all at one cluster, in one Spark session."""
+    """The lines that each run of each program has printed; all use one cluster and one Spark session."""
     folder = tmp_path_factory.mktemp("examples")
     run_program(folder, "tests.support.project.example_runs", local.url("r1"), str(folder), *RUNS)
     found: dict[str, list[str]] = {}
@@ -41,17 +41,17 @@ def printed(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 def test_all_programs_are_run() -> None:
-    """None is left out here."""
+    """Every program in examples/ is run here."""
     assert sorted(set(RUNS)) == PROGRAMS
 
 
 @pytest.mark.slow
 def test_etl_counts_a_repeated_batch_once(printed: dict[str, list[str]]) -> None:
-    """Three batches have run, though Spark has given one of them twice; the tables agree at each CSN."""
+    """Three batches are counted, although Spark ran one of them twice; the tables agree at each CSN."""
     (text,) = printed["etl_three_tables"]
     batches = re.findall(r"^batch (\d+): (\d+) documents", text, re.MULTILINE)
     assert [number for number, _ in batches] == ["0", "1", "2"]
-    # Two files have come in the same moment; which is the first one is up to Spark.
+    # Two files have arrived at the same moment; Spark chooses the first one.
     assert [sorted(count for _, count in batches[:2]), batches[2][1]] == [["31", "42"], "20"]
     assert "Spark gives it batch 1 a second time" in text
     states = re.findall(r"(\d+) orders over (\S+), \d+ lines over (\S+), (\d+) rejected", text)
@@ -61,7 +61,7 @@ def test_etl_counts_a_repeated_batch_once(printed: dict[str, list[str]]) -> None
 
 @pytest.mark.slow
 def test_backfill_adds_nothing_when_it_is_repeated(printed: dict[str, list[str]]) -> None:
-    """One day is replaced, once; later runs, in this program or the next one, tell the CSN of the first."""
+    """One day is replaced once; later runs, in this program or the next one, get the CSN of the first run."""
     wrong, right = "2026-01-02 79.7 (2 rows)", "2026-01-02 26.5 (2 rows)"
     first, second = printed["backfill_partition"]
     assert [wrong in line for line in _states(first)] == [True, False, False]
@@ -79,7 +79,7 @@ def _states(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_dashboard_agrees_while_writers_go_on(printed: dict[str, list[str]]) -> None:
-    """Each round shows three tables at one CSN, later than the round before, and to the cent."""
+    """Each round shows three tables at one CSN, a later one than before, and their sums agree to the cent."""
     (text,) = printed["dashboard"]
     csns = [int(csn) for csn in re.findall(r"^-- at CSN (\d+)", text, re.MULTILINE)]
     assert csns == sorted(set(csns))
@@ -102,6 +102,6 @@ def test_nothing_is_left_open_by_the_examples(local: LocalCluster, printed: dict
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_an_address_a_program_makes_its_own_cluster(name: str, tmp_path: Path) -> None:
-    """As a user runs it first; nothing of it stays behind."""
+    """A program without an address starts a cluster of its own, and leaves nothing behind."""
     printed = run_program(tmp_path, f"examples.{name}")
     assert "at CSN" in printed

@@ -1,8 +1,8 @@
-"""Replies that are lost, calls that fail once, full and broken disks, and a replica that lags (issue 2).
+"""Lost replies, calls that fail once, full and broken disks, and a replica that lags (issue 2).
 
-Unlike in test_fault_points.py the replicas live on, but for those that die while they resolve a lost reply or
-close an epoch. What a client is told is the truth, a transaction stands in the log at most once, and when the
-fault is over the replicas agree and nothing is left over.
+Unlike in test_fault_points.py the replicas survive, except in the tests where one dies while it resolves a
+lost reply or closes an epoch. Each answer to a client is true, a transaction is in the log at most once, and
+after the fault the replicas agree and nothing is left over.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FAULTS: Final = {
         "replication.push.before": "once",
         "replication.push.after": "lost-reply",
         "csnlog.commit.before": "once",
-        "csnlog.commit.after": "always",  # whenever its gate is open
+        "csnlog.commit.after": "always",  # acts only while its gate is open
         "csnlog.raise.before": "crash",
         "csnlog.raise.after": "crash",
         "csnlog.rollover.before": "crash",
@@ -67,7 +67,7 @@ FAULTS: Final = {
 
 @pytest.fixture(scope="module")
 def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One cluster for all faults; its whole history is judged at the end."""
+    """One cluster for all faults; its whole history is checked at the end."""
     folder = tmp_path_factory.mktemp("lab")
     with laboratory(module_cluster, folder, FAULTS, settings=SETTINGS, epoch_limit=EPOCH_LIMIT) as lab:
         yield lab
@@ -101,7 +101,7 @@ def refusal(ending: Ending) -> TidelockError:
     ],
 )
 def test_a_call_that_fails_once_is_repeated(lab: Lab, replica: str, point: str) -> None:
-    """A request that never arrived, an answer that was lost: nobody notices, no row comes twice."""
+    """After a lost request or a lost answer the client sees no error, and no row comes twice."""
     large = "fetch" in point
     with (
         lab.still(),
@@ -115,7 +115,7 @@ def test_a_call_that_fails_once_is_repeated(lab: Lab, replica: str, point: str) 
 
 @pytest.mark.parametrize("point", ["csnlog.raise.before", "csnlog.raise.after"])
 def test_the_raise_of_the_fence_fails_too(lab: Lab, point: str) -> None:
-    """The reply of the commit is lost, and then that of the raise which is to resolve it: still one truth."""
+    """The reply of the commit is lost, then that of the raise that resolves it: still one outcome."""
     with (
         lab.still(),
         lab.transaction(BYSTANDER) as attempt,
@@ -128,7 +128,7 @@ def test_the_raise_of_the_fence_fails_too(lab: Lab, point: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["csnlog.raise.before", "csnlog.raise.after"])
 def test_the_home_dies_while_it_resolves_a_lost_reply(lab: Lab, point: str) -> None:
-    """The commit has landed although the home never knew: the others tell the client so."""
+    """The commit is in the log although the home never knew: another replica tells the client."""
     with lab.transaction(HOME) as attempt:
         with lab.still(), lab.gates.open(HOME, "csnlog.commit.after", point):
             told = lab.beside(attempt)
@@ -153,7 +153,7 @@ def test_an_error_that_nobody_foresaw(lab: Lab, point: str) -> None:
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("point", ["partfs.write.before", "agent.catalog.before"])
 def test_the_disk_of_the_home_is_full(lab: Lab, point: str, large: bool) -> None:
-    """DiskFullError, everything given back; when there is room again the next transaction commits."""
+    """The client gets DiskFullError, all space is given back; with room again the next commit succeeds."""
     rows = LARGE_ROWS if large else ROWS[0]
     with (
         lab.still(),
@@ -168,7 +168,7 @@ def test_the_disk_of_the_home_is_full(lab: Lab, point: str, large: bool) -> None
 
 
 def test_the_disk_is_full_after_a_large_part_was_stored(lab: Lab) -> None:
-    """Neither the commit nor its rollback can write the catalog; the part goes when there is room again."""
+    """Commit and rollback cannot write the catalog; the part is deleted when there is room again."""
     with (
         lab.still(),
         lab.transaction(HOME, rows=LARGE_ROWS) as attempt,
@@ -181,7 +181,7 @@ def test_the_disk_is_full_after_a_large_part_was_stored(lab: Lab) -> None:
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("point", ["partfs.fsync.before", "partfs.rename.after"])
 def test_the_disk_of_the_home_fails(lab: Lab, point: str, large: bool) -> None:
-    """What could not be made durable is never acknowledged: its file is discarded, not tried again."""
+    """A file whose flush failed is discarded, not flushed again, and the commit is not acknowledged."""
     rows = LARGE_ROWS if large else ROWS[0]
     with lab.still(), lab.transaction(HOME, rows=rows, filled=not large) as attempt:
         with lab.gates.open(HOME, point):
@@ -192,7 +192,7 @@ def test_the_disk_of_the_home_fails(lab: Lab, point: str, large: bool) -> None:
 
 @pytest.mark.parametrize("point", ["partfs.write.before", "agent.catalog.before"])
 def test_the_disk_of_a_peer_is_full(lab: Lab, point: str) -> None:
-    """The others commit without it. It claims nothing meanwhile, and has all when there is room again."""
+    """The others commit without the peer, which promises no part; with room again it gets all of them."""
     with lab.still(), lab.transaction(HOME) as attempt, lab.gates.open(PEER, point):
         csn = require_committed(attempt.finish())
         lab.gates.await_hit(PEER, point)
@@ -204,7 +204,7 @@ def test_the_disk_of_a_peer_is_full(lab: Lab, point: str) -> None:
 @pytest.mark.parametrize("point", ["csnlog.rollover.before", "csnlog.rollover.after"])
 @pytest.mark.parametrize("home", [HOME, pytest.param(BYSTANDER, marks=pytest.mark.slow)])
 def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
-    """Its roll-over fails, its reply is lost, or the home dies in it: the epoch ends once, commits go on."""
+    """If the roll-over fails, loses its reply, or kills the home, the epoch ends once and commits go on."""
     hits = lab.gates.hits(home, point)
     with contextlib.ExitStack() as clients:
         with lab.still(), lab.gates.open(home, point):
@@ -227,7 +227,7 @@ def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
 
 @pytest.mark.slow
 def test_a_replica_that_lags_holds_the_writers_back(lab: Lab) -> None:
-    """More than max_lag behind, commits wait, then are refused with the reason; released, they go on."""
+    """While a replica lags by more than max_lag commits wait, then fail with the reason; later they go on."""
     with lab.still():
         with lab.gates.open(PEER, "replication.apply.before"):
             last = 0

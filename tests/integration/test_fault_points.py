@@ -1,9 +1,9 @@
 """SIGKILL of the home and of a peer at every fault point that a transaction passes (issue 2).
 
-While a client commits a transaction over two tables, one replica kills itself at a point; the others go on,
-the killed one comes back. The client must have been told the truth, all replicas must agree, and nothing may
-be left over. What comes of the transaction follows from the point: it is committed once its record is in the
-log, and not before; without a peer it is committed all the same, since copies = 2 of three replicas.
+While a client commits a transaction over two tables, one replica kills itself at a point. The others go on,
+and the killed one comes back. The client's answer must be true, all replicas must agree, and nothing may be
+left over. The outcome follows from the point: the transaction is committed once its record is in the log, and
+not before. The death of a peer does not change that, since copies = 2 of three replicas.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from workloads.history import End
 
 HOME, PEER = "r1", "r2"
 
-#: What changes the disk, wherever parts are stored.
+#: Points at which a disk changes, on every replica that stores parts.
 DISK: Final = ("agent.pack", "agent.catalog", "partfs.write", "partfs.fsync", "partfs.rename")
-#: In the order in which the home passes them.
+#: Points in the order in which the home passes them.
 HOME_STEPS: Final = (
     *("agent.stage", "agent.seal", *DISK, "replication.push", "csnlog.commit", "replication.apply"),
 )
 PEER_STEPS: Final = ("replication.accept", *DISK, "replication.apply")
-#: From here on the record is in the log.
+#: Points after which the record is in the log.
 IN_THE_LOG: Final = {"csnlog.commit.after", *points(["replication.apply"])}
-#: Passed by an insert, so the fault acts before the commit is asked for.
+#: Points that an insert passes, so the fault acts before the commit request.
 BY_THE_INSERT: Final = set(points(["agent.stage"]))
 
 #: Points that no transaction of this file passes, and where they are tested.
@@ -79,14 +79,14 @@ def armed(cases: list[Case]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One cluster for all points; its whole history is judged at the end."""
+    """One cluster for all points; its whole history is checked at the end."""
     faults_of = {HOME: armed(HOME_CASES), PEER: armed(PEER_CASES)}
     with laboratory(module_cluster, tmp_path_factory.mktemp("lab"), faults_of) as lab:
         yield lab
 
 
 def test_every_point_of_an_agent_is_tested() -> None:
-    """A point that somebody adds belongs into this file, or is left out here for a reason."""
+    """Each fault point has a test in this file, or is listed here with the file that tests it."""
     ours = ("agent.", "replication.", "csnlog.", "partfs.")
     registered = {name for name in faults.names() if name.startswith(ours)}
     tested = {case.point for case in (*HOME_CASES, *PEER_CASES)}
@@ -104,7 +104,7 @@ def fast_and_slow(cases: list[Case]) -> list[Any]:
 
 @pytest.mark.parametrize("case", fast_and_slow(HOME_CASES))
 def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
-    """Committed if and only if its record is in the log; until the home is back nobody says otherwise."""
+    """Committed if and only if the record is in the log; no replica says otherwise meanwhile."""
     committed = case.point in IN_THE_LOG
     inserting = case.large or case.point in BY_THE_INSERT
     rows = LARGE_ROWS if case.large else ROWS[0]
@@ -114,7 +114,7 @@ def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
             lab.await_death(HOME)
         lab.writer.more_commits()
         if committed:
-            csn = told.result().csn  # told by the others, from the log, while the home is dead
+            csn = told.result().csn  # the others answer from the log while the home is dead
             assert csn is not None
             meanwhile = {lab.outcome(replica, attempt.tid) for replica in (PEER, "r3")}
             assert meanwhile == {("committed", csn)}
@@ -130,7 +130,7 @@ def test_the_home_dies_and_the_log_alone_decides(lab: Lab, case: Case) -> None:
 
 @pytest.mark.parametrize("case", fast_and_slow(PEER_CASES))
 def test_a_peer_dies_and_the_commit_has_other_copies(lab: Lab, case: Case) -> None:
-    """Committed with the copies of the other two while the peer is dead; it has all of it when it is back."""
+    """Committed with two other copies while the peer is dead; the peer fetches its copy when it is back."""
     rows = LARGE_ROWS if case.large else ROWS[0]
     with lab.transaction(HOME, rows=rows, filled=not case.large) as attempt:
         with lab.still(), lab.gates.open(PEER, case.point):
@@ -144,7 +144,7 @@ def test_a_peer_dies_and_the_commit_has_other_copies(lab: Lab, case: Case) -> No
 
 
 def test_a_client_that_does_not_wait_is_told_unknown(lab: Lab) -> None:
-    """While the home is dead the answer is "unknown"; commit(), repeated, learns the truth afterwards."""
+    """While the home is dead the answer is "unknown"; a repeated commit() gets the outcome afterwards."""
     with lab.transaction(HOME) as attempt:
         with lab.still(), lab.gates.open(HOME, "csnlog.commit.before"):
             ending = attempt.finish(timeout_s=1.0)

@@ -1,7 +1,7 @@
 """SIGKILL at fault points while clients of all replicas commit: several transactions are under way each time.
 
-test_fault_points.py tells for each point what becomes of the one transaction that passes it. Here packs,
-pushes and records carry transactions of many clients, and the history of them all is judged (I1 to I11, I17).
+test_fault_points.py checks for each point the one transaction that passes it. Here packs, pushes and records
+carry transactions of many clients, and the history of all of them is checked (I1 to I11, I17).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 
 REPLICAS: Final = ("r1", "r2", "r3")
-#: Who dies where, one after the other; at a pass that is reached within a second of such a load.
+#: The replicas that die, in this order, each with its point; the load reaches the n-th pass within a second.
 DEATHS: Final = (
     ("r1", "csnlog.commit.after", "crash@4"),
     ("r2", "replication.accept.after", "crash@7"),
@@ -32,7 +32,7 @@ DEATHS: Final = (
 
 @pytest.mark.slow
 def test_deaths_at_points_under_load(cluster: ClusterFactory, tmp_path: Path) -> None:
-    """Each time the other two commit on, and the killed one comes back under load."""
+    """After each death the other two replicas commit on, and the killed one comes back under load."""
     faults: dict[str, dict[str, str]] = {replica: {} for replica in REPLICAS}
     for replica, point, fault in DEATHS:
         faults[replica][point] = fault

@@ -17,13 +17,13 @@ The sessions are clients of different replicas. Each case begins with the rows 1
     G2-item write skew   POSSIBLE                   POSSIBLE                   one commits
     G2 by a predicate    POSSIBLE                   POSSIBLE                   one commits
 
-Where ClickHouse differs: an UPDATE there is a mutation of the whole table, so any two that overlap clash.
-Here two statements clash only if they take rows out of the same part. That is seen in G1c, where ClickHouse
-refuses the second update, although the first one is of another row. ClickHouse has neither read committed nor
-serializable.
+ClickHouse differs: its UPDATE is a mutation of the whole table, so any two updates that overlap conflict.
+Here two statements conflict only if they take rows out of the same part. The case G1c shows it: ClickHouse
+refuses the second update, although the first one changes another row. ClickHouse has neither of the levels
+read committed and serializable.
 
-Whoever is refused learns it at the statement, at once, while the other is still open: nobody waits for a
-lock, so nothing deadlocks. A refused transaction takes a rollback only.
+A refused statement fails at once, while the other transaction is still open: no statement waits for a lock,
+so there are no deadlocks. A refused transaction takes a rollback only.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sessions(module_cluster: ClusterFactory) -> Iterator[list[Database]]:
     found = [local.connect(replica) for replica in local.replicas]
     made = found[0].create_table("test", SCHEMA, partition_by=["c"], properties={"compaction": "off"})
     for db in found:
-        db.table("test", csn=made["csn"])  # from now on it knows the table
+        db.table("test", csn=made["csn"])  # from now on the session knows the table
     yield found
     for db in found:
         db.close()
@@ -99,7 +99,7 @@ class Case:
         tx.commit(wait="all")
 
     def ends(self, *refused: Transaction, rows: dict[int, int]) -> None:
-        """The refused take nothing but a rollback; afterwards each replica has these rows."""
+        """Require that refused transactions take a rollback only, and that each replica has these rows."""
         for tx in refused:
             with pytest.raises(TransactionClosedError):
                 tx.read("test")
@@ -117,7 +117,7 @@ def case(sessions: list[Database], level: str) -> Case:
 
 
 def test_g0_dirty_write_is_refused(case: Case) -> None:
-    """Of two that write a row the second is refused, so their writes do not mix."""
+    """The second transaction that writes a row is refused, so writes of two transactions do not mix."""
     case.put(case.x, 1, 11)
     with pytest.raises(SerializationConflictError) as refused:
         case.put(case.y, 1, 12)
@@ -130,7 +130,7 @@ def test_g0_dirty_write_is_refused(case: Case) -> None:
 
 
 def test_g1a_aborted_read_sees_nothing(case: Case) -> None:
-    """Nobody sees what is rolled back."""
+    """Rows of a transaction that is rolled back are seen by no other transaction."""
     case.put(case.x, 1, 101)
     assert case.read(case.y) == BEFORE
     case.put(case.x, 1, 11)
@@ -141,7 +141,7 @@ def test_g1a_aborted_read_sees_nothing(case: Case) -> None:
 
 
 def test_g1b_intermediate_read_sees_nothing(case: Case, level: str) -> None:
-    """Nobody sees a value that its transaction has changed again."""
+    """A value that its transaction has changed again is seen by no other transaction."""
     case.put(case.x, 1, 101)
     assert case.read(case.y) == BEFORE
     case.put(case.x, 1, 11)
@@ -153,9 +153,9 @@ def test_g1b_intermediate_read_sees_nothing(case: Case, level: str) -> None:
 
 
 def test_g1c_circular_information_flow(case: Case, level: str) -> None:
-    """Two that write different rows do not see each other; their rows are in different parts: no conflict.
+    """Two transactions that write different parts do not conflict, and do not see each other's rows.
 
-    Serializable, the second one is refused: each has looked for its row in what the other has changed.
+    If they are serializable, the second one is refused: each has searched the part that the other changed.
     """
     case.put(case.x, 1, 11)
     case.put(case.y, 2, 22)
@@ -172,7 +172,7 @@ def test_g1c_circular_information_flow(case: Case, level: str) -> None:
 
 
 def test_otv_observed_transaction_vanishes(case: Case, level: str) -> None:
-    """What somebody has seen of a commit does not vanish behind that of another one."""
+    """Rows of a commit that a transaction has seen do not vanish with a later commit."""
     observer = case.begin(2)
     case.put(case.x, 1, 11)
     case.put(case.x, 2, 19)
@@ -189,7 +189,7 @@ def test_otv_observed_transaction_vanishes(case: Case, level: str) -> None:
 
 
 def test_pmp_predicate_many_preceders(case: Case, level: str) -> None:
-    """A condition finds the same rows again: none that was inserted meanwhile."""
+    """A repeated condition finds the same rows, without rows that were inserted meanwhile."""
     assert case.read(case.x, "value = 30") == {}
     case.insert(case.y, 3, 30)
     case.commit(case.y)
@@ -199,7 +199,7 @@ def test_pmp_predicate_many_preceders(case: Case, level: str) -> None:
 
 
 def test_pmp_for_writes_is_refused(case: Case) -> None:
-    """A delete by a condition does not meet rows that an open transaction changes: it is refused."""
+    """A delete by a condition is refused if an open transaction changes its rows."""
     case.x.update("test", {"value": "value + 10"}, where="c = ?", params=[case.number])
     with pytest.raises(SerializationConflictError):
         case.y.delete("test", where="c = ? and value = 20", params=[case.number])
@@ -208,7 +208,7 @@ def test_pmp_for_writes_is_refused(case: Case) -> None:
 
 
 def test_p4_lost_update_is_refused(case: Case) -> None:
-    """Of two that have read a row and write it the second is refused."""
+    """If two transactions read a row and write it, the second write is refused."""
     assert case.read(case.x, "id = 1") == case.read(case.y, "id = 1") == {1: 10}
     case.put(case.x, 1, 11)
     with pytest.raises(SerializationConflictError):
@@ -219,7 +219,7 @@ def test_p4_lost_update_is_refused(case: Case) -> None:
 
 @pytest.mark.slow
 def test_p4_lost_update_behind_the_commit(case: Case, level: str) -> None:
-    """The first is committed when the second writes: read committed, that is seen, and overwritten."""
+    """A write after the other commit is refused; read committed sees and overwrites it."""
     assert case.read(case.x, "id = 1") == case.read(case.y, "id = 1") == {1: 10}
     case.put(case.x, 1, 11)
     case.commit(case.x)
@@ -247,7 +247,7 @@ def test_g_single_read_skew(case: Case, level: str) -> None:
 
 @pytest.mark.slow
 def test_g_single_read_skew_and_a_write(case: Case, level: str) -> None:
-    """And who has seen half of it does not change the other half."""
+    """A write after such a read is refused; read committed sees and changes the new row."""
     assert case.read(case.x, "id = 1") == {1: 10}
     case.put(case.y, 1, 12)
     case.put(case.y, 2, 18)
@@ -264,7 +264,7 @@ def test_g_single_read_skew_and_a_write(case: Case, level: str) -> None:
 
 @pytest.mark.slow
 def test_g2_item_write_skew(case: Case, level: str) -> None:
-    """Two read both rows, and each changes the other one."""
+    """Two transactions read both rows, and each changes another one."""
     assert case.read(case.x) == case.read(case.y) == BEFORE
     case.put(case.x, 1, 11)
     case.put(case.y, 2, 21)
@@ -279,7 +279,7 @@ def test_g2_item_write_skew(case: Case, level: str) -> None:
 
 
 def test_g2_predicate_write_skew(case: Case, level: str) -> None:
-    """Two find no row for a condition, and each inserts one."""
+    """Two transactions find no row for a condition, and each inserts one."""
     assert case.read(case.x, "value % 3 = 0") == case.read(case.y, "value % 3 = 0") == {}
     case.insert(case.x, 3, 30)
     case.insert(case.y, 4, 42)

@@ -1,13 +1,13 @@
-"""Random histories of all statements, by sessions on three replicas, judged by a model in memory.
+"""Random histories of all statements, by sessions on three replicas, compared with a model in memory.
 
 A plan is drawn from a seed (tests/support/histories/session_plan.py) and carried out
-(tests/support/histories/sessions.py) while compaction runs as fast as it can and replicas are killed; then
-every commit is replayed in the order of the log (tests/support/histories/replay.py), and everything that
-anybody was told has to be what the model says: rows, numbers of rows, conflicts, outcomes. At the end all
-replicas show the same, and nothing is left over.
+(tests/support/histories/sessions.py) while compaction runs as fast as it can and replicas are killed. Then
+every commit is replayed in the order of the log (tests/support/histories/replay.py). Each answer to a session
+must agree with the model: rows, numbers of rows, conflicts, outcomes. At the end all replicas show the same
+rows, and nothing is left over.
 
-A failure prints the command that draws the same plan again. One session after the other, that is the same
-interleaving of their statements too; what the cluster does by itself stays a matter of chance.
+A failure prints the command that draws the same plan again. If the sessions run one after the other, their
+statements interleave in the same way too; the background tasks of the cluster do not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.histories.session_plan import draw
 from tests.support.histories.sessions import Stage
 from tidelock.cluster import LocalCluster
 
-#: Compaction merges whatever it can, as soon as it can.
+#: Compaction merges all parts that it can, as soon as it can.
 EAGER = {
     **QUICK,
     "reader_workers": 1,
@@ -60,7 +60,7 @@ def play(
     faults: int,
     at_once: bool,
 ) -> None:
-    """Draw a plan, carry it out, and judge what came of it."""
+    """Draw a plan, carry it out, and check the answers."""
     seed = int(os.environ.get("TIDELOCK_HISTORY_SEED", random.SystemRandom().randrange(1 << 32)))
     command = f"TIDELOCK_HISTORY_SEED={seed} make test-all PYTEST_ARGS='-k {request.node.name}'"
     with Stage(local, f"h{next(NUMBERS)}", collected=False) as stage:
@@ -84,7 +84,7 @@ def play(
 def test_a_short_history_is_what_the_model_says(
     local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Some seconds of it, with one replica that is killed and comes back."""
+    """A history of some seconds, with one replica that is killed and comes back."""
     play(local, tmp_path, request, steps=80, faults=1, at_once=False)
 
 
@@ -95,5 +95,5 @@ def test_a_short_history_is_what_the_model_says(
 def test_a_long_history_is_what_the_model_says(
     local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest, number: int, at_once: bool
 ) -> None:
-    """Half a minute of it, with several faults."""
+    """A history of half a minute, with several faults."""
     play(local, tmp_path, request, steps=500, faults=4, at_once=at_once)

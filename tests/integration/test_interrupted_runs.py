@@ -1,4 +1,4 @@
-"""A run of the tests that is interrupted leaves no process behind, however it is interrupted."""
+"""A test run leaves no process behind, in whichever way it is interrupted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.runs import held_tests
 from tests.support.runs.marked import kill_marked, marked
 from tests.support.waiting import eventually
 
-#: Every process of a run that a test here has started carries it.
+#: An environment variable of every process that a run of these tests has started.
 TRACE = "TIDELOCK_INTERRUPTED_RUN"
 #: A start of Spark beside two clusters, on a machine that others use, in seconds.
 START_TIMEOUT_S = 240.0
@@ -26,7 +26,7 @@ START_TIMEOUT_S = 240.0
 
 @contextmanager
 def held_run(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A run of two workers, each of which is in the middle of a test; with what its processes carry."""
+    """A run of two workers, each in the middle of a test, and the value of `TRACE` in its processes."""
     trace = f"{TRACE}={uuid.uuid4().hex}"
     name, _, value = trace.partition("=")
     environ = {key: text for key, text in os.environ.items() if not key.startswith("PYTEST_")}
@@ -72,7 +72,7 @@ def held_run(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 def test_an_interrupted_run_leaves_no_process_behind(
     tmp_path: Path, signum: signal.Signals, whole_group: bool
 ) -> None:
-    """Its ZooKeeper servers, agents with their readers, and Spark end with it; workers share its group."""
+    """Its ZooKeeper servers, its agents with their readers, and Spark end with the run."""
     with held_run(tmp_path) as (run, trace):
         started = len(list(marked(trace)))
         if whole_group:

@@ -1,4 +1,4 @@
-"""What a killed home leaves of open transactions that remove: nothing (ClickHouse's test_transactions).
+"""A killed home leaves nothing of open transactions that remove rows (ClickHouse's test_transactions).
 
 Rows, marks in every catalog, and locks in ZooKeeper are compared one by one.
 """
@@ -70,12 +70,12 @@ def rows(*numbers: int) -> pa.Table:
 
 
 def seen(reader: Database | Transaction, table: str) -> list[int]:
-    """The numbers that somebody sees."""
+    """Return the numbers that a reader sees."""
     return sorted(reader.read(table, ["n"])["n"].to_pylist())
 
 
 def everywhere(local: LocalCluster, table: str, *expected: int) -> list[LockedPartRow]:
-    """Every replica shows these numbers, and has the same in its catalog, which is returned."""
+    """Require that every replica shows these numbers and has equal catalog rows; return these."""
     with local.connect() as db:
         tx = db.begin(fresh=True)
         tx.rollback()
@@ -91,11 +91,11 @@ def everywhere(local: LocalCluster, table: str, *expected: int) -> list[LockedPa
 def test_open_transactions_of_a_killed_home(
     local: LocalCluster, sessions: list[Database], table: str
 ) -> None:
-    """rollback_unfinished_on_restart1: what is committed stays with its marks, what is open is gone."""
+    """rollback_unfinished_on_restart1: committed rows stay with their marks, open transactions are gone."""
     one, two, _ = sessions
     one.insert(table, rows(1), wait="all")
     one.insert(table, rows(2), wait="all")
-    with two.snapshot() as holder:  # keeps what is removed below
+    with two.snapshot() as holder:  # keeps the rows that are removed below
         dropped = one.drop_partition(table, {"p": 1})
         one.insert(table, rows(3, 4))
         t4 = one.begin()
@@ -131,7 +131,7 @@ def test_open_transactions_of_a_killed_home(
 def test_removals_by_others_go_on_meanwhile(
     local: LocalCluster, sessions: list[Database], table: str
 ) -> None:
-    """The dead home's lock is in the way of what it covers alone, and goes with its next life."""
+    """The dead home's lock blocks only the partition that it covers; the next boot deletes it."""
     one, two, three = sessions
     one.insert(table, rows(1, 2), wait="all")
     tx = one.begin()
@@ -154,7 +154,7 @@ def test_removals_by_others_go_on_meanwhile(
 def test_a_compaction_that_is_killed_before_its_commit(
     local: LocalCluster, sessions: list[Database], table: str, tmp_path: Path
 ) -> None:
-    """restart2: what it was to replace stays, what it has made is gone; its locks are not in the way."""
+    """restart2: the merge's inputs stay, its output is gone, and its locks block no other transaction."""
     hold, journal = tmp_path / "hold", tmp_path / "journal"
     local.environment_of["r1"] = {
         "TIDELOCK_FAULTS": f"csnlog.commit.before=pause:{hold}",
@@ -185,7 +185,7 @@ def test_a_compaction_that_is_killed_before_its_commit(
 
 
 def test_mutations_and_a_restart_of_all(local: LocalCluster, sessions: list[Database], table: str) -> None:
-    """Ten mutations, twenty removals rolled back, then all replicas are killed: nothing is changed."""
+    """Ten mutations, twenty removals rolled back, then all replicas are killed: the rows are the same."""
     one = sessions[0]
     one.insert(table, rows(*range(1000)), wait="all")
     for number in range(10):

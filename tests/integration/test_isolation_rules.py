@@ -1,11 +1,11 @@
-"""Who sees what, who is refused, what is left: ClickHouse's tests of mutations.
+"""Visible rows, refused transactions, leftovers: ClickHouse's tests of mutations.
 
-* 01168_mutations_isolation, A to G: statements of concurrent transactions upon one small table.
-* 01172: what is written down of each part: who made it, who removed it, at which CSN, under which lock.
+* 01168_mutations_isolation, A to G: statements of concurrent transactions on one small table.
+* 01172: the record of each part: the transactions that made and removed it, their CSNs, and the lock.
 * 02345: an insert whose derived table fails.
 
 Serializable transactions, and compaction beside long ones, are in test_isolation_serializable.py. Sessions
-are clients of different replicas. Where ClickHouse's outcome is another one, the test says so.
+are clients of different replicas. If ClickHouse's result is a different one, the test says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TestMutations:
     """01168_mutations_isolation, over three replicas."""
 
     def test_a_second_change_of_the_same_rows_is_refused(self, sessions: list[Database]) -> None:
-        """Two change what both see: the second is refused; own rows are seen by their transaction alone."""
+        """The second change of the same rows is refused; own rows are seen by their transaction alone."""
         one, two, _ = sessions
         n = make(sessions, [1])
         t1, t2 = one.begin(), two.begin()
@@ -54,7 +54,7 @@ class TestMutations:
 
     @pytest.mark.slow
     def test_b_only_the_refused_transaction_is_over(self, sessions: list[Database]) -> None:
-        """The refused takes nothing more, the other goes on."""
+        """The refused transaction takes no more statements, the other one goes on."""
         one, two, _ = sessions
         n = make(sessions, [1])
         t3, t4 = one.begin(), two.begin()
@@ -73,7 +73,7 @@ class TestMutations:
 
     @pytest.mark.slow
     def test_c_rows_deleted_by_others_stay_visible(self, sessions: list[Database]) -> None:
-        """Rows deleted by another stay visible; a truncation meets its lock. Own new rows are changed too."""
+        """Rows that others delete stay visible; a truncation meets their lock. Own new rows change too."""
         one, two, _ = sessions
         n = make(sessions, [2, 6], [5])
         t5, t6 = one.begin(), two.begin()
@@ -91,10 +91,10 @@ class TestMutations:
         everywhere(sessions, n, 20, 40, 60, 80)
 
     def test_d_the_first_wins_beside_kills_and_compaction(self, sessions: list[Database]) -> None:
-        """A mutation is killed from outside; the table is compacted; then the first of two wins as ever.
+        """A mutation is killed by another client, the table is compacted; then the first of two wins.
 
-        ClickHouse's OPTIMIZE is part of a transaction and locks what it merges until that ends. Compaction
-        here is a transaction of its own, and both older ones go on with the parts that it has made.
+        ClickHouse's OPTIMIZE is part of a transaction and locks the merged parts until that ends. Compaction
+        here is a transaction of its own, and both older transactions go on with its output.
         """
         one, two, three = sessions
         n = make(sessions, [20, 40], [60], [80])
@@ -113,7 +113,7 @@ class TestMutations:
         everywhere(sessions, n, 21, 41, 61, 81)
 
     def test_e_of_two_at_once_exactly_one_wins(self, sessions: list[Database]) -> None:
-        """Two do the same at the same moment: exactly one wins."""
+        """Of two equal mutations at the same moment exactly one wins."""
         n = make(sessions, [21, 41], [61], [81])
         begun = [db.begin() for db in sessions[:2]]
         at_once = threading.Barrier(2)
@@ -133,7 +133,7 @@ class TestMutations:
 
     @pytest.mark.slow
     def test_f_a_killed_mutation_leaves_nothing(self, sessions: list[Database]) -> None:
-        """An open transaction is listed; killed in the middle of a mutation it leaves nothing."""
+        """An open transaction is listed; if it is killed during a mutation, it leaves nothing."""
         one, two, _ = sessions
         n = make(sessions, [22, 42], [62])
         t13 = one.begin()
@@ -147,17 +147,17 @@ class TestMutations:
         )
         with ThreadPoolExecutor(1) as thread:
             mutation = thread.submit(lambda: t13.update(n, {"n": 0}))
-            two.kill(t13.tid)  # in the middle of it, before it or behind it
+            two.kill(t13.tid)  # during the mutation, before it or after it
             mutation.exception()
         refused(t13)
         t14 = two.begin()
         assert seen(t14, n) == [22, 42, 62]
-        t14.truncate(n)  # nothing of it is locked
+        t14.truncate(n)  # the table has no locks
         t14.commit(wait="all")
         everywhere(sessions, n)
 
     def test_g_a_mutation_touches_only_its_snapshot(self, sessions: list[Database]) -> None:
-        """A mutation does not touch what its snapshot does not contain, committed before it or after it."""
+        """A mutation changes only rows of its snapshot, not rows that were committed later."""
         one, two, _ = sessions
         n = make(sessions, [1])
         t15, t16 = one.begin(), two.begin()
@@ -169,10 +169,10 @@ class TestMutations:
 
 
 class TestWhatPartsCarry:
-    """01172: who made a part and who removed it, at which CSN; and the locks."""
+    """01172: the transactions that made and removed a part, their CSNs, and the locks."""
 
     def test_the_life_of_two_parts(self, local: LocalCluster, sessions: list[Database]) -> None:
-        """Committed, removed and rolled back, removed and committed: on all replicas alike, but for marks."""
+        """Committed, removed and rolled back, removed and committed: equal on all replicas, except marks."""
         one = sessions[0]
         n = make(sessions, [1])
         one.insert(n, rows(2), wait="all")
@@ -210,13 +210,13 @@ class TestWhatPartsCarry:
 
     @staticmethod
     def _on(local: LocalCluster, table: str) -> list[LockedPartRow]:
-        """The rows of all catalogs, which are the same."""
+        """Return the rows of the catalogs, which must be equal."""
         first, *others = (part_rows(local.data_dir(replica), table) for replica in local.replicas)
         assert all(other == first for other in others)
         return first
 
     def test_nothing_removed_nothing_held(self, local: LocalCluster, sessions: list[Database]) -> None:
-        """A transaction that found nothing to remove commits without a CSN, and its lock goes with it."""
+        """A transaction that found no rows to remove commits without a CSN, and its lock is deleted."""
         one, two, _ = sessions
         n = make(sessions, [1])
         late = two.begin()
@@ -231,7 +231,7 @@ class TestWhatPartsCarry:
 
     @pytest.mark.slow
     def test_many_rounds_leave_nothing(self, local: LocalCluster, sessions: list[Database]) -> None:
-        """Removed and rolled back again and again, by one replica after the other."""
+        """Removals that are rolled back, by one replica after the other, leave nothing."""
         n = make(sessions, [1], [2], [3])
         made = self._on(local, n)
         for number in range(6):
@@ -245,14 +245,14 @@ class TestWhatPartsCarry:
 
 
 class TestImplicitTransactions:
-    """02345: an insert into a table that another one is derived from, by SQL that fails for its last rows.
+    """02345: an insert into a table with a derived table, whose SQL fails for the last rows.
 
-    ClickHouse keeps the rows of the table itself unless it is told to use transactions; here every statement
-    is one.
+    ClickHouse keeps the rows of the first table unless it is told to use transactions; here every statement
+    is a transaction.
     """
 
     def test_a_derived_query_that_fails(self, sessions: list[Database]) -> None:
-        """Nothing is there of an insert of 10,000 rows, alone or in a transaction, and nothing is open."""
+        """An insert of 10,000 rows leaves no row, alone or in a transaction, and nothing is open."""
         one, two, _ = sessions
         n = make(sessions)
         overflows = "select p, n + 9223372036854765817 as n from inserted"  # for n > 9990

@@ -21,7 +21,7 @@ LEVELS = ["serializable", pytest.param("snapshot", marks=pytest.mark.slow)]
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module; it compacts when it is asked to."""
-    unheeded = {"compaction_heeds_after_s": 3600}  # test_long_transactions.py has those that are heeded
+    unheeded = {"compaction_heeds_after_s": 3600}  # see test_long_transactions.py for less
     return module_cluster(
         settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False} | unheeded,
         epoch_limit=1000,
@@ -29,11 +29,11 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 
 class TestSerializable:
-    """Beyond Hermitage: over tables and partitions."""
+    """Cases beyond Hermitage, over several tables and partitions."""
 
     @pytest.mark.parametrize("level", LEVELS)
     def test_write_skew_over_two_tables(self, sessions: list[Database], level: str) -> None:
-        """Each reads one table and writes the other: together that is nothing that could be in any order."""
+        """Each transaction reads one table and writes the other: no serial order gives both results."""
         one, two, _ = sessions
         a, b = make(sessions, [1]), make(sessions, [1])
         x, y = one.begin(isolation=level), two.begin(isolation=level)
@@ -51,7 +51,7 @@ class TestSerializable:
             everywhere(sessions, a, 1, 2)
 
     def test_a_phantom_partition_counts_as_read(self, sessions: list[Database]) -> None:
-        """A partition that came to be since counts as read; one that the condition ruled out does not."""
+        """A partition that is newer than the snapshot counts as read, unless the condition excludes it."""
         one, two, _ = sessions
         a, b = make(sessions, rows(1, p=1), rows(1, p=2)), make(sessions)
         for p, ends_well in ((2, True), (3, False)):
@@ -68,11 +68,11 @@ class TestSerializable:
 
     @pytest.mark.parametrize("level", LEVELS)
     def test_the_read_only_anomaly(self, sessions: list[Database], level: str) -> None:
-        """Fekete, O'Neil, O'Neil: the reader makes it impossible, but it is the writer who is refused.
+        """Fekete, O'Neil, O'Neil: the reader makes the order impossible, and the writer is refused.
 
-        Checking (0) and savings (0). T2 reads both and is to take 10 out of checking, with a fee of 1 since
-        the sum falls below 0. T1 puts 20 into savings. T3 reads 0 and 20, so T1 comes before T2, and there is
-        no fee; and yet T2 has seen no 20.
+        Checking and savings are 0. T2 reads both and takes 10 out of checking, with a fee of 1 since the sum
+        falls below 0. T1 puts 20 into savings. T3 reads 0 and 20, so T1 comes before T2 and there must be no
+        fee; but T2 has not seen the 20.
         """
         one, two, three = sessions
         a = make(sessions, rows(0, p=1), rows(0, p=2))
@@ -96,7 +96,7 @@ class TestSerializable:
 
     @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_a_removal_has_read_what_it_removes(self, sessions: list[Database], whole: bool) -> None:
-        """X empties what Y adds to, and Y has read what X adds to: in no order is there a row left of Y's."""
+        """X empties the table that Y adds to, and Y has read the one that X adds to: one must be refused."""
         one, two, _ = sessions
         a, b = make(sessions, rows(1, p=1), rows(2, p=2)), make(sessions)
         x, y = one.begin(isolation="serializable"), two.begin(isolation="serializable")
@@ -113,7 +113,7 @@ class TestSerializable:
         everywhere(sessions, a, 1, 2, 9)
 
     def test_a_removal_has_not_read_other_partitions(self, sessions: list[Database]) -> None:
-        """What is added to another partition is in nobody's way."""
+        """A removal does not conflict with rows that are added to another partition."""
         one, two, _ = sessions
         a = make(sessions, rows(1, p=1), rows(2, p=2))
         x = one.begin(isolation="serializable")
@@ -123,7 +123,7 @@ class TestSerializable:
         everywhere(sessions, a, 2, 3)
 
     def test_rows_that_were_not_read_to_their_end(self, sessions: list[Database]) -> None:
-        """A client that has seen some of the rows of a query has read it."""
+        """A query counts as read even if the client has read only some of its rows."""
         one, two, _ = sessions
         a, b = make(sessions, [1, 2, 3]), make(sessions)
         x = one.begin(isolation="serializable")
@@ -138,7 +138,7 @@ class TestSerializable:
 
     @pytest.mark.slow
     def test_everybody_gets_through_with_a_bounded_number_of_tries(self, sessions: list[Database]) -> None:
-        """All replicas raise a counter, while commits move the head all the time: bounded, and right."""
+        """All replicas raise a counter while the log grows: the tries are bounded, the sum is right."""
         one = sessions[0]
         a, noise = make(sessions, [0]), make(sessions, [0])
         stop = threading.Event()
@@ -176,11 +176,11 @@ class TestSerializable:
 
 
 class TestCompaction:
-    """It changes no row, and is in nobody's way."""
+    """Compaction changes no row, and blocks no transaction."""
 
     @pytest.mark.parametrize("level", [*LEVELS, pytest.param("read_committed", marks=pytest.mark.slow)])
     def test_a_long_transaction_goes_on(self, sessions: list[Database], level: str) -> None:
-        """Parts that it sees are compacted: it deletes rows of them all the same, and reads what it did."""
+        """A transaction whose parts are compacted can still delete rows of them, and sees its deletes."""
         one, two, _ = sessions
         n = make(sessions, [1], [2], [3], [4])
         tx = one.begin(isolation=level)
@@ -194,13 +194,13 @@ class TestCompaction:
         everywhere(sessions, n, 11, 13, 14)
 
     def test_compaction_between_two_statements_keeps_own_rows(self, sessions: list[Database]) -> None:
-        """Rows of its own, and what it removed before, stay what they are when the rest is compacted."""
+        """Own rows and own removals stay as they are when the other parts are compacted."""
         one, two, _ = sessions
         n = make(sessions, [1], [2], [3], [4])
         tx = one.begin()
         tx.delete(n, where="n = 1")
         tx.insert(n, rows(5))
-        two.optimize(n, timeout_s=0.5)  # it meets what tx has locked
+        two.optimize(n, timeout_s=0.5)  # it meets a lock of tx
         assert seen(tx, n) == [2, 3, 4, 5]
         tx.delete(n, where="n = 3")
         assert seen(tx, n) == [2, 4, 5]
@@ -210,7 +210,7 @@ class TestCompaction:
         everywhere(sessions, n, 6)
 
     def test_rows_that_come_meanwhile(self, sessions: list[Database]) -> None:
-        """Somebody has added rows, and they were merged with those that it sees, which nobody knew."""
+        """New rows were merged with rows that the transaction sees, before other replicas knew of it."""
         one, two, _ = sessions
         n = make(sessions, [1], [2])
         tx = one.begin()
@@ -223,7 +223,7 @@ class TestCompaction:
 
     @pytest.mark.slow
     def test_compaction_gives_way_to_open_transactions(self, sessions: list[Database]) -> None:
-        """What an open transaction has locked is not merged; the statement came first."""
+        """Compaction does not merge parts that an open transaction has locked before."""
         one, two, _ = sessions
         n = make(sessions, [1], [2], [3])
         tx = one.begin()
@@ -236,7 +236,7 @@ class TestCompaction:
 
     @pytest.mark.slow
     def test_the_past_is_unchanged(self, local: LocalCluster, sessions: list[Database]) -> None:
-        """Before and after, at every CSN."""
+        """Every CSN has the same rows before and after the compaction."""
         one, two, three = sessions
         n = make(sessions, [4], [3], [2])
         csn = one.insert(n, rows(1), wait="all").csn

@@ -1,7 +1,8 @@
-"""Transactions under load never show half of anything: ClickHouse's 01169 and 01174, on three replicas.
+"""Transactions under load never show half of a commit: ClickHouse's 01169 and 01174, on three replicas.
 
-Compaction merges whatever it can, and what is removed is deleted from the disks a second later. Each test
-takes TIDELOCK_STRESS_S seconds (20), and on a busy machine until everybody has done something. Whole:
+Compaction merges all parts that it can, and removed parts are deleted from the disks a second later. Each
+test takes TIDELOCK_STRESS_S seconds (20); on a busy machine it goes on until every thread has done a step.
+A long run:
 
     TIDELOCK_STRESS_S=600 make test-all PYTEST_ARGS="tests/integration/test_isolation_stress.py"
 """
@@ -26,7 +27,7 @@ from tidelock.errors import SerializationConflictError
 from workloads.agents import ask
 
 SECONDS = float(os.environ.get("TIDELOCK_STRESS_S", "20"))
-#: How much longer it may take until everybody has done something.
+#: How much longer a test may take until every thread has done a step, in seconds.
 PATIENCE_S = 120.0
 SCHEMA = pa.schema([("p", pa.int64()), ("n", pa.int64()), ("kind", pa.int64())])
 WHOLE = {"p": 0}
@@ -54,11 +55,11 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 
 class Crowd:
-    """Threads that do the same again and again until the time is over, or one of them has failed.
+    """Threads that repeat their step until the time is over, or one of them has failed.
 
     Args:
-        enough: Whether they have done what makes the run worth something. On a busy machine it lasts until
-            then, for `PATIENCE_S` at most.
+        enough: Whether the threads have done enough for a useful run. On a busy machine the run goes on until
+        then, for `PATIENCE_S` at most.
     """
 
     def __init__(self, enough: Callable[[Counter[str]], bool]) -> None:
@@ -70,7 +71,7 @@ class Crowd:
         self._threads: list[threading.Thread] = []
 
     def add(self, name: str, step: Callable[[int], None]) -> None:
-        """Let a thread call `step` with 1, 2, ...; a conflict makes it call it with the same number again."""
+        """Let a thread call `step` with 1, 2, ...; after a conflict it repeats the same number."""
 
         def run() -> None:
             number = 1
@@ -92,7 +93,7 @@ class Crowd:
         return late < 0 or (late < PATIENCE_S and not self._enough(self.did))
 
     def run(self) -> Counter[str]:
-        """Run to the end; returns how often each has done its step."""
+        """Run to the end; return how often each thread has done its step."""
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
@@ -117,7 +118,7 @@ def rows(*found: tuple[int, int]) -> pa.Table:
 
 
 def seen(reader: Transaction | Snapshot, table: str) -> Found:
-    """What somebody sees."""
+    """Return the rows that a reader sees."""
     found = reader.read(table, ["n", "kind"])
     return sorted(zip(found["n"].to_pylist(), found["kind"].to_pylist(), strict=True))
 
@@ -138,13 +139,13 @@ def newest(db: Database) -> int:
 
 
 def clean(local: LocalCluster) -> None:
-    """Nothing is left on any replica that nobody needs."""
+    """Require that no replica holds anything that no commit needs."""
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
 
 
 def check_pairs(reader: Transaction, src: str, dst: str) -> None:
-    """No row is there twice, no half of a pair, and no pair is missing."""
+    """Require that no row is there twice, and that every pair is there and whole."""
     both = [seen(reader, src), seen(reader, dst)]
     assert max(Counter(both[0] + both[1]).values(), default=1) == 1, "a row is there twice"
     for found in both:
@@ -155,10 +156,10 @@ def check_pairs(reader: Transaction, src: str, dst: str) -> None:
 
 
 def test_partitions_move_whole_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
-    """01169: rows move between two tables all the time, and none is ever seen twice, or not at all.
+    """01169: rows move between two tables all the time, and each row is always seen exactly once.
 
-    Kinds 1 and 2 are inserted in pairs. Three movers bring a row of their own with each move: two copy all
-    rows from src to dst and drop the partition they came from, one moves the partition back and gives up
+    Kinds 1 and 2 are inserted in pairs. Three movers add a row of their own with each move: two copy all
+    rows from src to dst and drop the partition they came from, one moves the partition back and rolls back
     every second time.
     """
     one, two, three = sessions
@@ -227,7 +228,7 @@ def test_partitions_move_whole_under_stress(local: LocalCluster, sessions: list[
 
 
 def test_inserts_and_reads_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
-    """01174: what is inserted in pairs is read in pairs; a transaction reads the same again, part by part."""
+    """01174: rows that are inserted in pairs are read in pairs; a transaction reads the same parts again."""
     one, two, three = sessions
     table = make(sessions, "pairs")
 

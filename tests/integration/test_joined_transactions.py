@@ -1,13 +1,12 @@
-"""Tokens: what each right opens, and how each wrong one is told, to who joins and to who writes by path.
+"""Tokens: the calls that each right allows, and the error of each wrong token, for calls and for paths.
 
-The cluster has a shared secret. Neither of the two has any of it: the token is all they show.
+The cluster has a shared secret. Clients that join or write by path do not have it: they show a token only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,6 +25,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
+    StandbyError,
     TokenExpiredError,
     TokenFinishedError,
     TokenForeignError,
@@ -37,10 +37,12 @@ from tidelock.errors import (
 )
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+#: A lease that no slow step of a test outlasts, in seconds.
+LEASE_S: Final = 6.0
 ALL: Final = ("append", "replace", "read", "heartbeat", "commit")
 NUMBERS = itertools.count(1)
 
-#: What each right is needed for; the definition of a table is told to any token.
+#: The calls that need each right; any token may read the definition of a table.
 CALLS: Final[dict[str, list[Callable[[JoinedTransaction, str], Any]]]] = {
     "append": [lambda tx, table: tx.insert(table, rows(1))],
     "read": [lambda tx, table: tx.read(table), lambda tx, table: tx.sql(f"SELECT * FROM {table}")],
@@ -81,12 +83,12 @@ def rows(*ids: int) -> pa.Table:
 
 
 def ids(reader: Database | Transaction | JoinedTransaction, table: str) -> list[int]:
-    """What is in a table."""
+    """Return the ids in a table."""
     return sorted(reader.read(table)["id"].to_pylist())
 
 
 def refused(error: type[AccessDeniedError], joined: JoinedTransaction, table: str) -> None:
-    """Every call ends with this error, and its text does not show the token."""
+    """Require that every call ends with this error, and that its text does not show the token."""
     for call in EVERY_CALL:
         with pytest.raises(AccessDeniedError) as found:
             call(joined, table)
@@ -97,7 +99,7 @@ def refused(error: type[AccessDeniedError], joined: JoinedTransaction, table: st
 def test_another_process_adds_sees_and_commits_by_a_token(
     local: LocalCluster, db: Database, table: str, tx: Transaction
 ) -> None:
-    """Another process adds rows, sees its own and the others', and commits; the answer may be asked again."""
+    """Another process adds rows, sees its own and the others', and commits; a repeated commit is answered."""
     tx.insert(table, rows(1))
     token = tx.token(rights=ALL)
     with join(tx.url, token) as joined:
@@ -122,7 +124,7 @@ def test_another_process_adds_sees_and_commits_by_a_token(
 
 @pytest.mark.parametrize("right", CALLS)
 def test_each_right_is_needed(db: Database, table: str, tx: Transaction, right: str) -> None:
-    """With all rights but one what that is for is refused; without the rights that are asked for, as well."""
+    """Each call is refused without its right: with all other rights, and with the default ones."""
     for token in (tx.token(rights=[name for name in ALL if name != right]), tx.token()):
         with db.join(token) as joined:
             assert joined.definition(table)["name"] == f"default.{table}"
@@ -137,7 +139,7 @@ def test_each_right_is_needed(db: Database, table: str, tx: Transaction, right: 
 
 
 def test_other_tables_are_hidden_from_a_token(db: Database, table: str, tx: Transaction) -> None:
-    """A token for one table tells nothing of others, also where SQL names them; nothing is spoilt by that."""
+    """A token for one table hides the others, also from SQL; the refusal does not fail the transaction."""
     db.create_table(f"{table}_x", SCHEMA)
     inside = db.begin()
     with db.join(inside.token(rights=ALL, tables=[table])) as joined:
@@ -161,7 +163,7 @@ def test_other_tables_are_hidden_from_a_token(db: Database, table: str, tx: Tran
 
 
 def test_each_token_that_is_not_good(local: LocalCluster, db: Database, table: str, tx: Transaction) -> None:
-    """Forged, of another home, of another transaction, expired, finished: over all routes."""
+    """Tokens that are forged, of another home or transaction, expired or finished are refused everywhere."""
     good = tx.token(rights=ALL)
     claims, mac = good.split(".")[1:]
     forged = f"tl1.{claims}.{mac[:-4]}AAAA"
@@ -183,7 +185,7 @@ def test_each_token_that_is_not_good(local: LocalCluster, db: Database, table: s
 
 
 def expired(joined: JoinedTransaction) -> bool:
-    """Whether a token's own time is over."""
+    """Return whether a token's own time is over."""
     try:
         joined.heartbeat()
     except TokenExpiredError:
@@ -192,7 +194,7 @@ def expired(joined: JoinedTransaction) -> bool:
 
 
 def test_a_finished_transaction_takes_nothing_by_its_token(db: Database, table: str, tx: Transaction) -> None:
-    """After its commit a token adds, shows and keeps nothing; a failed one can be rolled back."""
+    """After the commit a token adds, reads and renews nothing; a failed transaction can be rolled back."""
     with db.join(tx.token(rights=ALL)) as joined:
         tx.insert(table, rows(1))
         tx.commit()
@@ -213,26 +215,31 @@ def test_a_finished_transaction_takes_nothing_by_its_token(db: Database, table: 
 
 @pytest.mark.slow
 def test_only_the_right_to_it_keeps_a_lease(db: Database, table: str) -> None:
-    """Only who may keep a transaction alive does; whatever else the others do, its lease goes on."""
-    tx = db.begin(lease=2)
-    db._connection.leases.remove(tx)  # its program is dead
+    """Only a token with the right to it renews the lease; other calls do not, and the lease runs out."""
+    kept, left = db.begin(lease=LEASE_S), db.begin(lease=LEASE_S)
+    for tx in (kept, left):
+        db._connection.leases.remove(tx)  # as if its program was dead
     with (
-        db.join(tx.token(rights=["append", "read"])) as busy,
-        db.join(tx.token(rights=["heartbeat"])) as beat,
+        db.join(kept.token(rights=["heartbeat"])) as beat,
+        db.join(left.token(rights=["append", "read"])) as busy,
+        db.join(left.token(rights=["heartbeat"])) as last,
     ):
-        beat.heartbeat()
+        assert last.heartbeat() == LEASE_S
+
+        def adds_nothing() -> bool:
+            assert beat.heartbeat() == LEASE_S
+            with contextlib.suppress(StandbyError):  # the end of the lease deletes parts under a read
+                ids(busy, table)
+            return busy.insert(table, rows(1)).rows == 0
+
         with pytest.raises(TokenFinishedError):
-            eventually(lambda: busy.insert(table, rows(1)).rows + len(ids(busy, table)) == 0)
-    tx = db.begin(lease=2)
-    db._connection.leases.remove(tx)
-    with db.join(tx.token(rights=["heartbeat"])) as beat:
-        begun_s = time.monotonic()
-        eventually(lambda: beat.heartbeat() == 2 and time.monotonic() - begun_s > 3)
-    tx.rollback()
+            eventually(adds_nothing)
+        assert beat.heartbeat() == LEASE_S
+    kept.rollback()
 
 
 def test_a_token_opens_nothing_else(db: Database, table: str, tx: Transaction) -> None:
-    """Neither what others have, nor what the secret is for."""
+    """A token opens neither other transactions nor the routes that need the secret."""
     token, address = tx.token(rights=ALL), tx.url.removeprefix("http://")
     with db.begin() as other:
         targets = [
@@ -258,7 +265,7 @@ def test_a_token_opens_nothing_else(db: Database, table: str, tx: Transaction) -
 
 
 def test_resume_goes_on_in_another_process(db: Database, local: LocalCluster, table: str) -> None:
-    """The program that has begun a transaction goes on with it in another process."""
+    """A program that has begun a transaction goes on with it in another process."""
     begun = db.begin()
     begun.insert(table, rows(1))
     with local.connect("r2") as later:
@@ -274,7 +281,7 @@ def test_resume_goes_on_in_another_process(db: Database, local: LocalCluster, ta
 
 
 def test_no_log_shows_a_token(local: LocalCluster, table: str, tx: Transaction) -> None:
-    """Whatever was done with it, and refused."""
+    """The logs show no token, after accepted and refused calls."""
     token = tx.token(rights=ALL)
     with join(tx.url, token) as joined:
         joined.insert(table, rows(1))
@@ -294,7 +301,7 @@ WRONG_REQUESTS: list[dict[str, Any]] = [{"rights": ["all"]}, {"rights": []}, {"t
 
 
 def test_each_path_that_is_not_good(local: LocalCluster, db: Database, table: str) -> None:
-    """Forged, foreign, expired, without the right, for another table, finished: each says what it is."""
+    """A path whose token is forged, foreign, expired, weak, finished, or another table's, says so."""
     tx = db.begin()
     path = tx.path(table)
     token = path.split("/")[4]
@@ -330,7 +337,7 @@ def test_each_path_that_is_not_good(local: LocalCluster, db: Database, table: st
 
 
 def test_a_path_opens_nothing_else(db: Database, table: str, tx: Transaction) -> None:
-    """It is not the shared secret; and a path that leads out of its folder is refused."""
+    """A token in a path does not count as the secret, and a path that leads out of its folder is refused."""
     folder = Folder(tx.path(table))
     told = folder.ask("PUT", "CREATE", f"_temporary/0/_temporary/attempt_1_m_000000_0/{file_name()}")
     api = urlsplit(told.headers["Location"]).netloc
@@ -346,7 +353,7 @@ def test_a_path_opens_nothing_else(db: Database, table: str, tx: Transaction) ->
 
 
 def test_no_log_shows_the_token_of_a_path(local: LocalCluster, db: Database, table: str) -> None:
-    """Whatever was asked for and refused."""
+    """The logs show no token of a path, after accepted and refused requests."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     token = folder.path.split("/")[2]

@@ -1,7 +1,7 @@
 """Exactly once on real agents: labels of single runs, and of streaming queries with the numbers of batches.
 
-Whoever runs a piece of work again, wherever, and whatever has died: its rows are there once, and it is told
-the CSN of the first time.
+A piece of work may run again, in another process, through another replica, after any death: its rows are
+there once, and the later run gets the CSN of the first one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TABLE = "t"
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """Where the home can be killed: with its record not sent yet, or in the log and not answered."""
+    """Gates at which the home can be killed: before its record is sent, and before it answers."""
     return Gates(tmp_path_factory.mktemp("gates"), {HOME: {BEFORE: "crash", AFTER: "crash"}})
 
 
@@ -59,7 +59,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluster
 
 
 class Stream:
-    """A streaming query as the tests run it: one insert to a batch, and what is in the table of it."""
+    """A streaming query as the tests run it: one insert for each batch, and its rows in the table."""
 
     def __init__(self, sessions: Sequence[Database], label: str) -> None:
         self.sessions, self.label = dict(zip(REPLICAS, sessions, strict=True)), label
@@ -74,7 +74,7 @@ class Stream:
         return run(self.sessions[replica], self.label, batch, late=late)
 
     def refused(self, batch: int, replica: str = PEER, *, late: bool = False) -> dict[str, Any]:
-        """Run a batch that must be refused; returns the details of the refusal."""
+        """Run a batch that must be refused; return the details of the refusal."""
         with pytest.raises(LabelExistsError) as caught:
             self.run(batch, replica, late=late)
         return caught.value.details
@@ -85,7 +85,7 @@ class Stream:
 
 
 def run(db: Database, label: str, batch: int | None, *, late: bool = False) -> int:
-    """Insert the rows under a label, which the transaction has from the beginning or takes at the commit."""
+    """Insert the rows under a label, which the transaction has from its begin or gets at the commit."""
     tx = db.begin() if late else db.begin(label, batch=batch)
     with tx:
         tx.insert(TABLE, ROWS)
@@ -95,7 +95,7 @@ def run(db: Database, label: str, batch: int | None, *, late: bool = False) -> i
 
 @pytest.mark.parametrize("late", [pytest.param(False, id="at begin"), pytest.param(True, id="at commit")])
 def test_batches_count_once_in_their_order(sessions: list[Database], late: bool) -> None:
-    """Through any replica; what is refused is told its own CSN, and how far the query is."""
+    """Batches count once through any replica; a refused batch gets its CSN and the query's last batch."""
     stream = Stream(sessions, f"query / {late} ä")
     csns = [stream.run(number, REPLICAS[number % 3], late=late) for number in range(4)]
     assert csns == sorted(set(csns))
@@ -110,13 +110,13 @@ def test_batches_count_once_in_their_order(sessions: list[Database], late: bool)
         assert (found.batch, found.csn, found.tid) == (3, csns[3], again["tid"])
         assert found.time == stream.sessions[replica].outcome(found.tid).time
         assert stream.sessions[replica].label(stream.label + "?") is None
-    stream.run(9)  # what the numbers between were is the query's own affair
+    stream.run(9)  # numbers may be left out: that is up to the query
     assert stream.refused(8) == {"label": stream.label, "csn": None, "tid": None, "batch": 9}
     stream.require_batches(5)
 
 
 def test_a_refused_run_begins_nothing(local: LocalCluster, sessions: list[Database]) -> None:
-    """Its home says so at `begin`; nothing of it is to be rolled back."""
+    """A refused run is refused at `begin`, so no transaction has to be rolled back."""
     csn = run(sessions[0], "early", None)
     before = ask(local, HOME, "/transactions")
     with pytest.raises(LabelExistsError, match=f"was committed before, at CSN {csn}") as caught:
@@ -126,7 +126,7 @@ def test_a_refused_run_begins_nothing(local: LocalCluster, sessions: list[Databa
 
 
 def test_labels_of_runs_and_of_streams_do_not_mix(sessions: list[Database]) -> None:
-    """Nothing is moved in silence, and nobody is told that work is done which was not."""
+    """A run's label is refused for a stream, and the reverse: work that was not done never counts as done."""
     db = sessions[0]
     run(db, "plain", None)
     run(db, "stream", 5)
@@ -140,7 +140,7 @@ def test_labels_of_runs_and_of_streams_do_not_mix(sessions: list[Database]) -> N
 
 
 def test_what_is_no_label(local: LocalCluster, sessions: list[Database]) -> None:
-    """Refused at begin and at commit; a transaction has one label, and keeps it."""
+    """Text that is no label is refused at begin and at commit; a transaction has one label, and keeps it."""
     wrong = [("", None), (None, 1), ("x", -1), ("x", 1 << 63)]
     db = sessions[0]
     for label, batch in wrong:
@@ -170,7 +170,7 @@ def test_what_is_no_label(local: LocalCluster, sessions: list[Database]) -> None
 
 
 def test_a_transaction_that_changes_nothing_takes_no_label(sessions: list[Database]) -> None:
-    """Neither one that it was begun with, nor one that it is committed under."""
+    """An empty transaction leaves its label free, whether it had it from its begin or from its commit."""
     db = sessions[0]
     with db.begin("nothing", batch=1):
         pass
@@ -179,7 +179,7 @@ def test_a_transaction_that_changes_nothing_takes_no_label(sessions: list[Databa
 
 
 def test_processes_with_one_key_work_in_one_transaction(local: LocalCluster) -> None:
-    """Wherever they are connected; one commits, and whoever comes later is told the CSN."""
+    """Processes at any replica share the transaction; one commits, and later ones get the CSN."""
     with connect(local.url(HOME)) as one, connect(local.url(PEER)) as other:
         before = one.read(TABLE).num_rows
         first, second = (db.begin("keyed", batch=1, key="1 of keyed") for db in (one, other))
@@ -199,7 +199,7 @@ def test_processes_with_one_key_work_in_one_transaction(local: LocalCluster) -> 
 
 
 def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
-    """Through all replicas, some of the batch behind it: each batch counts once at most, in their order."""
+    """Runs of one batch and of the next one, through all replicas: each counts at most once, in order."""
     stream = Stream(sessions, "race")
     stream.run(1)
     batches = (2, 2, 2, 3, 3, 2)
@@ -218,7 +218,7 @@ def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
         ended = list(executor.map(race, range(len(batches))))
     won = {batch: csn for batch, csn, _ in ended if csn is not None}
     assert len([csn for _, csn, _ in ended if csn]) == len(won)
-    assert sorted(won, key=lambda batch: won[batch]) == sorted(won)  # in the log as in the stream
+    assert sorted(won, key=lambda batch: won[batch]) == sorted(won)  # the log has the order of the stream
     assert max(won) == 3  # 2 may have come too late, 3 may not
     told = {(batch, csn) for batch, committed, csn in ended if committed is None}
     assert told <= {(batch, won.get(batch)) for batch in (2, 3)}
@@ -229,7 +229,7 @@ def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
 def test_the_driver_and_the_home_die_with_the_record_in_the_log(
     local: LocalCluster, sessions: list[Database], gates: Gates
 ) -> None:
-    """A new driver, at another replica, begins with the same batch: it is told the CSN, and goes on."""
+    """A new driver at another replica begins with the same batch: it gets the CSN, and goes on."""
     stream = Stream(sessions, "killed after")
     stream.run(6)
     with ClientProcess(local.url(HOME), HOME, TABLE, batch=(stream.label, 7)) as driver:
@@ -249,7 +249,7 @@ def test_the_driver_and_the_home_die_with_the_record_in_the_log(
 def test_the_home_dies_before_the_record_is_sent(
     local: LocalCluster, sessions: list[Database], gates: Gates
 ) -> None:
-    """Nothing of it will ever land: the new driver's run counts, and the home finds that when it is back."""
+    """The record will never land: the new driver's run counts, and the home finds that when it is back."""
     stream = Stream(sessions, "killed before")
     stream.run(6)
     lost = sessions[0].begin(stream.label, batch=7)
@@ -266,7 +266,7 @@ def test_the_home_dies_before_the_record_is_sent(
 
 
 def test_after_the_record_is_truncated_away(local: LocalCluster, sessions: list[Database]) -> None:
-    """The label stays in ZooKeeper, its CSN in the catalogs."""
+    """When the record is truncated, the label stays in ZooKeeper and its CSN in the catalogs."""
     stream = Stream(sessions, "truncated")
     csns = [stream.run(number) for number in (1, 2)]
     plain = run(sessions[0], "truncated too", None)
@@ -282,7 +282,7 @@ def test_after_the_record_is_truncated_away(local: LocalCluster, sessions: list[
 
 @pytest.mark.slow
 def test_a_streams_label_outlives_the_outcomes_of_its_batches(cluster: ClusterFactory) -> None:
-    """Outcomes go after their retention; the last batch's stays with its label, until that ends too."""
+    """Outcomes end with their retention; that of the last batch stays with its label, until that ends too."""
     local = cluster(settings={**SETTINGS, "outcome_retention_s": 1, "stream_label_retention_s": 6})
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(local.connect(replica)) for replica in REPLICAS]
@@ -295,7 +295,7 @@ def test_a_streams_label_outlives_the_outcomes_of_its_batches(cluster: ClusterFa
         assert early.csn == csns[0]
 
         def forgotten() -> bool:
-            db.insert(TABLE, ROWS)  # else nothing is older than the last outcome
+            db.insert(TABLE, ROWS)  # otherwise no outcome is older than the last one
             return all(
                 ask(local, replica, f"/outcomes/{early.tid}")["outcome"] == "too_old" for replica in REPLICAS
             )

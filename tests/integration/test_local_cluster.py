@@ -30,7 +30,7 @@ ROWS = pa.table({"k": [1, 2, 3], "name": ["a", None, "ü"]}, schema=SCHEMA)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Poll until something is so."""
+    """Poll until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
@@ -38,12 +38,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there; one that has ended and waits for its parent to notice is not."""
+    """Return whether a process runs; a zombie does not."""
     return bool(psutil.pid_exists(pid)) and str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
 
 
 def tidelock(*arguments: object, code: Exit = Exit.OK) -> str:
-    """Run a command in a session of its own, as in a terminal that is closed afterwards; what it printed."""
+    """Run a command in a session of its own, like a terminal that is closed afterwards; return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "tidelock.cli", *map(str, arguments)],
         capture_output=True,
@@ -57,7 +57,7 @@ def tidelock(*arguments: object, code: Exit = Exit.OK) -> str:
 
 
 def told(*arguments: object) -> Any:
-    """The JSON that a command prints."""
+    """Return the JSON that a command prints."""
     return json.loads(tidelock(*arguments, "--json"))
 
 
@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> None:
-    """up, use, down, up again: it survives its terminal, the data stays, and nothing runs after down."""
+    """up, use, down, up again: the cluster survives its terminal, keeps its data, and ends with down."""
     rows = tmp_path / "rows.parquet"
     pq.write_table(ROWS, rows)
     where = ("--data-dir", folder)
@@ -85,7 +85,7 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
     pids = [row["pid"] for row in status["replicas"]] + [status["zookeeper"]["pid"]]
     assert all(runs(pid) for pid in pids)
 
-    assert [row["pid"] for row in told("up", *where)["replicas"]] == pids[:2]  # what runs is left alone
+    assert [row["pid"] for row in told("up", *where)["replicas"]] == pids[:2]  # these are left alone
     tidelock("create-table", *where, "orders", "k:bigint", "name:string:null")
     tidelock("create-table", *where, "copy", "--like", rows)
     inserted = told("insert", *where, f"orders={rows}", f"copy={rows}")
@@ -113,9 +113,9 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_zookeeper_in_the_foreground(tmp_path: Path, signum: signal.Signals) -> None:
-    """`tidelock zookeeper` tells its address and serves until it is told to end; then nothing is left."""
+    """`tidelock zookeeper` prints its address and serves until a signal ends it; then nothing is left."""
     command = [sys.executable, "-m", "tidelock.cli", "zookeeper", "--data-dir", str(tmp_path / "zk")]
-    # A shell has its background jobs ignore SIGINT, and children inherit that: begin as in a terminal.
+    # Background jobs of a shell ignore SIGINT, and their children inherit that: undo it, as in a terminal.
     command = ["env", "--default-signal=INT", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -132,7 +132,7 @@ def test_zookeeper_in_the_foreground(tmp_path: Path, signum: signal.Signals) -> 
 
 @pytest.mark.slow
 def test_zookeeper_that_ends_by_itself(tmp_path: Path) -> None:
-    """The foreground does not outlive its ZooKeeper, and says that it was not told to end."""
+    """The foreground process ends with its ZooKeeper, and says that no signal had ended it."""
     command = [sys.executable, "-m", "tidelock.cli", "zookeeper", "--data-dir", str(tmp_path / "zk")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
@@ -147,7 +147,7 @@ def test_zookeeper_that_ends_by_itself(tmp_path: Path) -> None:
 
 
 def test_dead_and_frozen_agents(cluster: ClusterFactory) -> None:
-    """Status tells a dead agent from a silent one; `up` starts the dead one again and leaves the others."""
+    """Status distinguishes a dead agent from a silent one; `up` starts only the dead one again."""
     local = cluster()
     pids = [local.pid(replica) for replica in local.replicas]
     local.kill("r2")
@@ -187,7 +187,7 @@ def test_agent_that_cannot_start_says_why(cluster: ClusterFactory) -> None:
 
 
 def test_wrong_setting_of_an_agent(cluster: ClusterFactory) -> None:
-    """A setting that an agent refuses is told by `up`."""
+    """`up` names a setting that an agent refuses."""
     local = cluster(replicas=1, start=False, settings={"wait_bound_s": "soon"})
     with pytest.raises(UnavailableError, match="wait_bound_s"):
         local.up()
@@ -228,7 +228,7 @@ def test_client_on_real_agents(cluster: ClusterFactory) -> None:
 
 
 def test_client_outlives_its_replica(cluster: ClusterFactory) -> None:
-    """An open snapshot and new transactions go on when the replica that was connected to is killed."""
+    """An open snapshot and new transactions go on when the client's replica is killed."""
     local = cluster()
     with connect([local.url("r1")], timeout_s=20.0) as db:
         db.create_table("t", SCHEMA)
@@ -242,7 +242,7 @@ def test_client_outlives_its_replica(cluster: ClusterFactory) -> None:
 
 
 def test_agents_are_found_through_zookeeper(cluster: ClusterFactory) -> None:
-    """A zk:// address leads to a living agent; a root without a cluster, or no ZooKeeper, is told apart."""
+    """A zk:// address leads to a running agent; a root without a cluster and a missing ZooKeeper differ."""
     local = cluster(settings={"session_timeout_s": 2})
     local.kill("r1")
     wait_for(lambda: sum(row["alive"] for row in local.connect("r2").status()["replicas"]) == 2)

@@ -1,4 +1,4 @@
-"""Removal locks on a real ZooKeeper: first locker wins, also over lost replies, deaths and next lives."""
+"""Removal locks on a real ZooKeeper: the first locker wins, also with lost replies, deaths and next boots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def world(zookeeper: str, zk_root: str) -> AsyncIterator[ZkWorld]:
 
 
 async def test_the_first_locker_wins(world: ZkWorld) -> None:
-    """Parts, partitions and tables of three replicas at once: who overlaps never both holds its locks."""
+    """Three replicas lock parts, partitions and tables at once: overlapping locks never have two owners."""
     async with AsyncExitStack() as stack:
         nodes = [
             await stack.enter_async_context(LockNode(await world.store(multi_bytes_max=1 << 19), replica))
@@ -63,7 +63,7 @@ async def test_the_first_locker_wins(world: ZkWorld) -> None:
 
 @pytest.mark.parametrize("action", [Action.LOSE_REQUEST, Action.LOSE_REPLY, Action.DELIVER_LATE])
 async def test_a_lost_request_or_reply(world: ZkWorld, zk_proxy: Proxy, action: Action) -> None:
-    """The fence is raised, then it is looked for: locked once in the end, and given back in the end."""
+    """After a lost reply the fence is raised and the lock is read: it is made once, and later deleted."""
     async with AsyncExitStack() as stack:
         store = await world.store(through=zk_proxy.address)
         r1 = await stack.enter_async_context(LockNode(store))
@@ -85,7 +85,7 @@ async def test_a_lost_request_or_reply(world: ZkWorld, zk_proxy: Proxy, action: 
 
 
 async def test_a_dead_owner_and_its_next_life(world: ZkWorld) -> None:
-    """What it held is evicted by who meets it, or deleted by its next life; what it committed stays."""
+    """A dead owner's locks are evicted by others or deleted by its next boot; its committed removals stay."""
     async with AsyncExitStack() as stack:
         r2 = await stack.enter_async_context(LockNode(await world.store(), R2))
         store = await world.store()
@@ -122,12 +122,12 @@ SETTINGS = QUICK | {
 
 
 def locked_by(local: LocalCluster, replica: str) -> list[str]:
-    """The wide locks that transactions of a replica hold."""
+    """Return the wide locks that transactions of a replica hold."""
     return [name for name in locked(local) if f"-{replica}-" in name]
 
 
 def locked(local: LocalCluster) -> list[str]:
-    """The names of all locks in ZooKeeper."""
+    """Return the names of all locks in ZooKeeper."""
 
     async def read() -> list[str]:
         store = ZkStore(local.zk, session_timeout_s=10.0, request_timeout_s=30.0, multi_bytes_max=1 << 19)
@@ -151,7 +151,7 @@ async def _children(store: ZkStore, path: str) -> tuple[str, ...]:
 
 
 def fill(db: Database) -> int:
-    """Make a table with a row in each of three partitions; returns the CSN at which all replicas show it."""
+    """Make a table with a row in each of three partitions; return the CSN at which all replicas show it."""
     db.create_table("t", SCHEMA, partition_by=["p"], properties={"compaction": "off"})
     csn = db.insert("t", pa.table([[1, 2, 3], [1, 2, 3]], SCHEMA), wait="all").csn
     assert csn is not None
@@ -159,14 +159,14 @@ def fill(db: Database) -> int:
 
 
 def truncates(db: Database, csn: int) -> bool:
-    """Whether a transaction that sees a CSN can remove all rows."""
+    """Return whether a transaction that sees a CSN can remove all rows."""
     with contextlib.suppress(SerializationConflictError), db.begin(min_csn=csn) as tx:
         tx.truncate("t")
     return tx.state == "committed"
 
 
 def nothing_is_left(local: LocalCluster, db: Database) -> None:
-    """The rows are gone on all replicas, and in the end all locks."""
+    """Require that the rows are gone on all replicas, and in the end all locks."""
     with db.snapshot() as newest:
         for replica in local.replicas:
             with local.connect(replica) as other, other.snapshot(min_csn=newest.csn) as snap:
@@ -177,7 +177,7 @@ def nothing_is_left(local: LocalCluster, db: Database) -> None:
 
 @pytest.mark.slow
 def test_an_owner_that_is_killed(cluster: ClusterFactory) -> None:
-    """Who meets its lock is refused at first, and removes the rows when it is silent for long."""
+    """Removals that meet the dead owner's lock are refused, until the owner has been silent for long."""
     local = cluster(settings=SETTINGS)
     r1, r2 = (local.connect(replica) for replica in local.replicas[:2])
     csn = fill(r1)
@@ -196,7 +196,7 @@ def test_an_owner_that_is_killed(cluster: ClusterFactory) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_an_owner_that_dies_while_it_locks(cluster: ClusterFactory, tmp_path: Path, side: str) -> None:
-    """Whether its lock was made or not: others remove the rows, and its next life finds nothing to do."""
+    """Whether its lock was made or not, others remove the rows, and its next boot has nothing to do."""
     armed = tmp_path / "armed"
     local = cluster(settings=SETTINGS, faults={"r1": f"replication.lock.{side}=crash:{armed}"})
     r1, r2 = (local.connect(replica) for replica in local.replicas[:2])

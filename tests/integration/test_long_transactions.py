@@ -1,6 +1,6 @@
-"""Long transactions that remove from tables which meanwhile get inserts and compaction, at other replicas.
+"""Long transactions that remove rows while other replicas insert into the table and compact it.
 
-They do not starve: they remove what compaction has made of the parts that they see; what came later stays.
+They do not starve: they remove the rows of their snapshot from the merged parts; later rows stay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelock.errors import SerializationConflictError
 from workloads.agents import ask
 
 OLD: Final = (1, 2, 3, 4, 5, 6)
-#: What the transaction has left of the old rows, for each statement on partition p = 0.
+#: Statements on partition p = 0, each with the old rows that it leaves.
 STATEMENTS: Final[dict[str, tuple[Callable[[Transaction, str], object], tuple[int, ...]]]] = {
     "delete": (lambda tx, n: tx.delete(n, where="n % 2 = 0"), (1, 3, 5)),
     "update": (lambda tx, n: tx.update(n, {"n": "n + 50"}), (51, 52, 53, 54, 55, 56)),
@@ -40,13 +40,13 @@ STATEMENTS: Final[dict[str, tuple[Callable[[Transaction, str], object], tuple[in
 
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
-    """One cluster for the module; it compacts when it is asked to, and heeds whoever is open."""
+    """One cluster for the module; it compacts on request, and heeds open transactions."""
     quick = {"reader_workers": 1, "compaction": False, "compaction_heeds_after_s": 0.001}
     return module_cluster(settings={**QUICK, "progress_interval_s": 0.05, **quick}, epoch_limit=1000)
 
 
 def begin(sessions: list[Database], local: LocalCluster, isolation: str = "snapshot") -> Transaction:
-    """Begin at the first replica; the others know of it when this returns."""
+    """Begin at the first replica; wait until the others know of the transaction."""
     tx = sessions[0].begin(isolation=isolation)
 
     def heeded(replica: str) -> bool:
@@ -103,7 +103,7 @@ def test_whatever_it_removes_is_found_in_merged_parts(
 
 
 def test_many_statements_of_one_transaction(local: LocalCluster, sessions: list[Database]) -> None:
-    """Between them others go on; each sees the snapshot, what was done before, and nothing else."""
+    """Each statement sees the snapshot and earlier own changes, although others commit between them."""
     n = make(sessions, [1, 2], [3, 4], [5, 6], rows(1, 2, p=1))
     tx = begin(sessions, local)
     churn(sessions, [100, 101], n)
@@ -123,7 +123,7 @@ def test_many_statements_of_one_transaction(local: LocalCluster, sessions: list[
 
 @pytest.mark.parametrize("merged_first", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_somebody_else_was_faster(local: LocalCluster, sessions: list[Database], merged_first: bool) -> None:
-    """What a commit has changed since is a conflict as ever, merged before or behind."""
+    """Rows that a later commit has changed are a conflict, whether they were merged before or after it."""
     n = make(sessions, [1, 2], [3])
     tx = begin(sessions, local)
     if merged_first:
@@ -139,7 +139,7 @@ def test_somebody_else_was_faster(local: LocalCluster, sessions: list[Database],
 
 @pytest.mark.slow
 def test_a_part_that_it_holds_is_left_out(local: LocalCluster, sessions: list[Database]) -> None:
-    """The others are merged without it, in one go; when it is free, so is all."""
+    """A merge leaves a locked part out and merges the others at once; later it merges all."""
     n = make(sessions, *([number] for number in range(10)))
     tx = begin(sessions, local)
     tx.delete(n, where="n = 3")
@@ -152,7 +152,7 @@ def test_a_part_that_it_holds_is_left_out(local: LocalCluster, sessions: list[Da
 
 @pytest.mark.slow
 def test_a_home_that_dies_leaves_nothing(local: LocalCluster, sessions: list[Database]) -> None:
-    """Neither what it had adopted, nor what it had removed of that."""
+    """A home that dies leaves neither adopted merges nor removals from them."""
     n = make(sessions, *([number] for number in OLD))
     tx = begin(sessions, local)
     churn(sessions, [100], n)
@@ -171,9 +171,9 @@ def test_a_home_that_dies_leaves_nothing(local: LocalCluster, sessions: list[Dat
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_beside_inserts_and_eager_compaction(cluster: ClusterFactory) -> None:
-    """One after another, each of seconds, while two replicas insert and merge all the time.
+    """Transactions of some seconds succeed while two replicas insert and merge all the time.
 
-    What is merged before the others know of a transaction may be in its way: then it begins anew.
+    A merge that began before the others know of a transaction may conflict with it: then it begins again.
     """
     eager = {"compaction_interval_s": 0.1, "compaction_parts_min": 2, "compaction_quiet_s": 0.1}
     heeding = {"compaction_heeds_after_s": 0.01, "progress_interval_s": 0.05, "reader_workers": 1}
@@ -206,7 +206,7 @@ def test_beside_inserts_and_eager_compaction(cluster: ClusterFactory) -> None:
 
 
 def _until_done(sessions: list[Database], local: LocalCluster, table: str, removed: list[int]) -> int:
-    """Remove a third of what is there, in three statements over two seconds; return how often that began."""
+    """Remove a third of the rows, in three statements over two seconds; return the number of tries."""
     for tries in itertools.count(1):
         tx = begin(sessions, local)
         mine = [number for number in seen(tx, table) if number % 3 == 0]

@@ -1,4 +1,4 @@
-"""A walk through all operations of the OpenAPI document, at a running cluster: it says what comes."""
+"""A walk through all operations of the OpenAPI document, at a running cluster: each answer is as it says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 
 class Walk:
-    """Asks a replica as any program may, and holds each answer against the document."""
+    """A client that compares each answer of a replica with the document."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         addresses = Addresses.of(cluster, "r1")
@@ -73,7 +73,7 @@ class Walk:
         return answer
 
     def ask(self, method: str, template: str, body: Any = None, **options: Any) -> Any:
-        """Send JSON, or what is bytes as it is; return the JSON answer."""
+        """Send a value as JSON, or bytes as they are; return the JSON answer."""
         sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         return json.loads(self.raw(method, template, sent, **options).data)
 
@@ -101,7 +101,7 @@ def stream(rows: pa.Table) -> bytes:
 
 
 def state(walk: Walk) -> None:
-    """Look at the replica."""
+    """Read the state of the replica."""
     walk.ask("GET", f"{V1}/status")
     walk.ask("GET", "/healthz")
     walk.ask("GET", "/readyz")
@@ -110,7 +110,7 @@ def state(walk: Walk) -> None:
 
 
 def write(walk: Walk) -> str:
-    """Write to a table in transactions of all kinds; return the one that has committed last."""
+    """Write to a table in transactions of all kinds; return the last one that committed."""
     table, other = walk.table("t"), walk.table("other")
     tid = walk.begin(label="walk", meta={"by": "test"})
     walk.ask("POST", f"{TX}/rows/{{table}}", stream(ROWS), tid=tid, table=table)
@@ -168,7 +168,7 @@ def read(walk: Walk) -> None:
 
 
 def files(walk: Walk) -> None:
-    """Write files through the folder of a transaction, and have one taken by another replica."""
+    """Write files through the folder of a transaction, and send one to another replica."""
     table, tid = "default.t", walk.begin()
     made = walk.ask("POST", f"{TX}/token", {"tables": [table]}, tid=tid, status=201)
     folder = f"{made['token']}/default/t"
@@ -188,7 +188,7 @@ def files(walk: Walk) -> None:
 
 
 def _grants(walk: Walk, folder: str) -> Iterator[str]:
-    """Ask where files may be written until a replica other than the home is named."""
+    """Ask where files may be written until the answer names a replica other than the home."""
     for number in range(30):
         task = f"attempt_202611220000_0000_m_{number:06}_0"
         place = (
@@ -203,13 +203,13 @@ def _grants(walk: Walk, folder: str) -> Iterator[str]:
 
 
 def _replica_of(grant: str) -> str:
-    """The replica that a grant is for, as it says itself."""
+    """Return the replica that a grant is for, as the grant says."""
     claims = grant.split(".")[1]
     return str(json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["to"])
 
 
 def peers(walk: Walk, tid: str) -> None:
-    """Ask as another agent does."""
+    """Send the requests of another agent."""
     walk.ask("GET", f"{PEER}/status")
     status = walk.ask("GET", f"{V1}/status")
     push = wire.encode(home=ReplicaId("r2"), boot=1, cluster_id=status["cluster_id"], tids=[], inline={})
@@ -219,7 +219,7 @@ def peers(walk: Walk, tid: str) -> None:
 
 
 def look(walk: Walk, tid: str) -> None:
-    """Ask what happened, have it audited, and give history up."""
+    """Ask for outcomes and the log, run an audit, and raise the horizon."""
     assert walk.ask("GET", f"{V1}/log", query={"from_csn": 2})
     walk.ask("GET", f"{V1}/explain/{{tid}}", tid=tid)
     walk.ask("GET", f"{V1}/audit", query={"deep": 1})
@@ -242,7 +242,7 @@ def refusals(walk: Walk) -> None:
 
 
 def test_every_operation_answers_as_the_document_says(local: LocalCluster) -> None:
-    """Each operation is asked for with success; statuses, content types and bodies are those documented."""
+    """Each operation succeeds once, with the documented status, content type and body."""
     walk = Walk(local)
     state(walk)
     tid = write(walk)

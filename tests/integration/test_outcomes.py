@@ -1,7 +1,7 @@
-"""outcome(tid) on real agents: whoever asks, whoever has died, whatever was lost: it is true and stays so.
+"""outcome(tid) on real agents: after each death and lost message every replica gives the same true answer.
 
-I8 and I17 (rule outcome): the session of the home, then the log to its end, then the own catalog; a home
-that is gone is fenced by whoever needs an outcome, once it has been silent for `fence_timeout_s`.
+I8 and I17 (rule outcome): a replica asks the session of the home, then reads the log to its end, then its own
+catalog. A home that has been silent for `fence_timeout_s` is fenced by the replica that needs an outcome.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TABLE = "t"
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """Where the home can be killed: with its record not sent yet, or in the log and not answered."""
+    """Gates at which the home can be killed: before its record is sent, and before it answers."""
     return Gates(
         tmp_path_factory.mktemp("gates"), {HOME: {BEFORE: "crash", AFTER: "crash"}, PEER: {AFTER: "pause"}}
     )
@@ -64,7 +64,7 @@ def shared(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
 
 @pytest.fixture
 def local(shared: LocalCluster) -> Iterator[LocalCluster]:
-    """The cluster with all replicas up, and nothing left over behind the test."""
+    """The cluster with all replicas up, and nothing left over after the test."""
     yield shared
     for replica in shared.replicas:
         shared.kill(replica, signal.SIGCONT)
@@ -74,18 +74,18 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def outcome(cluster: LocalCluster, replica: str, tid: str) -> tuple[str, int | None]:
-    """How a transaction ended, in the words of a replica."""
+    """Return the outcome of a transaction by one replica."""
     answer = ask(cluster, replica, f"/outcomes/{tid}")
     return answer["outcome"], answer.get("csn")
 
 
 def outcomes(cluster: LocalCluster, tid: str, *replicas: str) -> set[tuple[str, int | None]]:
-    """How a transaction ended, in the words of these replicas, or of all."""
+    """Return the outcomes of a transaction by these replicas, or by all."""
     return {outcome(cluster, replica, tid) for replica in replicas or REPLICAS}
 
 
 def rows(cluster: LocalCluster, csn: int | None = None) -> int:
-    """Rows of the table, at a CSN or at the newest."""
+    """Return the number of rows of the table, at a CSN or at the newest."""
     with cluster.connect() as db, db.snapshot(csn) as snap:
         return snap.scan(TABLE).count()
 
@@ -105,14 +105,14 @@ def test_an_outcome_is_the_same_from_any_replica(local: LocalCluster) -> None:
                 told.append([other.outcome(tx.tid) for tx in (committed, rolled_back, still_open, empty)])
         assert told[1:] == told[:-1]
         decisions = [one.decision for one in told[0]]
-        # One that changed nothing has left nothing by which it could be told from one that was rolled back.
+        # An empty transaction leaves no record, so it looks like one that was rolled back.
         assert decisions == [Decision.COMMITTED, Decision.ABORTED, Decision.RUNNING, Decision.ABORTED]
         assert (told[0][0].csn, told[0][0].time) == (done.csn, done.time)
         still_open.rollback()
 
 
 def test_a_commit_whose_answer_is_lost(local: LocalCluster) -> None:
-    """The client asks again and gets the CSN of the first time; so does whoever repeats it over HTTP."""
+    """The client asks again and gets the CSN of the commit; so does a repeated HTTP request."""
     before = rows(local)
     with Proxy(local.url(HOME).removeprefix("http://")) as proxy:
         with connect(f"http://{proxy.address}", replica=HOME) as db:
@@ -132,10 +132,10 @@ def test_a_commit_whose_answer_is_lost(local: LocalCluster) -> None:
 
 
 def test_a_commit_whose_answer_is_not_lost_but_late(local: LocalCluster, gates: Gates) -> None:
-    """ZooKeeper's answer is held back: the home finds its own record in the log, and answers by that.
+    """ZooKeeper's answer is delayed: the home finds its own record in the log, and answers from it.
 
-    As ClickHouse's 04141, where the transaction stays in an unknown state: here it cannot be told from the
-    others by anybody, since what makes it visible is what answers it.
+    Compare ClickHouse's 04141, where the transaction stays in an unknown state. Here no client sees a
+    difference: the record makes the commit visible, and the record answers it.
     """
     with local.connect(PEER) as db:
         tx = db.begin()
@@ -147,7 +147,7 @@ def test_a_commit_whose_answer_is_not_lost_but_late(local: LocalCluster, gates: 
 
 
 def test_the_client_is_killed_between_commit_and_answer(local: LocalCluster) -> None:
-    """The answer never arrives, and nobody is left who waits for it: everybody can tell how it ended."""
+    """The answer never arrives, since its client is dead; every replica knows the outcome."""
     before = rows(local)
     with (
         Proxy(local.url(HOME).removeprefix("http://")) as proxy,
@@ -167,7 +167,7 @@ def test_the_client_is_killed_between_commit_and_answer(local: LocalCluster) -> 
     "client_dies", [pytest.param(False, marks=pytest.mark.slow, id="home"), pytest.param(True, id="both")]
 )
 def test_killed_with_the_record_in_the_log(local: LocalCluster, gates: Gates, client_dies: bool) -> None:
-    """Committed, told by the others while the home is dead, and by the home itself once it is back."""
+    """Committed: the other replicas say so while the home is dead, and the home when it is back."""
     with ClientProcess(local.url(HOME), HOME, TABLE) as client:
         with gates.open(HOME, AFTER):
             client.commit()
@@ -178,18 +178,18 @@ def test_killed_with_the_record_in_the_log(local: LocalCluster, gates: Gates, cl
         assert decision == "committed"
         local.start(HOME)
         if not client_dies:
-            assert client.told() == str(csn)  # pinned to the home, it has waited for it
+            assert client.told() == str(csn)  # a client that is pinned to the home has waited for it
     assert outcomes(local, client.tid) == {("committed", csn)}
     answer = http("POST", f"{Addresses.of(local, HOME).api}/transactions/{client.tid}/commit", {})
     assert answer.json["csn"] == csn
 
 
 def test_killed_before_the_record_was_sent(local: LocalCluster, gates: Gates) -> None:
-    """Home and client die: aborted, once a peer has seen the home silent for long enough and fenced it.
+    """Home and client die: aborted, after a peer has found the home silent for long enough and fenced it.
 
-    Until then "running" is told (test_fault_points.py, where nobody is fenced). The home is still dead when
-    nothing of the transaction is left at the peers; when it is back it finds that it was fenced, and says the
-    same.
+    Before that the answer is "running" (test_fault_points.py, without a fence). The peers delete the
+    transaction's parts while the home is still dead; when it is back it finds that it was fenced, and gives
+    the same answer.
     """
     before = rows(local)
     with ClientProcess(local.url(HOME), HOME, TABLE) as client:
@@ -206,20 +206,20 @@ def test_killed_before_the_record_was_sent(local: LocalCluster, gates: Gates) ->
     assert outcomes(local, client.tid) == {("aborted", None)}
     with local.connect(HOME) as db:
         boot, boot_before = (int(tid.split("-")[2]) for tid in (db.begin().tid, client.tid))
-        assert boot > boot_before + 1  # one was the fence's
+        assert boot > boot_before + 1  # one raise was the fence of the peer
         csn = db.insert(TABLE, ROWS).csn
     assert rows(local, csn) == before + ROWS.num_rows
 
 
 @pytest.mark.slow
 def test_a_frozen_home_is_fenced_and_later_refused(local: LocalCluster) -> None:
-    """A home that sleeps for too long is fenced; when it wakes up its transactions are refused."""
+    """A home that is frozen for too long is fenced; after the thaw its transactions are refused."""
     with local.connect(HOME) as db:
         tx, other = db.begin(lease="10m"), db.begin(lease="10m")
         for one in (tx, other):
             one.insert(TABLE, ROWS)
         local.kill(HOME, signal.SIGSTOP)
-        with connect([local.url(PEER)]) as anybody:  # asks the home first, and has an answer all the same
+        with connect([local.url(PEER)]) as anybody:  # asks the home first, and gets an answer without it
             eventually(
                 lambda: anybody.outcome(tx.tid).decision is Decision.ABORTED, what="the fence of the home"
             )
@@ -231,7 +231,7 @@ def test_a_frozen_home_is_fenced_and_later_refused(local: LocalCluster) -> None:
         with pytest.raises(TidelockError):
             other.insert(TABLE, ROWS)
     assert outcomes(local, tx.tid) == {("aborted", None)}
-    assert outcomes(local, other.tid) == {("aborted", None)}  # the fence has ended all of that life
+    assert outcomes(local, other.tid) == {("aborted", None)}  # the fence has ended all of that boot
 
 
 def _serves(cluster: LocalCluster, replica: str) -> bool:
@@ -243,7 +243,7 @@ def _serves(cluster: LocalCluster, replica: str) -> bool:
 
 
 def test_kept_when_the_log_is_truncated(local: LocalCluster) -> None:
-    """The tail passes the records, and they are deleted: the catalogs tell, also after a restart of all."""
+    """When the records are deleted, the catalogs keep the outcomes, also after a restart of all replicas."""
     with local.connect(HOME) as db:
         committed = [db.insert(TABLE, ROWS) for _ in range(3)]
         aborted = db.begin()
@@ -265,9 +265,9 @@ def test_kept_when_the_log_is_truncated(local: LocalCluster) -> None:
 
 
 def test_too_old_is_told_below_the_floor_of_outcomes(local: LocalCluster, gates: Gates) -> None:
-    """Below the floor of kept outcomes "too old" is told, which is not "aborted"; other replicas still know.
+    """Below a replica's floor of kept outcomes it answers "too old", not "aborted"; others still know.
 
-    What was undecided when the floor passed it is decided all the same, and leaves nothing behind.
+    A transaction that was undecided when the floor passed it is decided, and leaves nothing behind.
     """
     with local.connect(HOME) as db, ClientProcess(local.url(HOME), HOME, TABLE) as undecided:
         old = db.insert(TABLE, ROWS, wait="all")
@@ -297,7 +297,7 @@ def test_too_old_is_told_below_the_floor_of_outcomes(local: LocalCluster, gates:
 
 @pytest.mark.slow
 def test_a_commit_that_nobody_can_tell_any_more(module_cluster: ClusterFactory) -> None:
-    """A client that asks after the retention is told "unknown", never "aborted"."""
+    """A client that asks after the retention gets "unknown", never "aborted"."""
     local = module_cluster(replicas=1, settings={**SETTINGS, "outcome_retention_s": 0.1})
     with local.connect() as db:
         db.create_table(TABLE, ROWS.schema)
@@ -310,5 +310,5 @@ def test_a_commit_that_nobody_can_tell_any_more(module_cluster: ClusterFactory) 
         eventually(lambda: db.outcome(tx.tid).decision is Decision.TOO_OLD, what="the end of the retention")
         home = db._connection.members.find("r1")
         with pytest.raises(CommitUnknownError, match="older than the outcomes that replicas keep"):
-            decide(db._connection, home, tx.tid, wait="home", timeout_s=20.0)  # as a client that was not told
+            decide(db._connection, home, tx.tid, wait="home", timeout_s=20.0)  # a client without an answer
         assert db.read(TABLE).num_rows == ROWS.num_rows + 1

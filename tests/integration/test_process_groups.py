@@ -22,7 +22,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(flush=True)
 time.sleep(600)
 """
-#: Starts a worker that ignores SIGTERM, tells its pid, and waits.
+#: A program that starts a worker that ignores SIGTERM, prints its pid, and waits.
 LEADER = f"""
 import subprocess, sys, time
 worker = subprocess.Popen([sys.executable, "-c", {WORKER!r}], stdout=subprocess.PIPE)
@@ -34,7 +34,7 @@ Group = tuple[Identity, int]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Poll until something is so."""
+    """Poll until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
@@ -42,7 +42,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and not only waiting for its parent."""
+    """Return whether a process runs; a zombie does not."""
     return bool(psutil.pid_exists(pid)) and str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
 
 
@@ -71,7 +71,7 @@ def test_kill_ends_the_workers_too(group: Group) -> None:
 
 
 def test_workers_that_a_crash_has_left(group: Group) -> None:
-    """A leader that died alone does not hide its workers."""
+    """The workers of a leader that died alone are still found and ended."""
     leader, worker = group
     processes.kill(leader)
     assert runs(worker)
@@ -80,7 +80,7 @@ def test_workers_that_a_crash_has_left(group: Group) -> None:
 
 
 def test_stop_kills_what_does_not_end(group: Group) -> None:
-    """A worker that ignores SIGTERM is killed when its leader has gone."""
+    """A worker that ignores SIGTERM is killed after its leader has ended."""
     leader, worker = group
     process_groups.stop(leader, grace_s=DEADLINE_S)
     assert not runs(leader.pid)
@@ -101,7 +101,7 @@ def test_frozen_group_can_be_stopped(group: Group) -> None:
 
 @pytest.mark.parametrize("other", [{"start_ticks": 1}, {"boot_id": "another boot"}])
 def test_successor_of_a_pid_is_not_signalled(group: Group, other: dict[str, object]) -> None:
-    """A process that only has the pid of the one that was started gets no signal."""
+    """A later process with the pid of the started one gets no signal."""
     leader, worker = group
     stranger = Identity(
         **{"pid": leader.pid, "start_ticks": leader.start_ticks, "boot_id": leader.boot_id, **other}  # type: ignore[arg-type]

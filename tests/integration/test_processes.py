@@ -1,4 +1,4 @@
-"""Detached processes: they live on, and only the very process that was started is ever ended."""
+"""Detached processes outlive their starter, and only the process that was started is ever ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1; done"
 
 
 class Starter:
-    """Starts processes in a folder, and ends those that are left."""
+    """A helper that starts processes in a folder, and ends the remaining ones."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Starter:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Starter]:
-    """Starts processes that are gone after the test."""
+    """A starter whose processes end with the test."""
     starter = Starter(tmp_path)
     yield starter
     for process in starter.started:
@@ -49,7 +49,7 @@ def start(tmp_path: Path) -> Iterator[Starter]:
 
 
 def test_a_stopped_process_is_gone(start: Starter) -> None:
-    """A started process runs, is found by its pid file, and is gone after a stop, which may be repeated."""
+    """A started process runs, is found by its pid file, and ends with a stop, which may be repeated."""
     process = start("sleep", "600")
     assert processes.load(start.pid_file) == process
     assert processes.alive(process)
@@ -59,7 +59,7 @@ def test_a_stopped_process_is_gone(start: Starter) -> None:
 
 
 def test_a_session_of_its_own(start: Starter) -> None:
-    """A process has no terminal, no input, its folder, and its output is added to the log."""
+    """A process has no terminal and no input, runs in its folder, and appends its output to the log."""
     (start.folder / "out").write_text("before\n", encoding="utf-8")
     process = start("sh", "-c", "pwd; cat; exec sleep 600")
     assert os.getsid(process.pid) == process.pid
@@ -67,7 +67,7 @@ def test_a_session_of_its_own(start: Starter) -> None:
 
 
 def test_it_survives_who_started_it(start: Starter) -> None:
-    """A process lives on when the one that started it has ended, and another can stop it by its pid file."""
+    """A process runs on when its starter has ended, and another process can stop it by its pid file."""
     code = f"""
         from pathlib import Path
         from tidelock import processes
@@ -83,7 +83,7 @@ def test_it_survives_who_started_it(start: Starter) -> None:
 
 
 def test_who_started_a_process_that_lives_on_ends_without_a_warning(tmp_path: Path) -> None:
-    """To outlive its starter is what such a process is for, and nothing that was left open."""
+    """Such a process outlives its starter on purpose, so Python warns of no open process."""
     script = textwrap.dedent(
         f"""\
         from pathlib import Path
@@ -119,7 +119,7 @@ def test_a_frozen_process_is_killed(start: Starter) -> None:
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])
 def test_a_used_again_pid_is_left_alone(start: Starter, change: dict[str, object]) -> None:
-    """A process that has the pid of ours, but another start or another boot, gets no signal."""
+    """A process with the same pid but another start time or another boot of the machine gets no signal."""
     process = start("sleep", "600")
     stranger = dataclasses.replace(process, **change)  # type: ignore[arg-type]
     assert not processes.alive(stranger)
@@ -138,7 +138,7 @@ def test_a_process_that_ended_by_itself(start: Starter) -> None:
 
 
 def test_a_wait_for_a_running_process_gives_up(start: Starter) -> None:
-    """Waiting for a process that goes on ends with False."""
+    """A wait for a process that goes on ends with False."""
     assert not processes.wait(start("sleep", "600"), 0.05)
 
 
@@ -151,14 +151,14 @@ def test_a_torn_pid_file_names_nobody(tmp_path: Path, text: str) -> None:
 
 
 def test_a_command_that_does_not_exist(start: Starter) -> None:
-    """What cannot be started is an OSError and leaves no pid file."""
+    """A command that cannot be started is an OSError and leaves no pid file."""
     with pytest.raises(FileNotFoundError):
         start("/nonexistent/command")
     assert not start.pid_file.exists()
 
 
 def test_lock_excludes_and_dies_with_its_holder(tmp_path: Path) -> None:
-    """A lock keeps others out while it is held, and is free again when its holder was killed."""
+    """A lock keeps others out while it is held, and is free again after the death of its holder."""
     code = f"""
         from pathlib import Path
         from tidelock import processes

@@ -49,7 +49,7 @@ def _prices(rows: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
-    """Two tables, hostile partitions, a pack and large files; never changed by a test of this file."""
+    """Two tables, hostile partitions, a pack and large files; no test of this file changes them."""
     made = DataDir(tmp_path_factory.mktemp("readers") / "r1")
     made.create_table(2, "orders", ORDERS, partition_by=["city"])
     made.create_table(3, "sales.items", ITEMS)
@@ -62,7 +62,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
 
 @pytest.fixture(scope="module")
 def host(data: DataDir) -> Iterator[ReaderHost]:
-    """Readers over that directory."""
+    """Readers over the data directory."""
     with ReaderHost(data.path, secret=SECRET, advertise="r1.example", advertise_data_port=8901) as running:
         yield running
 
@@ -96,7 +96,7 @@ def _list(host: ReaderHost, path: str) -> list[dict[str, Any]]:
 
 
 def _walk(host: ReaderHost, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All files below a path, with the status that their folder shows."""
+    """Yield all files below a path, with the status in the listing of their folder."""
     for status in _list(host, path):
         inside = f"{path}/{status['pathSuffix']}"
         if status["type"] == "DIRECTORY":
@@ -109,7 +109,7 @@ def _walk(host: ReaderHost, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_the_root_leads_to_every_part(host: ReaderHost, data: DataDir) -> None:
-    """Walking down from the root meets exactly the parts of the newest CSN, whatever the values are."""
+    """A walk from the root finds exactly the parts of the newest CSN, whatever the values are."""
     parts = [*data.parts("default.orders"), data.parts("sales.items")[1]]
     expected = {_path(part) for part in parts}
     expected |= {f"/snapshots/6/{table}/_common_metadata" for table in ("default/orders", "sales/items")}
@@ -118,14 +118,14 @@ def test_the_root_leads_to_every_part(host: ReaderHost, data: DataDir) -> None:
 
 @pytest.mark.parametrize(("csn", "orders", "items"), [(3, 0, 0), (4, 10, 1), (5, 20, 2), (6, 20, 1)])
 def test_a_listing_shows_what_is_visible(host: ReaderHost, csn: int, orders: int, items: int) -> None:
-    """Each CSN shows the parts of that CSN, also when it is not the newest."""
+    """Each CSN lists its own parts, also when it is not the newest."""
     for table, count in (("default/orders", orders), ("sales/items", items)):
         files = [path for path, _ in _walk(host, f"/snapshots/{csn}/{table}") if path.endswith(".parquet")]
         assert len(files) == count
 
 
 def test_a_status_is_what_its_folder_shows(host: ReaderHost) -> None:
-    """Every listed file answers for itself with the same length and time."""
+    """The status of a file has the length and time that the listing of its folder shows."""
     for path, listed in _walk(host, "/snapshots/6"):
         answer = host.webhdfs("GETFILESTATUS", path)
         assert answer.status == 200
@@ -142,7 +142,7 @@ def test_times_are_those_of_the_commits(host: ReaderHost, large: PartRow) -> Non
     "path", ["", "/snapshots", "/snapshots/6", "/snapshots/6/sales", "/snapshots/6/sales/items"]
 )
 def test_folders_are_known_with_and_without_a_slash(host: ReaderHost, path: str) -> None:
-    """Every folder on the way is one, with and without a slash at its end."""
+    """Every folder on the way has the status of a folder, with and without a slash at its end."""
     for variant in (path, f"{path}/"):
         status = host.webhdfs("GETFILESTATUS", variant).json()["FileStatus"]
         assert (status["type"], status["length"]) == ("DIRECTORY", 0)
@@ -163,7 +163,7 @@ def test_a_batched_listing_is_the_whole(host: ReaderHost) -> None:
 
 
 def test_common_metadata_is_the_schema(host: ReaderHost, data: DataDir) -> None:
-    """The virtual file holds what the catalog holds, by OPEN with a range and by plain GET."""
+    """The virtual file holds the schema in the catalog, by OPEN with a range and by plain GET."""
     path = "/snapshots/3/default/orders/_common_metadata"
     with data.sql() as db:
         (expected,) = db.execute(
@@ -197,7 +197,7 @@ def test_common_metadata_is_the_schema(host: ReaderHost, data: DataDir) -> None:
 def test_open_gives_the_bytes(
     host: ReaderHost, data: DataDir, large: PartRow, offset: int, length: int | None
 ) -> None:
-    """Any range is exactly the part's bytes; cut at the end; a negative offset counts from there."""
+    """Any range gives exactly the part's bytes, cut at its end; a negative offset counts from the end."""
     start = offset % large.length
     query: dict[str, Any] = {"offset": start} | ({} if length is None else {"length": length})
     answer = host.webhdfs("OPEN", _path(large), **query)
@@ -214,7 +214,7 @@ def test_open_of_a_slice(host: ReaderHost, data: DataDir, slice_of_pack: PartRow
 
 
 def test_open_at_the_end_is_empty(host: ReaderHost, large: PartRow) -> None:
-    """Reading at the end gives nothing, behind it is refused."""
+    """A read at the end gives no bytes, a read behind the end is refused."""
     assert host.webhdfs("OPEN", _path(large), offset=large.length).body == b""
     assert host.webhdfs("OPEN", _path(large), offset=large.length + 1).exception == "AccessControlException"
 
@@ -248,7 +248,7 @@ def test_the_location_request_of_older_clients(host: ReaderHost, large: PartRow)
 
 
 def test_there_is_no_delegation_token(host: ReaderHost) -> None:
-    """Clients in a Kerberos realm ask for one and go on without."""
+    """Clients in a Kerberos realm ask for a token, get none, and go on."""
     assert host.webhdfs("GETDELEGATIONTOKEN", "/", renewer="x").json() == {"Token": None}
 
 
@@ -262,7 +262,7 @@ def test_a_content_summary_counts_folders_files_and_bytes(host: ReaderHost, data
 
 
 def test_everything_may_be_read_and_nothing_written(host: ReaderHost, large: PartRow) -> None:
-    """Everything that exists may be read and nothing written."""
+    """ACCESS allows reads of all existing files, and no writes."""
     assert host.webhdfs("CHECKACCESS", _path(large), fsaction="r-x").status == 200
     assert host.webhdfs("CHECKACCESS", _path(large), fsaction="rw-").exception == "AccessControlException"
     assert (
@@ -272,7 +272,7 @@ def test_everything_may_be_read_and_nothing_written(host: ReaderHost, large: Par
 
 
 def test_the_home_directory_of_everybody_is_the_root(host: ReaderHost) -> None:
-    """The home of everybody is the root."""
+    """The home directory of every user is the root."""
     assert host.webhdfs("GETHOMEDIRECTORY", "/").json() == {"Path": "/"}
 
 
@@ -309,7 +309,7 @@ def test_a_name_that_does_not_exist(host: ReaderHost, op: str, path: str) -> Non
 
 
 def test_a_part_is_there_only_while_it_is_visible(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """A part does not exist before the CSN that created it, nor from the one that removed it."""
+    """A part does not exist below the CSN that created it, nor from the CSN that removed it."""
     removed = data.parts("sales.items")[0]
     assert host.webhdfs("OPEN", _path(large, 4)).exception == "FileNotFoundException"
     assert host.webhdfs("OPEN", _path(removed, 5)).status == 200
@@ -321,7 +321,7 @@ def test_a_part_is_there_only_while_it_is_visible(host: ReaderHost, data: DataDi
     "csn", [str(HORIZON - 1), "0", "007", "latest", "-1", "9223372036854775808", "5%2F..", "7"]
 )
 def test_whatever_is_wrong_with_the_csn_is_loud(host: ReaderHost, large: PartRow, op: str, csn: str) -> None:
-    """Too old, malformed, beyond the end: the class that no Spark mode swallows, whatever the name."""
+    """A CSN that is too old, malformed or too new gets the error class that no Spark mode ignores."""
     host.say("beyond", "the log ends at 6")
     for inner in ("", "/sales", "/sales/items", f"/sales/items/{large.name}", "/sales/nothing"):
         answer = host.webhdfs(op, f"/snapshots/{csn}{inner}")
@@ -336,11 +336,11 @@ def test_whatever_is_wrong_with_the_csn_is_loud(host: ReaderHost, large: PartRow
         ("beyond", "AccessControlException"),
         ("too_old", "AccessControlException"),
         ("fenced", "AccessControlException"),
-        ("ready", "StandbyException"),  # the agent errs: its catalog has not got there
+        ("ready", "StandbyException"),  # the agent is wrong: its catalog is not at this CSN
     ],
 )
 def test_above_the_snapshot_csn_the_agent_decides(host: ReaderHost, verdict: str, exception: str) -> None:
-    """For a CSN that is not applied the agent's word is passed on; nothing older is ever served."""
+    """For a CSN that is not applied readers pass the agent's answer on; they never serve an older CSN."""
     host.say(verdict, "so it is")
     for op in READ_OPS:
         answer = host.webhdfs(op, "/snapshots/7/sales/items")
@@ -369,24 +369,24 @@ def test_above_the_snapshot_csn_the_agent_decides(host: ReaderHost, verdict: str
 def test_operations_that_write_are_refused_loudly(
     host: ReaderHost, large: PartRow, method: str, op: str
 ) -> None:
-    """Every operation that writes, and every unknown one, is refused loudly."""
+    """Every operation that writes, and every unknown one, is refused with an error that Spark reports."""
     answer = host.webhdfs(op, _path(large), method=method)
     assert (answer.status, answer.exception) == (403, "AccessControlException")
 
 
 @pytest.mark.parametrize("query", [{"offset": "-1"}, {"offset": "x"}, {"length": "1.5"}, {"length": 1 << 63}])
 def test_malformed_ranges_of_open(host: ReaderHost, large: PartRow, query: dict[str, Any]) -> None:
-    """Offsets and lengths that are no byte counts are refused loudly."""
+    """Offsets and lengths that are no byte counts are refused with an error that Spark reports."""
     assert host.webhdfs("OPEN", _path(large), **query).exception == "AccessControlException"
 
 
 def test_a_folder_cannot_be_opened(host: ReaderHost) -> None:
-    """OPEN of a folder that exists is loud: "not found" would be untrue."""
+    """OPEN of an existing folder is refused, not answered with "not found", which would be untrue."""
     assert host.webhdfs("OPEN", "/snapshots/6/sales/items").exception == "AccessControlException"
 
 
 def test_no_answer_has_a_content_type(host: ReaderHost, large: PartRow) -> None:
-    """Hadoop's shaded client cannot parse a Content-Type: no answer has one, whatever happens."""
+    """Hadoop's shaded client cannot parse a Content-Type, so no answer has one."""
     host.say("standby")
     answers = [host.webhdfs(op, _path(large)) for op in [*READ_OPS, "GETDELEGATIONTOKEN", "CHECKACCESS", "X"]]
     answers += [host.webhdfs(op, f"/snapshots/{csn}/sales/nothing") for op in READ_OPS for csn in (1, 6, 7)]
@@ -405,7 +405,7 @@ def _bearer(secret: str) -> dict[str, str]:
 
 
 def test_plain_get_with_ranges(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """Clients other than Hadoop's read the same paths: whole, by range, by suffix."""
+    """Clients other than Hadoop's read the same paths: as a whole, by range, by suffix."""
     stored = data.data(large)
     whole = host.get(_path(large))
     assert (whole.status, whole.body) == (200, stored)
@@ -419,14 +419,14 @@ def test_plain_get_with_ranges(host: ReaderHost, data: DataDir, large: PartRow) 
 
 
 def test_a_range_behind_the_end(host: ReaderHost, large: PartRow) -> None:
-    """416 says how long the part is."""
+    """The answer is 416, with the length of the part."""
     answer = host.get(_path(large), Range=f"bytes={large.length}-")
     assert (answer.status, answer.body) == (416, b"")
     assert answer.headers["Content-Range"] == f"bytes */{large.length}"
 
 
 def test_a_range_of_another_version_gets_the_whole(host: ReaderHost, large: PartRow) -> None:
-    """A range of another version of the part is answered with the whole."""
+    """A range of another version of the part is answered with the whole part."""
     assert host.get(_path(large), Range="bytes=0-9", If_Range=f'"{large.checksum}"').status == 206
     assert host.get(_path(large), Range="bytes=0-9", If_Range='"other"').status == 200
 
@@ -445,14 +445,14 @@ def test_head_has_the_headers_of_get(host: ReaderHost, large: PartRow) -> None:
 
 
 def test_plain_folders_list_as_json(host: ReaderHost) -> None:
-    """A folder is its listing, so that a snapshot can be browsed with curl."""
+    """A folder is answered with its listing, so that a snapshot can be browsed with curl."""
     answer = host.get("/snapshots/6/sales/items/")
     assert answer.headers["Content-Type"] == "application/json"
     assert answer.json()["FileStatuses"]["FileStatus"] == _list(host, "/snapshots/6/sales/items")
 
 
 def test_plain_404_is_for_names_only(host: ReaderHost) -> None:
-    """A client that skips what is missing must not skip what this replica cannot serve."""
+    """Only a missing name is 404, since clients may skip missing files, and must not skip unserved parts."""
 
     def error(answer: Answer) -> tuple[int, str]:
         return answer.status, json.loads(answer.body)["error"]
@@ -468,7 +468,7 @@ def test_plain_404_is_for_names_only(host: ReaderHost) -> None:
 
 
 def test_raw_parts_for_peers(host: ReaderHost, data: DataDir, large: PartRow, slice_of_pack: PartRow) -> None:
-    """Peers read parts by id, whatever their commit, with the secret."""
+    """Peers read parts by id with the secret, at any CSN."""
     for part in (large, slice_of_pack):
         answer = host.request("GET", f"/parts/{part.part}", _bearer(SECRET))
         assert (answer.status, answer.body) == (200, data.data(part))
@@ -478,19 +478,19 @@ def test_raw_parts_for_peers(host: ReaderHost, data: DataDir, large: PartRow, sl
 
 @pytest.mark.parametrize("part", ["", "r1-1-999", "x", "r1-1-1/y", "..%2F..%2Fcatalog.db"])
 def test_parts_that_are_not_held(host: ReaderHost, part: str) -> None:
-    """What is not held is 404, so that the peer asks another holder."""
+    """A part that the replica does not hold is 404, so that the peer asks another holder."""
     assert host.request("GET", f"/parts/{part}", _bearer(SECRET)).status == 404
 
 
 @pytest.mark.parametrize("headers", [{}, _bearer("wrong"), _bearer(""), {"Authorization": SECRET}])
 def test_raw_parts_need_the_secret(host: ReaderHost, large: PartRow, headers: dict[str, str]) -> None:
-    """Without the shard's secret nothing of a raw part is told, not even whether it is there."""
+    """Without the shard's secret a request for a raw part learns nothing, not even whether it exists."""
     for part in (large.part, "r1-1-999"):
         assert host.request("GET", f"/parts/{part}", headers).status == 401
 
 
 def test_the_data_directory_is_not_a_web_root(host: ReaderHost, data: DataDir) -> None:
-    """Only snapshots and parts are served, however a path is written."""
+    """Only snapshots and parts are served, in every spelling of a path."""
     assert (Path(data.path) / "catalog.db").exists()
     for path in ("/catalog.db", "/snapshots/../catalog.db", "/parts/../catalog.db", "//catalog.db", "/run"):
         assert host.request("GET", path, _bearer(SECRET)).status in {400, 403, 404}

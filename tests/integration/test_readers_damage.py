@@ -1,4 +1,4 @@
-"""Damaged parts: no wrong byte ever leaves a reader, the damage is reported once, and a repair is noticed."""
+"""Damaged parts: readers send no wrong byte, report the damage once, and notice a repair."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES
 
 SCHEMA = pa.schema([("id", pa.int64()), ("price", pa.float64())])
-#: What a client sees when an answer is cut before its declared length.
+#: Errors of a client whose answer is cut before its declared length.
 CUT = (ConnectionResetError, http.client.IncompleteRead)
 
 
@@ -39,14 +39,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
 
 @pytest.fixture(scope="module")
 def readers(data: DataDir) -> Iterator[ReaderHost]:
-    """One worker, so that what it remembers is what the next request meets; small reads."""
+    """Readers with one worker, so that the next request meets its memory, and with small reads."""
     with ReaderHost(data.path, reader_workers=1, read_chunk_bytes=2 * BLOCK_BYTES) as running:
         yield running
 
 
 @pytest.fixture
 def host(readers: ReaderHost) -> ReaderHost:
-    """The readers, with nothing reported yet: a test that harms a part waits for the report of it."""
+    """The readers, without a report so far: a test that damages a part waits for the report of it."""
     readers.forget_events()
     return readers
 
@@ -68,19 +68,19 @@ def pack(data: DataDir) -> list[PartRow]:
 
 @pytest.fixture
 def own_host(data: DataDir, tmp_path: Path) -> Iterator[tuple[ReaderHost, DataDir]]:
-    """Readers over a copy, for tests that change what others need."""
+    """Readers over a copy of the data, for tests that change files of other tests."""
     copy = data.copy(tmp_path / "r1")
     with ReaderHost(copy.path, reader_workers=1) as running:
         yield running, copy
 
 
 def _path(part: PartRow, csn: int | None = None) -> str:
-    """Where a part is read, by default at the CSN that made it."""
+    """Return the path of a part, by default at the CSN that made it."""
     return f"/snapshots/{csn or part.creation_csn}/default/{part.table.removeprefix('default.')}/{part.name}"
 
 
 def _received(host: ReaderHost, part: PartRow) -> bytes:
-    """All bytes of the body that arrive on a raw connection, however it ends."""
+    """Return all bytes of the body that arrive on a raw connection, in whichever way it ends."""
     with socket.create_connection(("127.0.0.1", host.port), timeout=TIMEOUT_S) as connection:
         connection.sendall(f"GET {_path(part)} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         received = bytearray()
@@ -101,7 +101,7 @@ def _standby(host: ReaderHost, part: PartRow) -> bool:
 def test_a_flipped_bit_cuts_the_answer_before_its_block(
     host: ReaderHost, data: DataDir, large: PartRow, block: int
 ) -> None:
-    """What arrives of a damaged part is right and ends before its damaged block; then readers are sent on."""
+    """Bytes before the damaged block are right, the answer ends there; later reads are sent elsewhere."""
     intact = data.data(large)
     data.flip_bit(large, block * BLOCK_BYTES + 12345)
     received = _received(host, large)
@@ -112,7 +112,7 @@ def test_a_flipped_bit_cuts_the_answer_before_its_block(
 
 
 def test_a_cut_answer_is_an_error_for_the_client(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """No client can take a cut answer for a whole one."""
+    """No client can take a cut answer for the whole."""
     data.flip_bit(large, 10 * BLOCK_BYTES)
     with pytest.raises(CUT):
         host.webhdfs("OPEN", _path(large))
@@ -120,7 +120,7 @@ def test_a_cut_answer_is_an_error_for_the_client(host: ReaderHost, data: DataDir
 
 
 def test_damage_in_the_first_block_is_answered(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """Damage where the read begins is found before the first byte is sent: "ask another replica"."""
+    """Damage where the read begins is found before the first byte: the answer is "ask another replica"."""
     data.flip_bit(large, 5)
     assert _standby(host, large)
     assert host.get(_path(large)).status == 503
@@ -141,7 +141,7 @@ def test_damage_elsewhere_does_not_matter(host: ReaderHost, data: DataDir, large
 
 
 def test_neighbours_in_a_pack_are_served(host: ReaderHost, data: DataDir, pack: list[PartRow]) -> None:
-    """One damaged slice of a pack says nothing about the others."""
+    """A damaged slice of a pack does not affect the other slices."""
     first, second = pack
     assert first.file == second.file
     data.flip_bit(second, 100)
@@ -163,7 +163,7 @@ def _append(file: Path) -> None:
 def test_a_file_that_is_not_whole(
     host: ReaderHost, data: DataDir, large: PartRow, harm: Callable[[Path], None]
 ) -> None:
-    """A truncated, missing, emptied or shifted file is damage: never a missing name, never wrong bytes."""
+    """A truncated, missing, emptied or shifted file is damage: never "not found", never wrong bytes."""
     assert large.file is not None
     harm(data.path / large.file)
     assert _standby(host, large)
@@ -190,11 +190,11 @@ def test_a_file_truncated_while_it_is_read(host: ReaderHost, data: DataDir, larg
 
 
 def test_what_cannot_be_opened_is_read_elsewhere(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """A system that refuses to open a file, e.g. one too many, fails no job and has no part fetched."""
+    """A file that the system refuses to open, e.g. one too many, fails no job and causes no fetch."""
     assert large.file is not None
     file = data.path / large.file
     file.rename(file.with_suffix(".aside"))
-    file.symlink_to(file.name)  # its opening is refused for a reason that says nothing about the bytes
+    file.symlink_to(file.name)  # the open is refused for a reason that does not concern the bytes
     assert _standby(host, large)
     assert host.no_more_events()
     file.unlink()
@@ -203,7 +203,7 @@ def test_what_cannot_be_opened_is_read_elsewhere(host: ReaderHost, data: DataDir
 
 
 def test_damage_is_reported_once(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """However many reads meet it, the agent hears of one damage once from one reader."""
+    """One reader reports one damage once, after any number of reads."""
     data.flip_bit(large, 5)
     for _ in range(5):
         assert _standby(host, large)
@@ -225,7 +225,7 @@ def test_a_repair_in_place_is_noticed(host: ReaderHost, data: DataDir, large: Pa
 
 
 def test_a_repair_elsewhere_is_noticed(host: ReaderHost, data: DataDir, pack: list[PartRow]) -> None:
-    """A slice that was damaged is served from the file that the catalog names once it is held again."""
+    """A damaged slice is served from its new file as soon as the catalog names that."""
     part = pack[1]
     intact = data.data(part)
     data.flip_bit(part, 5)
@@ -245,7 +245,7 @@ def test_a_repair_elsewhere_is_noticed(host: ReaderHost, data: DataDir, pack: li
 
 
 def test_parts_that_are_wanted_here(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """A part without a file here, or under quarantine, exists and is read elsewhere."""
+    """A part without a file here, or in quarantine, exists and is read elsewhere."""
     for state, file in (("wanted", None), ("quarantined", large.file)):
         with data.sql() as db:
             db.execute("UPDATE parts SET state = ?, file = ? WHERE part = ?", (state, file, large.part))
@@ -255,7 +255,7 @@ def test_parts_that_are_wanted_here(host: ReaderHost, data: DataDir, large: Part
 
 
 def test_digests_that_do_not_cover_the_part(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """Bytes that cannot be verified are not served."""
+    """Bytes without matching digests are not served."""
     with data.sql() as db:
         db.execute("UPDATE parts SET blocks = substr(blocks, 1, 16) WHERE part = ?", (large.part,))
     assert _standby(host, large)
@@ -263,7 +263,7 @@ def test_digests_that_do_not_cover_the_part(host: ReaderHost, data: DataDir, lar
 
 
 def test_an_unreadable_catalog_is_loud(large: PartRow, own_host: tuple[ReaderHost, DataDir]) -> None:
-    """A failure inside the agent is the class that no Spark mode swallows, never "not found"."""
+    """A failure inside the agent gets the error class that no Spark mode ignores, never "not found"."""
     host, data = own_host
     with data.sql() as db:
         db.execute("ALTER TABLE parts RENAME TO gone")
@@ -275,7 +275,7 @@ def test_an_unreadable_catalog_is_loud(large: PartRow, own_host: tuple[ReaderHos
 
 
 def test_a_horizon_that_rises_is_seen_at_once(own_host: tuple[ReaderHost, DataDir]) -> None:
-    """Also a listing that is cached already is refused once its CSN is no longer promised."""
+    """A cached listing is refused too as soon as its CSN is below the horizon."""
     host, data = own_host
     old = data.meta("snapshot_csn")
     data.insert(old + 1, {"default.t": _rows(1, 1)})
@@ -287,7 +287,7 @@ def test_a_horizon_that_rises_is_seen_at_once(own_host: tuple[ReaderHost, DataDi
 
 
 def test_a_collected_part_is_not_found_only_above_the_horizon(own_host: tuple[ReaderHost, DataDir]) -> None:
-    """The horizon is noted before rows are deleted, so a part that is gone is never taken for none."""
+    """The horizon is noted before rows are deleted, so a deleted part is answered with "too old"."""
     host, data = own_host
     before = data.meta("snapshot_csn") + 1
     (part,) = data.insert(before, {"default.t": _rows(1, 1)})
@@ -300,7 +300,7 @@ def test_a_collected_part_is_not_found_only_above_the_horizon(own_host: tuple[Re
 
 
 def test_a_file_that_is_deleted_under_a_reader(host: ReaderHost, data: DataDir, large: PartRow) -> None:
-    """A part that is collected while it is being sent is sent to its end: the open file stays readable."""
+    """A part that is deleted while it is sent is sent to its end: the open file stays readable."""
     assert large.file is not None
     intact = data.data(large)
     connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=TIMEOUT_S)

@@ -51,7 +51,7 @@ def host(data: DataDir) -> Iterator[ReaderHost]:
 
 @pytest.fixture(scope="module")
 def part(data: DataDir) -> PartRow:
-    """That part."""
+    """The part that no socket buffer holds."""
     return data.parts("default.t")[0]
 
 
@@ -60,7 +60,7 @@ def _path(part: PartRow) -> str:
 
 
 def _gone(pid: int) -> bool:
-    """Whether a process has ended; a zombie has."""
+    """Return whether a process has ended; a zombie has."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z"
     return True
@@ -68,7 +68,7 @@ def _gone(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _half_read(host: ReaderHost, part: PartRow) -> Iterator[http.client.HTTPResponse]:
-    """An answer that is being sent, and stuck since its client does not read."""
+    """Yield the connection of an answer that is stuck, since its client does not read."""
     connection = http.client.HTTPConnection("127.0.0.1", host.port, timeout=TIMEOUT_S)
     connection.request("GET", _path(part))
     try:
@@ -78,14 +78,14 @@ def _half_read(host: ReaderHost, part: PartRow) -> Iterator[http.client.HTTPResp
 
 
 def test_readers_stay_small_and_without_pyarrow(host: ReaderHost) -> None:
-    """Readers do without pyarrow and its hundred megabytes."""
+    """Readers do not import pyarrow and its hundred megabytes."""
     assert len(host.pids) == 2
     for pid in host.pids:
         assert "libarrow" not in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
 
 
 def test_a_drain_finishes_what_is_running(host: ReaderHost, data: DataDir, part: PartRow) -> None:
-    """After SIGTERM new reads are sent to other replicas, running ones get their last byte."""
+    """After SIGTERM new reads are sent to other replicas, running ones are sent to their end."""
     with _half_read(host, part) as running:
         host.start_drain()
         eventually(lambda: host.webhdfs("OPEN", _path(part)).status == 403)
@@ -98,7 +98,7 @@ def test_a_drain_finishes_what_is_running(host: ReaderHost, data: DataDir, part:
 
 
 def test_a_drain_without_readers_ends_at_once(host: ReaderHost) -> None:
-    """Nothing is running, so nothing is waited for."""
+    """A drain waits for running reads only."""
     host.start_drain()
     assert host.event() == {"drained": True}
 
@@ -120,7 +120,7 @@ def test_a_killed_worker_is_replaced(host: ReaderHost, data: DataDir, part: Part
 
 
 def test_a_worker_that_is_killed_cuts_its_answers(host: ReaderHost, part: PartRow) -> None:
-    """What a dying worker was sending ends with an error for the client."""
+    """The answer of a worker that dies ends with an error for the client."""
     with _half_read(host, part) as running:
         for pid in host.pids:
             os.kill(pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ def test_a_worker_that_is_killed_cuts_its_answers(host: ReaderHost, part: PartRo
 
 
 def test_signals_for_the_group_are_the_agents(host: ReaderHost, part: PartRow) -> None:
-    """SIGTERM and SIGINT that reach the readers too do not end them: the agent drains first."""
+    """SIGTERM and SIGINT to the whole group do not end the readers: the agent drains them first."""
     for pid in host.pids:
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGINT)
@@ -139,7 +139,7 @@ def test_signals_for_the_group_are_the_agents(host: ReaderHost, part: PartRow) -
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_readers_end_with_a_killed_agent(host: ReaderHost, part: PartRow, stopped: bool) -> None:
-    """A SIGKILL of the agent alone ends its readers at once, also frozen ones, and frees the port."""
+    """A SIGKILL of the agent ends its readers at once, also frozen ones, and frees the port."""
     if stopped:
         for pid in host.pids:
             os.kill(pid, signal.SIGSTOP)
@@ -148,7 +148,7 @@ def test_readers_end_with_a_killed_agent(host: ReaderHost, part: PartRow, stoppe
             stack.enter_context(_half_read(host, part))
         os.kill(host.process.pid, signal.SIGKILL)
         eventually(lambda: all(_gone(pid) for pid in host.pids))
-    # Any free port is also one that a connection of another program may have for a moment.
+    # A connection of another program may have the free port for a moment.
     eventually(lambda: _is_free(host.port), what="the port of readers that are gone")
 
 
@@ -161,7 +161,7 @@ def _is_free(port: int) -> bool:
 
 
 def test_counters_are_exact_after_a_kill(host: ReaderHost, data: DataDir, part: PartRow) -> None:
-    """The counters tell every answer, and can be read when agent and readers were killed."""
+    """The counters count every answer, and can be read after agent and readers were killed."""
     for _ in range(3):
         host.webhdfs("GETFILESTATUS", _path(part))
     host.webhdfs("LISTSTATUS", "/snapshots/3/default/t")
@@ -184,7 +184,7 @@ def test_counters_are_exact_after_a_kill(host: ReaderHost, data: DataDir, part: 
 
 
 def test_counters_start_at_zero(data: DataDir, tmp_path: Path) -> None:
-    """Where nothing has run all is zero, and former slots do not count."""
+    """Counters start at zero, also in the slots of former workers."""
     assert not any(counters.read(tmp_path).values())
     counters.reset(tmp_path, 3)
     counters.ReaderCounters(counters.path_of(tmp_path, 2)).add("bytes", 7)
@@ -194,7 +194,7 @@ def test_counters_start_at_zero(data: DataDir, tmp_path: Path) -> None:
 
 
 class _Agent:
-    """Callbacks of a test in the same process."""
+    """The agent's side of the readers' questions: callbacks of a test in the same process."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[Csn] = asyncio.Queue()
@@ -207,7 +207,7 @@ class _Agent:
         return ReadAvailability("ready")
 
     def read(self, csn: Csn) -> None:
-        """Nothing is pinned here."""
+        """Return the answer without pinning the CSN."""
 
     def corrupt(self, part: PartId, detail: str) -> None:
         self.corrupted.put_nowait(part)
@@ -250,7 +250,7 @@ async def test_a_read_waits_for_its_csn(data: DataDir, tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_does_not_answer_is_standby(data: DataDir) -> None:
-    """A wait that hangs ends as "standby" soon after the bound, before the client gives up."""
+    """A wait without an answer ends as "standby" soon after its bound, before the client gives up."""
     async with _pool(data, _Agent(), wait_bound_s=0.1) as pool:
         url = f"http://{pool.address}/webhdfs/v1/snapshots/4/default/t?op=LISTSTATUS"
         _, body = await asyncio.to_thread(_get, url)
@@ -258,13 +258,13 @@ async def test_an_agent_that_does_not_answer_is_standby(data: DataDir) -> None:
 
 
 async def test_released_parts_are_served_again(data: DataDir, tmp_path: Path) -> None:
-    """A part that the agent found whole where it lies (memory or disk erred once) is served again."""
+    """A part that the agent checked and found intact (memory or disk had one error) is served again."""
     own = data.copy(tmp_path / "r1")
     (part,) = own.parts("default.t")
     agent = _Agent()
     async with _pool(own, agent, reader_workers=1) as pool:
         url = f"http://{pool.address}{_path(part)}"
-        # The file stays as it is, so only the agent's word can tell that it is whole after all.
+        # The file does not change, so only the agent can say that it is intact.
         for blocks in (bytes(len(part.blocks)), part.blocks):
             with own.sql() as db:
                 db.execute("UPDATE parts SET blocks = ?", (blocks,))
@@ -275,7 +275,7 @@ async def test_released_parts_are_served_again(data: DataDir, tmp_path: Path) ->
 
 
 async def test_the_next_agent_waits_for_the_port(data: DataDir, part: PartRow) -> None:
-    """An agent that is started while the readers of its predecessor still hold the port gets it."""
+    """An agent gets its port, although readers of its predecessor hold it at the start."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         pool = ReaderPool(

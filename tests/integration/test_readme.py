@@ -1,4 +1,4 @@
-"""README.md: its tour is run as it is typed, commands and Python, and prints what the page shows of it."""
+"""README.md: the commands and the Python of its tour run as typed, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tidelock.cluster import LocalCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-#: What differs from run to run: queries, transactions, times.
+#: Text that differs from run to run: ids of queries and transactions, times.
 VOLATILE: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+-r\d-\d+-\d+|\.\.\."
-#: In tables: addresses, process ids, sizes.
+#: Cells of tables that differ from run to run: addresses, process ids, sizes.
 CELLS: Final = r"127\.0\.0\.1:\d+|^\d{3,}$|^[\d.]+ (?=[KM]?i?B$)|\.\.\."
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the reader types; the cluster that the tour starts is ended behind it."""
+    """The folder in which the tour runs; the cluster that it starts ends after the tests."""
     path = tmp_path_factory.mktemp("tour")
     yield path
     if (path / "my-cluster").exists():
@@ -50,12 +50,12 @@ def _tidelock(folder: Path, command: str) -> str:
 
 
 def cells(line: str) -> list[str]:
-    """Return the cells of a line of a table, without what differs from run to run."""
+    """Return the cells of a line of a table, without the text that differs from run to run."""
     return [re.sub(CELLS, "?", cell.strip()) for cell in re.split("[│┃]", line)[1:-1]]
 
 
 def assert_shown(expected: str, printed: str) -> None:
-    """Each row that the page shows is printed, in this order."""
+    """Require that each row that the page shows is printed, in this order."""
     left = iter([cells(line) for line in printed.splitlines() if line.startswith(("│", "┃"))])
     for line in expected.splitlines():
         if line.startswith(("│", "┃")):
@@ -63,7 +63,7 @@ def assert_shown(expected: str, printed: str) -> None:
 
 
 def shown_by_python() -> Iterator[str]:
-    """Lines that the tour says are printed, in its order: comments after prints, and tables of Spark."""
+    """Yield the lines that the page shows, in order: comments after prints, and tables of Spark."""
     tour = pages.text("README.md").partition("\n## A tour\n")[2].partition("\n## ")[0]
     for line in tour.splitlines():
         if found := re.match(r"(?:print\(.*\)  )?# (\S.*)$|    (\|.*\|)$", line):
@@ -71,13 +71,13 @@ def shown_by_python() -> Iterator[str]:
 
 
 def pattern(line: str) -> str:
-    """Match the line, and all that may come behind an ellipsis."""
+    """Return a pattern of the line; an ellipsis matches any text."""
     fixed = re.split(VOLATILE, line)
     return "^" + r"\S.*?".join(map(re.escape, fixed)) + ("" if line.endswith("...") else "$")
 
 
 def test_the_tour_runs_as_typed_and_prints_what_the_page_shows(folder: Path) -> None:
-    """From the start of the cluster over all Python to its end, in the order of the page."""
+    """The tour runs in the order of the page, from the start of the cluster to its end."""
     commands = readme_page.tidelock_commands()
     up, *others = commands
     assert_shown(up.shown, _tidelock(folder, up.command))

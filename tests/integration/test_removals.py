@@ -1,4 +1,4 @@
-"""Statements that take whole partitions out of tables, on three replicas: what is left, who wins, what stays.
+"""Statements that remove whole partitions, on three replicas: remaining rows, conflicts, older snapshots.
 
 Two clients stand for two sessions, with their homes at different replicas: nothing but ZooKeeper keeps their
 removals apart.
@@ -79,7 +79,7 @@ def numbers(db: Database | Transaction, table: str) -> list[int]:
 def test_each_statement_alone_leaves_older_snapshots_their_rows(
     one: Database, two: Database, table: str
 ) -> None:
-    """A snapshot from before keeps its rows; one from after sees the rest, on every replica."""
+    """An older snapshot keeps the removed rows; a newer one sees the rest, on every replica."""
     with one.snapshot() as before:
         one.drop_partition(table, {"y": 1}, wait="all")
         assert numbers(two, table) == [20, 90]
@@ -95,7 +95,7 @@ def test_each_statement_alone_leaves_older_snapshots_their_rows(
 
 
 def test_in_one_transaction_over_two_tables(one: Database, two: Database, table: str) -> None:
-    """Own removals and own rows are seen inside, nothing of them outside; all of it comes at once."""
+    """Own removals and own rows are seen inside only; after the commit they are visible at once."""
     other = f"{table}_b"
     one.create_table(other, SCHEMA, partition_by=["y"])
     with one.begin() as tx:
@@ -132,7 +132,7 @@ def test_move_partition_changes_tables_and_rewrites_nothing(one: Database, two: 
 
 
 def test_move_needs_equal_tables(one: Database, table: str) -> None:
-    """Refused by the name of what differs, and the transaction is over."""
+    """A move between different tables is refused, and its transaction is over."""
     other = f"{table}_b"
     one.create_table(other, SCHEMA.remove(1).append(pa.field("n", pa.int64())), partition_by=["y"])
     for into in (other, table):
@@ -149,25 +149,25 @@ def test_move_needs_equal_tables(one: Database, table: str) -> None:
 def test_a_removal_that_names_no_partition_is_refused(
     one: Database, table: str, partition: dict[str, Any]
 ) -> None:
-    """What names no partition is refused and says why."""
+    """Values that name no partition are refused with the reason."""
     with pytest.raises((BadRequestError, SchemaMismatchError), match=r"partition|column"):
         one.drop_partition(table, partition)
 
 
 def test_a_partition_without_rows(one: Database, table: str) -> None:
-    """Nothing is there to be dropped: an empty transaction."""
+    """A partition without rows is dropped by an empty transaction."""
     assert one.drop_partition(table, {"y": 5}).csn is None
 
 
 def test_rows_of_another_partition(one: Database, table: str) -> None:
-    """They are no replacement; the old rows stay."""
+    """A replacement with rows of another partition is refused; the old rows stay."""
     with pytest.raises(SchemaMismatchError, match="y=2"):
         one.replace_partition(table, {"y": 1}, rows(2, 1))
     assert numbers(one, table) == [10, 11, 12, 20, 90]
 
 
 def test_partitions_by_date_and_text(one: Database) -> None:
-    """Values are given as Python has them."""
+    """Partitions are named by Python values: dates and texts."""
     name = f"t{next(NUMBERS)}"
     schema = pa.schema([("d", pa.date32()), ("s", pa.string()), ("n", pa.int64())])
     one.create_table(name, schema, partition_by=["d", "s"])
@@ -187,7 +187,7 @@ STATEMENTS: dict[str, Statement] = {
 @pytest.mark.parametrize("first", STATEMENTS)
 @pytest.mark.parametrize("second", STATEMENTS)
 def test_the_first_locker_wins(one: Database, two: Database, table: str, first: str, second: str) -> None:
-    """Whatever the two statements are: the second is refused at once, and can only be rolled back."""
+    """For any two statements on one partition the second is refused at once, and can only be rolled back."""
     winner, loser = one.begin(), two.begin()
     STATEMENTS[first](winner, table)
     with pytest.raises(SerializationConflictError) as refused:
@@ -198,13 +198,13 @@ def test_the_first_locker_wins(one: Database, two: Database, table: str, first: 
         loser.insert(table, rows(1, 1))
     loser.rollback()
     winner.commit(wait="all")
-    late = two.begin()  # what is committed is in its snapshot
+    late = two.begin()  # the commit is in its snapshot
     late.truncate(table)
     late.commit()
 
 
 def test_removed_since_the_snapshot(one: Database, two: Database, table: str) -> None:
-    """The lock of a committed removal may be gone; the catalog remembers."""
+    """A removal that was committed after the snapshot is a conflict, also when its lock is gone."""
     late = two.begin()
     one.drop_partition(table, {"y": 1}, wait="all")
     with pytest.raises(SerializationConflictError):
@@ -213,7 +213,7 @@ def test_removed_since_the_snapshot(one: Database, two: Database, table: str) ->
 
 
 def test_disjoint_partitions_both_win(one: Database, two: Database, table: str) -> None:
-    """Through different replicas, at the same time."""
+    """Removals of different partitions through different replicas both win."""
     a, b = one.begin(), two.begin()
     a.drop_partition(table, {"y": 1})
     b.drop_partition(table, {"y": 2})
@@ -224,7 +224,7 @@ def test_disjoint_partitions_both_win(one: Database, two: Database, table: str) 
 
 
 def test_a_rollback_leaves_nothing(local: LocalCluster, one: Database, two: Database, table: str) -> None:
-    """Locks and marks go with it: another can remove the same at once."""
+    """A rollback deletes locks and marks: another transaction can remove the same rows at once."""
     twin = f"{table}_twin"
     one.create_table(twin, SCHEMA, partition_by=["y"])
     tx = one.begin()
@@ -240,7 +240,7 @@ def test_a_rollback_leaves_nothing(local: LocalCluster, one: Database, two: Data
 def test_a_transaction_ended_by_others_holds_nothing(
     one: Database, two: Database, table: str, how: str
 ) -> None:
-    """A killed transaction, and one whose client is silent, hold nothing any more."""
+    """A killed transaction, and one whose lease has ended, hold no locks any more."""
     tx = one.begin(lease=2 if how == "lease" else None)
     tx.truncate(table)
     if how == "kill":

@@ -1,6 +1,6 @@
 """Reader and writer of the data source on real agents, driven as PySpark does it, without a session.
 
-Each method runs in another process there, so what it is called on has been pickled before.
+PySpark runs each method in another process, so its object has been pickled before.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ def table(db: Database) -> str:
 
 @pytest.fixture
 def options(local: LocalCluster, table: str) -> dict[str, str]:
-    """Options that name it; reads and writes begin at r1."""
+    """Options that name the table; reads and writes begin at r1."""
     return {"table": table, "url": local.url("r1"), "token": SECRET, "replica": "r1"}
 
 
 def pickled(value: object) -> bytes:
-    """What travels."""
+    """Return a value as PySpark sends it to another process."""
     data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
     return data
 
 
 def elsewhere(value: T) -> T:
-    """What arrives in another process."""
+    """Return a value as it arrives in another process."""
     copy: T = cloudpickle.loads(pickled(value))
     return copy
 
@@ -91,14 +91,14 @@ def schema(db: Database, table: str) -> StructType:
 
 
 def writer(db: Database, options: Mapping[str, str], *, overwrite: bool = False) -> TidelockWriter:
-    """What Spark has when a write begins."""
+    """Return the writer that Spark has when a write begins."""
     found = DefaultSource(options).writer(schema(db, options["table"]), overwrite)
     assert isinstance(found, TidelockWriter)
     return elsewhere(found)
 
 
 class Task:
-    """What PySpark tells a task of itself."""
+    """The task context of PySpark: the numbers of a task and of its attempt."""
 
     attempts = itertools.count(1)
 
@@ -106,15 +106,15 @@ class Task:
         self._number, self._attempt = number, next(self.attempts)
 
     def get(self) -> Task:
-        """Return itself, as `TaskContext.get` does."""
+        """Return the context, as `TaskContext.get` does."""
         return self
 
     def partitionId(self) -> int:  # noqa: N802 - PySpark's name
-        """Return its number."""
+        """Return the number of the task."""
         return self._number
 
     def taskAttemptId(self) -> int:  # noqa: N802 - PySpark's name
-        """Return the number of its attempt."""
+        """Return the number of the attempt."""
         return self._attempt
 
 
@@ -127,24 +127,24 @@ def write(job: TidelockWriter, *batches: pa.RecordBatch, task: int = 0) -> Writt
 
 
 def struct(*columns: str) -> StructType:
-    """A schema of columns `name type`, all of which may be null unless a third word follows."""
+    """Return a schema of columns `name type`; a column with a third word may not be null."""
     found = [column.split(maxsplit=2) for column in columns]
     return StructType([StructField(name, type_of(kind, name), not rest) for name, kind, *rest in found])
 
 
 def ids(db: Database, table: str) -> list[int]:
-    """What is in a table."""
+    """Return the ids in a table."""
     return sorted(db.read(table, ["id"])["id"].to_pylist())
 
 
 def clean(local: LocalCluster) -> None:
-    """Neither replica holds anything that no commit needs."""
+    """Require that no replica holds anything that no commit needs."""
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
 
 
 def tid_of(job: TidelockWriter) -> str:
-    """The transaction of a write."""
+    """Return the transaction of a write."""
     assert job._job is not None
     return job._job.tid
 
@@ -155,7 +155,7 @@ def tid_of(job: TidelockWriter) -> str:
 def test_only_what_is_named_enters(
     local: LocalCluster, db: Database, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attempts that failed, ran twice, or go on after the commit add nothing; large ones are copied early."""
+    """Attempts that failed, ran twice, or outlive the commit add no rows; large files are copied early."""
     monkeypatch.setattr(writing, "EAGER_BYTES", 1)
     job = writer(db, options)
     first = write(job, rows(1, 2), rows(3, city="Zürich"), rows(4, city=None))
@@ -190,7 +190,7 @@ def test_only_what_is_named_enters(
 
 
 def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, str]) -> None:
-    """No commit without it; after the abort nothing is left, and a late attempt is refused."""
+    """Without the message of a task the commit fails; after the abort a late attempt is refused."""
     job = writer(db, options)
     done = write(job, rows(1))
     with pytest.raises(UnsealedWriteError, match="1 tasks have not reported"):
@@ -208,7 +208,7 @@ def test_a_task_that_tells_nothing(db: Database, table: str, options: dict[str, 
 def test_each_mode_replaces_what_it_says(
     local: LocalCluster, db: Database, table: str, options: dict[str, str], mode: str
 ) -> None:
-    """What is replaced, and that a job without rows is one, too."""
+    """Each mode replaces its rows, also in a job without rows."""
     db.insert(table, pa.Table.from_batches([rows(1, 2), rows(3, city="b"), rows(4, city=None)]), wait="all")
     given = {**options, "overwritePartitions": "true"} if mode == "partitions" else options
     job = writer(db, given, overwrite=mode != "append")
@@ -222,7 +222,7 @@ def test_each_mode_replaces_what_it_says(
 
 
 def test_who_replaces_the_same_is_told_at_once(db: Database, table: str, options: dict[str, str]) -> None:
-    """Before a task begins; and nothing of the other one is left open."""
+    """The second of two overwrites fails before a task begins, and leaves no open transaction."""
     db.insert(table, pa.Table.from_batches([rows(1)]), wait="all")
     job = writer(db, options, overwrite=True)
     with pytest.raises(SerializationConflictError):
@@ -233,7 +233,7 @@ def test_who_replaces_the_same_is_told_at_once(db: Database, table: str, options
 
 
 def test_of_two_runs_with_a_label_one_counts(db: Database, table: str, options: dict[str, str]) -> None:
-    """Two runs at once: one wins; a later one does nothing. All succeed, and the rows are there once."""
+    """Of two runs at once one wins; a later one does nothing. All succeed, and the rows are there once."""
     given = {**options, "label": f"load {table}"}
     one, two = writer(db, given), writer(db, given)
     messages = [write(one, rows(1)), write(two, rows(1))]
@@ -248,16 +248,17 @@ def test_of_two_runs_with_a_label_one_counts(db: Database, table: str, options: 
 
 @pytest.mark.slow
 def test_a_task_that_writes_keeps_its_transaction(db: Database, table: str, options: dict[str, str]) -> None:
-    """A task that writes for longer than the lease keeps the transaction; without a task it ends."""
-    job = writer(db, {**options, "leaseSeconds": "2"})
+    """A task that writes for longer than the lease keeps the transaction alive; without a task it ends."""
+    lease_s = 6.0
+    job = writer(db, {**options, "leaseSeconds": str(lease_s)})
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield rows(1)
-        time.sleep(4)
+        time.sleep(1.5 * lease_s)
         yield rows(2)
 
     done = elsewhere(job).write(slow())
-    eventually(lambda: db.outcome(tid_of(job)).decision == "aborted")  # nobody commits
+    eventually(lambda: db.outcome(tid_of(job)).decision == "aborted")  # no commit follows
     with pytest.raises(TransactionClosedError, match="leaseSeconds"):
         elsewhere(job).commit([done])
     assert ids(db, table) == []
@@ -265,8 +266,8 @@ def test_a_task_that_writes_keeps_its_transaction(db: Database, table: str, opti
 
 @pytest.mark.slow
 def test_signs_of_life_of_short_tasks(db: Database, table: str, options: dict[str, str]) -> None:
-    """Each is shorter than a third of the lease, which all of them together outlast."""
-    lease_s, count = 3.0, 6
+    """Each task is shorter than a third of the lease; together they take longer than the lease."""
+    lease_s, count = 8.0, 5
     job = writer(db, {**options, "leaseSeconds": str(lease_s)})
 
     def short(number: int) -> Iterator[pa.RecordBatch]:
@@ -294,7 +295,7 @@ def test_signs_of_life_of_short_tasks(db: Database, table: str, options: dict[st
 def test_wrong_columns_are_told_before_a_task_begins(
     db: Database, table: str, options: dict[str, str], columns: tuple[str, ...], message: str
 ) -> None:
-    """They are told before a task begins, and nothing stays open."""
+    """Wrong columns are refused before a task begins, and no transaction stays open."""
     with pytest.raises(SchemaMismatchError, match=message):
         DefaultSource(options).writer(struct(*columns), False)
     assert [row for row in db.transactions() if row["state"] == "open"] == []
@@ -303,7 +304,7 @@ def test_wrong_columns_are_told_before_a_task_begins(
 def test_wrong_writes_are_refused_with_their_fault(
     local: LocalCluster, db: Database, table: str, options: dict[str, str]
 ) -> None:
-    """Rows, tables and options that cannot be."""
+    """Wrong rows, tables and options are refused by name."""
     job = writer(db, options)
     null = pa.RecordBatch.from_pylist(
         [{"id": None}], pa.schema([item.with_nullable(True) for item in SCHEMA])
@@ -337,7 +338,7 @@ def test_wrong_writes_are_refused_with_their_fault(
 
 
 def batches(reader: DataSourceReader) -> Iterator[pa.RecordBatch]:
-    """Run all tasks, one after the other, where Spark runs them."""
+    """Run all tasks, one after the other, each as if in another process."""
     for task in elsewhere(list(reader.partitions())):
         for batch in elsewhere(reader).read(task):
             assert isinstance(batch, pa.RecordBatch)
@@ -345,7 +346,7 @@ def batches(reader: DataSourceReader) -> Iterator[pa.RecordBatch]:
 
 
 def read(options: Mapping[str, str], *columns: str) -> tuple[list[int], int]:
-    """Read as Spark does; returns the ids and the number of tasks."""
+    """Read as Spark does; return the ids and the number of tasks."""
     source = DefaultSource(options)
     wanted = struct(*columns) if columns else source.schema()
     reader = elsewhere(source).reader(wanted)
@@ -358,7 +359,7 @@ def read(options: Mapping[str, str], *columns: str) -> tuple[list[int], int]:
 
 
 def shown_to_all(local: LocalCluster, table: str) -> None:
-    """Wait until a client that has seen nothing yet is shown a table: both replicas have it."""
+    """Wait until both replicas have a table."""
     with local.connect("r1") as fresh:
 
         def shown() -> bool:
@@ -371,7 +372,7 @@ def shown_to_all(local: LocalCluster, table: str) -> None:
 def test_tasks_give_each_row_once_however_parts_are_cut(
     local: LocalCluster, db: Database, table: str, options: dict[str, str]
 ) -> None:
-    """However the parts are cut and grouped each row comes once, with the values of its folder."""
+    """For each division of the parts into tasks each row comes once, with its partition value."""
     shown_to_all(local, table)
     assert read(options) == ([], 0)
     db.insert(
@@ -393,7 +394,7 @@ def test_tasks_give_each_row_once_however_parts_are_cut(
 
 
 def test_all_queries_on_a_source_read_one_snapshot(db: Database, table: str, options: dict[str, str]) -> None:
-    """The CSN is fixed when the source is made, with a schema of the user's too, for all queries on it."""
+    """The CSN is fixed when the source is made, also with a schema of the user, for all queries on it."""
     csn = db.insert(table, pa.Table.from_batches([rows(1)]), wait="all").csn
     assert csn is not None
     sources = [DefaultSource(options), DefaultSource(options)]
@@ -412,7 +413,7 @@ def test_all_queries_on_a_source_read_one_snapshot(db: Database, table: str, opt
 def test_wrong_reads_are_told_before_any_task(
     local: LocalCluster, table: str, options: dict[str, str]
 ) -> None:
-    """What cannot be read is told when the source is made, or the query planned: never by a task."""
+    """A wrong read fails when the source is made or the query is planned, never in a task."""
     shown_to_all(local, table)
     for given, error, text in (
         ({"table": "nowhere"}, UnknownTableError, "nowhere"),
@@ -438,7 +439,7 @@ def test_wrong_reads_are_told_before_any_task(
 def test_the_secret_stays_where_it_is_needed(
     db: Database, table: str, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tasks that read get none, tasks that write only what was given as an option."""
+    """Tasks that read get no secret, tasks that write only one that was given as an option."""
     db.insert(table, pa.Table.from_batches([rows(1)]), wait="all")
     source = elsewhere(DefaultSource(options))
     reader = source.reader(struct("id bigint"))
@@ -455,7 +456,7 @@ def test_the_secret_stays_where_it_is_needed(
 
 
 def test_a_snapshot_that_is_gone(db: Database, table: str, options: dict[str, str]) -> None:
-    """Tasks that were planned before fail, with and without a condition; so do new plans. None gives less."""
+    """Tasks of an older plan fail, with and without a condition; so do new plans. None gives fewer rows."""
     before = db.insert(table, pa.Table.from_batches([rows(*range(10))]), wait="all").csn
     sources = [DefaultSource(given) for given in (options, {**options, "where": "id >= 0"})]
     readers = [elsewhere(source).reader(source.schema()) for source in sources]
@@ -480,7 +481,7 @@ def test_a_snapshot_that_is_gone(db: Database, table: str, options: dict[str, st
 def test_a_task_goes_on_when_a_replica_dies(
     local: LocalCluster, db: Database, table: str, options: dict[str, str]
 ) -> None:
-    """A task goes on at the other one, at the same CSN; without failover it fails, and never gives less."""
+    """A task goes on at the other replica, at the same CSN; without failover it fails, without fewer rows."""
     db.insert(table, pa.Table.from_batches([rows(*range(3000))]), wait="all")
     near = {**options, "replica": "r2", "partitionBytes": "1k"}
     readers = [

@@ -1,4 +1,4 @@
-"""A Spark job whose snapshot is given up in the middle: it fails and says so, never with fewer rows."""
+"""A Spark job whose snapshot is given up while it runs fails and says so; it never returns fewer rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCHEMA: Final = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 PARTS, ROWS = 60, 20_000
-#: Takes some tenths of a second for each part, so that a job has a middle.
+#: An expression that takes some tenths of a second for each part, so that a test can act during the job.
 HEAVY: Final = "sum(aggregate(sequence(1, 300), 0L, (a, x) -> a + (x * id) % 7)), sum(v), count(*)"
 
 
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
-    """A cluster that deletes at once what nothing holds any more."""
+    """A cluster that deletes removed parts at once."""
     return module_cluster(
         replicas=2,
         settings={**QUICK, "horizon_interval_s": 0.2, "clean_interval_s": 0.5, "reader_workers": 1},
@@ -54,20 +54,20 @@ def table(local: LocalCluster) -> str:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
-    """A session that is set to leave out missing and damaged files."""
+    """A session whose settings ignore missing and damaged files."""
     with SparkProcess("classic", tmp_path_factory.mktemp("spark")) as session:
         yield session
 
 
 def opens(local: LocalCluster) -> int:
-    """How many parts were opened on all replicas."""
+    """Return how many parts were opened on all replicas."""
     return sum(counters.read(Path(local.data_dir(replica)) / "run")["opens"] for replica in local.replicas)
 
 
 def give_up(local: LocalCluster, db: Database, table: str, csn: int) -> None:
     """Remove all rows, end the pins, and wait until the parts are deleted everywhere."""
     db.truncate(table, wait="all")
-    # Reads without a pin pin their CSN anew.
+    # Reads without a pin take a new implicit pin.
     eventually(lambda: db.raise_horizon(drop_pins=True)["horizon"] > csn, what="a horizon above the snapshot")
     for replica in local.replicas:
         eventually(partial(collected, local.data_dir(replica), table), what=f"parts deleted on {replica}")
@@ -75,13 +75,13 @@ def give_up(local: LocalCluster, db: Database, table: str, csn: int) -> None:
 
 
 def collected(data_dir: Path, table: str) -> bool:
-    """Whether a replica has none of the parts any more."""
+    """Return whether a replica has deleted all parts of the table."""
     return not part_rows(data_dir, table)
 
 
 @pytest.mark.parametrize("helpers", [True, False], ids=["helpers", "raw"])
 def test_given_up_in_mid_job(local: LocalCluster, spark: SparkProcess, table: str, helpers: bool) -> None:
-    """With the reader options of the helpers, and with a bare path in a session that ignores lost files."""
+    """The job fails with the helpers' options, and with a bare path in a session that ignores lost files."""
     with local.connect("r1") as db:
         if helpers:
             spark.call("join", url=local.url("r1"))

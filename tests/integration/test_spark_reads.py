@@ -1,7 +1,6 @@
 """Spark reads snapshots through real readers: right rows or a loud error, on every kind of session.
 
-The sessions are set to ignore missing and corrupt files, as many clusters are; nothing of that may reach
-these reads.
+The sessions ignore missing and corrupt files, as on many clusters; these settings must not affect the reads.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ TYPES = {
     "an_old_date": (
         pa.date32(),
         dt.date(1500, 3, 1),
-    ),  # before the calendar reform: a LEGACY read would shift it
+    ),  # before the calendar reform: a LEGACY read would shift this date
     "a_timestamp": (pa.timestamp("us", "UTC"), dt.datetime(2024, 7, 1, 12, tzinfo=dt.UTC)),
     "a_timestamp_ntz": (pa.timestamp("us"), dt.datetime(2024, 7, 1, 12, 0, 0, 5)),  # noqa: DTZ001 - it has no zone
     "a_decimal": (pa.decimal128(38, 10), Decimal("1234567890123456789.0123456789")),
@@ -68,7 +67,7 @@ def _items(count: int) -> pa.Table:
 
 @dataclass(frozen=True)
 class World:
-    """The data, and what a query over all numbers must give."""
+    """The data, and the right answer of a query over all numbers."""
 
     data: DataDir
     numbers: list[list[int]]
@@ -110,14 +109,14 @@ class Pair:
 
     @property
     def status(self) -> list[dict[str, Any]]:
-        """Rows of an agent's status."""
+        """Return the rows of an agent's status."""
         return [
             {"id": host.replica, "data": host.address, "alive": True, "state": "serving", "snapshot_csn": 5}
             for host in self.hosts
         ]
 
     def served(self, index: int) -> dict[str, int]:
-        """Counters of one replica's readers."""
+        """Return the counters of one replica's readers."""
         return counters.read(self.dirs[index].path / "run")
 
     def attach(self, spark: SparkProcess, **options: Any) -> Any:
@@ -144,14 +143,14 @@ def _host(data: DataDir) -> ReaderHost:
 
 @pytest.fixture(scope="module")
 def good(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two whole replicas, never changed by a test."""
+    """Two intact replicas; no test changes them."""
     with contextlib.closing(Pair(world.data, tmp_path_factory.mktemp("good"))) as pair:
         yield pair
 
 
 @pytest.fixture
 def pair(world: World, tmp_path: Path) -> Iterator[Pair]:
-    """Two replicas for one test, which may break them."""
+    """Two replicas for one test, which may damage them."""
     with contextlib.closing(Pair(world.data, tmp_path)) as pair:
         yield pair
 
@@ -189,7 +188,7 @@ def test_rows_at_a_csn(spark: SparkProcess, good: Pair) -> None:
 
 @only("classic", "connect")
 def test_partition_values_select_their_own_rows(spark: SparkProcess, good: Pair) -> None:
-    """Each value selects its own rows: strings stay strings, null is null, no name is too strange."""
+    """Each value selects its own rows: strings stay strings, null is null, hostile names work."""
     good.attach(spark, csn=4)
     for number, city in enumerate(CITIES):
         condition = "city IS NULL" if city is None else "city = '" + city.replace("\\", "\\\\") + "'"
@@ -199,7 +198,7 @@ def test_partition_values_select_their_own_rows(spark: SparkProcess, good: Pair)
 
 @only("classic", "connect")
 def test_every_column_type_arrives_as_it_was_defined(spark: SparkProcess, good: Pair) -> None:
-    """All column types arrive as the table defines them, whatever the session's conventions are."""
+    """All column types arrive as the table defines them, whatever the session's settings are."""
     good.attach(spark)
     assert spark.call("schema", table="types") == [
         ["a_boolean", "boolean"],
@@ -279,7 +278,7 @@ def test_damage_on_every_replica_is_an_error(spark: SparkProcess, pair: Pair) ->
 
 
 def test_damage_on_one_replica_is_read_elsewhere(spark: SparkProcess, pair: Pair, world: World) -> None:
-    """A flipped bit on the pinned replica changes nothing: the other one serves, the damage is reported."""
+    """With a flipped bit on the pinned replica the other one serves the rows, and the damage is reported."""
     pair.attach(spark)
     damaged = _flip(pair, 0)
     assert spark.sql(NUMBERS_QUERY) == world.numbers
@@ -288,7 +287,7 @@ def test_damage_on_one_replica_is_read_elsewhere(spark: SparkProcess, pair: Pair
 
 
 def _flip(pair: Pair, *replicas: int) -> PartId:
-    """Damage one bit of a part of `numbers`, in the middle of the chunk of `v`; returns the part."""
+    """Damage one bit of a part of `numbers`, in the middle of the chunk of `v`; return the part."""
     part = pair.dirs[0].parts("default.numbers")[PARTS // 2]
     for replica in replicas:
         pair.dirs[replica].flip_bit(part, part.length * 3 // 4)
@@ -338,7 +337,7 @@ def _kill_all(pair: Pair) -> None:
 def test_what_no_replica_can_serve_is_an_error(
     spark: SparkProcess, pair: Pair, harm: Callable[[Pair], None], message: str
 ) -> None:
-    """After planning, whatever happens to a snapshot: an error that tells why, never fewer rows."""
+    """A snapshot that cannot be served after planning is an error with the reason, never fewer rows."""
     pair.attach(spark)
     harm(pair)
     for query in (NUMBERS_QUERY, "SELECT count(*) FROM orders WHERE id >= 0"):
@@ -350,7 +349,7 @@ def test_what_no_replica_can_serve_is_an_error(
 
 @only("classic")
 def test_a_csn_that_cannot_be_planned_is_an_error(spark: SparkProcess, pair: Pair) -> None:
-    """Too old, beyond the end of the log, not reached by any replica: attaching fails and says why."""
+    """Attaching fails with the reason if the CSN is too old, too new, or not applied by any replica."""
     for data in pair.dirs:
         data.set(horizon=4)
     with pytest.raises(SparkJobError, match="below the horizon"):
@@ -369,7 +368,7 @@ def test_a_csn_that_cannot_be_planned_is_an_error(spark: SparkProcess, pair: Pai
 def test_raw_paths_lose_nothing_silently(
     spark: SparkProcess, pair: Pair, harm: Callable[[Pair], None]
 ) -> None:
-    """Also without the helpers, in a session that ignores broken files, a refused CSN is an error."""
+    """A refused CSN is an error also without the helpers, in a session that ignores damaged files."""
     path = f"webhdfs://{pair.hosts[0].address}/snapshots/5/default/numbers"
     spark.call("raw_list", path=path, view="raw_numbers")
     assert spark.sql("SELECT count(*) FROM raw_numbers") == [[PARTS * ROWS]]
@@ -385,7 +384,7 @@ def _in_mid_job(pair: Pair, spark: SparkProcess, signal_number: signal.Signals) 
     before = pair.served(0)["opens"]
     spark.send("sql", query=NUMBERS_QUERY)
     eventually(lambda: pair.served(0)["opens"] >= before + 8)
-    # Stopped first, so that reads are surely under way when it ends.
+    # Stopped first, so that reads are certainly running when it ends.
     pair.hosts[0].signal(signal.SIGSTOP)
     if signal_number is signal.SIGKILL:
         pair.hosts[0].kill()
@@ -396,7 +395,7 @@ def _in_mid_job(pair: Pair, spark: SparkProcess, signal_number: signal.Signals) 
 def test_a_replica_that_fails_in_mid_job(
     spark: SparkProcess, pair: Pair, world: World, signal_number: signal.Signals
 ) -> None:
-    """A replica that is killed or frozen while a job reads from it: the same answer, from the other one."""
+    """A job whose replica is killed or frozen during its reads gets the same rows from the other one."""
     pair.attach(spark)
     _in_mid_job(pair, spark, signal_number)
     assert spark.receive() == world.numbers
@@ -435,13 +434,13 @@ def test_a_dead_replica_is_passed_over(spark: SparkProcess, pair: Pair, world: W
 
 @only("classic")
 def test_the_default_csn_is_one_that_the_replica_has(spark: SparkProcess, good: Pair) -> None:
-    """Pinned to a live replica that lags, its CSN is taken; a dead one is not waited for; never back."""
+    """A lagging pinned replica gives its own CSN, a dead one is not waited for; a session never goes back."""
     lagging, dead = good.status, good.status
     lagging[0] |= {"snapshot_csn": 4}
     dead[0] |= {"snapshot_csn": 4, "alive": False}
     good.connect(spark, replicas=lagging)
     assert spark.call("attach", replica="r1")["csn"] == 4
-    assert spark.call("refresh", newest=5) == 5  # the client has seen 5 when it first asked
+    assert spark.call("refresh", newest=5) == 5  # the client saw 5 at its first request
     assert spark.call("open_pins") == [5]
     good.connect(spark, replicas=dead)
     assert spark.call("attach", replica="r1")["csn"] == 5
@@ -467,6 +466,6 @@ def test_bad_arguments_are_named_and_pin_nothing(spark: SparkProcess, good: Pair
 
 @only("classic", "connect")
 def test_the_session_keeps_its_own_name_services(spark: SparkProcess, good: Pair) -> None:
-    """The name service of the replicas is added to the cluster's own, not put in its place."""
+    """The name service of the replicas is added to the cluster's own, and does not replace it."""
     options = good.attach(spark)["options"]
     assert options["dfs.nameservices"].split(",")[0] == "prodhdfs"

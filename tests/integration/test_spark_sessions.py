@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROWS: Final = 1000
 TASKS: Final = 4
 NUMBERS = itertools.count(1)
-#: What has to be set in a session that writes to paths by itself; the rest are Spark's defaults.
+#: Settings that a session needs to write to paths by itself; all others are Spark's defaults.
 PATHS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 
 
@@ -49,14 +49,14 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def query(first: int, end: int) -> str:
-    """The rows of these ids."""
+    """Return a query that gives rows with these ids."""
     return QUERY.format(first=first, end=end, tasks=TASKS)
 
 
 def test_each_session_writes_and_reads_by_the_helper(
     local: LocalCluster, db: Database, spark: SparkProcess
 ) -> None:
-    """`tl.write` in its three modes, two tables at once, and what `tl.attach` in the same session reads."""
+    """`tl.write` in its three modes, two tables at once, and reads by `tl.attach` in the same session."""
     table, flat = f"t{next(NUMBERS)}", f"flat{next(NUMBERS)}"
     create(db, table)
     create(db, flat, partitioned=False)
@@ -93,7 +93,7 @@ def test_each_session_writes_and_reads_by_the_helper(
 def test_each_session_writes_and_reads_by_path(
     local: LocalCluster, db: Database, spark: SparkProcess
 ) -> None:
-    """The same by Spark alone, in three jobs of one transaction, and a read of the path of its CSN."""
+    """The same writes by Spark alone, in three jobs of one transaction, and a read of the path of its CSN."""
     table = f"t{next(NUMBERS)}"
     create(db, table)
     with db.begin() as tx:

@@ -1,4 +1,4 @@
-"""docs/spark-settings.md on real sessions: what is not set as it must be is named, by Spark 4 and 3.5."""
+"""docs/spark-settings.md on real sessions of Spark 4 and 3.5: each wrong setting is named."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ NUMBERS = itertools.count(1)
 VERSION: Final = "mapreduce.fileoutputcommitter.algorithm.version"
 TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 REBASE: Final = "spark.sql.parquet.datetimeRebaseModeInWrite"
-#: A session as it must be for writes to paths, whatever the cluster's defaults are.
+#: The settings for writes to paths, whatever the cluster's defaults are.
 GOOD: Final = {TIMESTAMPS: "TIMESTAMP_MICROS", REBASE: "CORRECTED"}
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """One thing that is not as it must be.
+    """One wrong option or setting.
 
     Attributes:
-        told: What the job says; None when it ends well, and the commit is refused.
-        options: Of the write.
+        told: The error of the job; None when it succeeds, and the commit is refused.
+        options: Options of the write.
         session: Settings of the session.
-        mode: Of the write.
-        partition_by: Of the write.
+        mode: Mode of the write.
+        partition_by: Partition columns of the write.
     """
 
     told: str | None
@@ -69,7 +69,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture(scope="module", params=["4", "3.5"])
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
-    """A session of each version; nothing of the helpers has touched it."""
+    """A session of each version, not prepared by the helpers."""
     folder = tmp_path_factory.mktemp("spark")
     options: dict[str, Any] = {"pyspark": spark35.folder()} if request.param == "3.5" else {}
     with ExitStack() as opened:
@@ -103,7 +103,7 @@ def write(spark: SparkProcess, path: str, wrong: Wrong) -> None:
 def test_what_is_wrong_is_named(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, name: str
 ) -> None:
-    """By the error of the job, or of the commit; nothing of it is ever visible or stays."""
+    """The error of the job or of the commit names it; no row becomes visible, and no file stays."""
     wrong = WRONG[name]
     if wrong.told is None:
         with pytest.raises(UnsealedWriteError), db.begin() as tx:
@@ -116,7 +116,7 @@ def test_what_is_wrong_is_named(
 
 
 def test_a_session_as_it_must_be(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
-    """Everything is right, also with what makes no difference; a job without its mark is sealed by `seal`."""
+    """With right settings, and any harmless ones, all rows arrive; `seal` ends a job without its mark."""
     with db.begin() as tx:
         write(spark, tx.path(table), Wrong(None, options={"parquet.summary.metadata.level": "ALL"}))
     require_rows(local, table, tx.csn, range(ROWS))
@@ -132,7 +132,7 @@ def test_a_session_as_it_must_be(local: LocalCluster, db: Database, spark: Spark
 def test_the_helper_needs_none_of_them(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str
 ) -> None:
-    """With all of it wrong in the session, which stays so, `tl.write` is right. A session's last test."""
+    """`tl.write` works in a session whose settings are all wrong. It is the last test of a session."""
     wrong: dict[str, str] = {}
     for one in WRONG.values():
         wrong |= {**one.options, **one.session}

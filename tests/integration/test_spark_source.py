@@ -43,7 +43,7 @@ QUERY = (
     "CAST(id % 100 AS tinyint) AS small, CAST(CAST(id AS string) AS binary) AS data, id % 2 = 0 AS yes "
     f"FROM range(0, {ROWS}, 1, 2)"
 )
-#: The last row of a task fails the attempt that meets it first, when others of it are on their way.
+#: The last row of a task fails the first attempt, after other rows of it were sent.
 FAIL_ONCE = (
     "CASE WHEN id IN (499, 999) "
     "AND reflect('java.lang.System', 'setProperty', concat('{run}', id), 'x') = 'null' "
@@ -64,7 +64,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the session works, with its log, and its event log in `events`."""
+    """The folder of the session, with its log, and with its event log in `events`."""
     made = tmp_path_factory.mktemp("spark")
     (made / "events").mkdir()
     return made
@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def spark(folder: Path) -> Iterator[SparkProcess]:
-    """A session whose tasks are tried again."""
+    """A session that runs failed tasks again."""
     conf = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{folder}/events",
@@ -92,18 +92,18 @@ def table(db: Database) -> str:
 
 @pytest.fixture
 def options(local: LocalCluster, table: str) -> dict[str, str]:
-    """Options that name it."""
+    """Options that name the table."""
     return {"table": table, "url": local.url("r1"), "token": SECRET}
 
 
 def ids(db: Database, table: str, csn: int | None = None) -> list[int]:
-    """What is in a table."""
+    """Return the ids in a table."""
     with db.snapshot(csn) as snap:
         return sorted(snap.read(table, ["id"])["id"].to_pylist())
 
 
 def fails(spark: SparkProcess, job: str, **args: Any) -> str:
-    """What a job fails with; never does that show the secret, or a token."""
+    """Return the error of a job, which must not show the secret or a token."""
     with pytest.raises(SparkJobError) as found:
         spark.call(job, **args)
     text = str(found.value)
@@ -147,7 +147,7 @@ def test_types_modes_and_labels(
 def test_a_dataframe_stays_where_it_is(
     db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
-    """It reads the snapshot that it was made with; with a schema of the user's that of its first query."""
+    """A DataFrame keeps the snapshot of its creation; with a user's schema, that of its first query."""
     db.insert(table, rows(1, 2, 3), wait="all")
     spark.call("load", view="old", options={**options, "partitionBytes": "1k"})
     spark.call("load", view="some", options=options, schema="day date, id bigint")
@@ -184,7 +184,7 @@ def test_sql_reads_and_writes_a_temporary_view(
     spark.sql(f"CREATE TEMPORARY VIEW w USING tidelock OPTIONS ({given})")
     spark.sql(f"INSERT INTO w {QUERY.format(id='id')} WHERE id < 8")
     assert ids(db, table) == list(range(8))
-    assert spark.sql("SELECT count(*) FROM w") == [[0]]  # the snapshot that it was made with
+    assert spark.sql("SELECT count(*) FROM w") == [[0]]  # the snapshot of its creation
     spark.sql(f"INSERT OVERWRITE w {QUERY.format(id='id')} WHERE id < 2")
     assert ids(db, table) == [0, 1]
     plans = [
@@ -197,7 +197,7 @@ def test_sql_reads_and_writes_a_temporary_view(
 def test_what_is_refused_says_why_and_leaves_nothing(
     db: Database, spark: SparkProcess, table: str, options: dict[str, str]
 ) -> None:
-    """Each in words that say what to do; and nothing is left open."""
+    """Each refusal says what to do, and leaves no transaction open."""
     text = fails(spark, "load", view="x", options={**options, "csnAsOff": "1"})
     assert "tidelock has no option 'csnasoff'; did you mean csnAsOf?" in text
     assert "label is for write" in fails(spark, "load", view="x", options={**options, "label": "x"})
@@ -213,17 +213,17 @@ def test_what_is_refused_says_why_and_leaves_nothing(
 
 
 def test_filters_that_pyspark_pushes(spark: SparkProcess) -> None:
-    """PySpark 4.3 keeps a filter that a data source has taken: later queries on the DataFrame lose rows.
+    """PySpark 4.3 reuses a filter that a data source has taken, so later queries on the DataFrame lose rows.
 
-    When this fails because the last number is that of all rows, it is mended: then `TidelockReader` may take
-    filters (`pushFilters`) from that version of PySpark on; see docs/spark-source.md, "Conditions".
+    If this fails because the last number is that of all rows, PySpark is repaired: then `TidelockReader` may
+    take filters (`pushFilters`) from that version of PySpark on; see docs/spark-source.md, "Conditions".
     """
     everything, chosen = ROWS_PUSHED, ROWS_PUSHED - 6
     assert spark.call("push_filters") == [everything, chosen, chosen]
 
 
 def test_nothing_shows_a_secret(local: LocalCluster, spark: SparkProcess, folder: Path) -> None:
-    """Neither the logs of the agents nor what Spark records of all these jobs, a token or the secret."""
+    """The agents' logs and Spark's records of all these jobs show neither a token nor the secret."""
     spark.close()
     events = [path for path in (folder / "events").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in events) > 10_000

@@ -1,4 +1,4 @@
-"""Streams through the data source, with real Spark: what commits add, once, in their order, in bounds."""
+"""Streams through the data source, with real Spark: each commit's rows once, in order, in bounded batches."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def rows(*keys: int, v: str = "x") -> pa.Table:
 
 
 def keys(db: Database, table: str) -> list[int]:
-    """What is in a table, whichever replica has committed it."""
+    """Return the keys in a table, from the newest commit of any replica."""
     with db.begin(fresh=True) as tx:
         return sorted(tx.read(table)["k"].to_pylist())
 
 
 def of(local: LocalCluster, table: str, **more: str) -> dict[str, str]:
-    """How a table is named to Spark."""
+    """Return the options that name a table to Spark."""
     return {"url": local.url("r1"), "token": SECRET, "table": table} | more
 
 
 def collect(spark: SparkProcess, source: dict[str, str], **more: Any) -> list[list[Any]]:
-    """Run a query until it has read what is there now; returns its rows, in order."""
+    """Run a query until it has read all present rows; return its rows, in order."""
     name = f"q{next(NUMBERS)}"
     spark.call("stream", name=name, source=source, trigger={"availableNow": True}, **more)
     spark.call("ended", name=name)
@@ -85,7 +85,7 @@ def collect(spark: SparkProcess, source: dict[str, str], **more: Any) -> list[li
 def test_from_a_table_to_another(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
 ) -> None:
-    """What is there, then what is committed, each row once, also behind a restart; the label follows."""
+    """Present rows, then rows of later commits, each once, also after a restart; the label follows."""
     target = create(db)
     db.insert(table, rows(1, 2))
     db.insert(table, rows(3))
@@ -109,7 +109,7 @@ def test_from_a_table_to_another(
 
 
 def batch_of(db: Database, query: str, table: str) -> int:
-    """The number of the last batch that a query has committed to a table."""
+    """Return the number of the last batch that a query has committed to a table."""
     status = db.label(label_of(query, table))
     assert status is not None
     assert status.batch is not None
@@ -119,7 +119,7 @@ def batch_of(db: Database, query: str, table: str) -> int:
 def test_the_change_feed_gives_the_table(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str
 ) -> None:
-    """Rows that come and go, carried out on nothing, are those of the table; compaction is no change."""
+    """Inserts and deletes, applied to an empty table, give the table's rows; compaction is no change."""
     created = db.seen_csn
     db.insert(table, rows(1, 2))
     start = db.insert(table, rows(3)).csn
@@ -133,7 +133,7 @@ def test_the_change_feed_gives_the_table(
     db.insert(table, rows(7))
     db.delete(table, "k = 0")
     feed = collect(spark, of(local, table, readChangeFeed="true"), select=["*"])
-    assert [row[0] for row in feed] == [7]  # begun with the rows that are there
+    assert [row[0] for row in feed] == [7]  # begun with the present rows
     feed = collect(spark, of(local, table, readChangeFeed="true", startingCsn=str(created)))
     assert applied(feed) == table_rows(db, table)
     assert {row[3] for row in feed} == {"insert", "delete"}
@@ -145,7 +145,7 @@ def test_the_change_feed_gives_the_table(
 
 
 def applied(feed: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """What is left when changes are carried out."""
+    """Return the rows that remain when changes are applied."""
     left: Counter[tuple[Any, ...]] = Counter()
     for *values, change, _csn, _time in feed:
         left[tuple(values)] += 1 if change == "insert" else -1
@@ -154,7 +154,7 @@ def applied(feed: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 
 def table_rows(db: Database, table: str) -> list[tuple[Any, ...]]:
-    """The rows of a table, in order."""
+    """Return the rows of a table, in order."""
     with db.begin(fresh=True) as tx:
         return sorted(tuple(row.values()) for row in tx.read(table).to_pylist())
 
@@ -162,7 +162,7 @@ def table_rows(db: Database, table: str) -> list[tuple[Any, ...]]:
 def test_batches_are_bounded_by_files_and_by_bytes(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str
 ) -> None:
-    """By files, with the rows that are there as with later ones; and by bytes."""
+    """Batches are bounded by files, for present and later rows, and by bytes."""
     created = db.seen_csn
     for key in range(10):
         db.insert(table, rows(key))
@@ -180,7 +180,7 @@ def test_batches_are_bounded_by_files_and_by_bytes(
 def test_a_removal_ends_the_query(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
 ) -> None:
-    """Behind all that came before; it goes on from there when such commits are to be passed over."""
+    """A removal ends the query after all earlier rows; with the option to skip it the query goes on."""
     target = create(db)
     source = of(local, table, startingOffsets="latest")
     sink = of(local, target, checkpointLocation=str(tmp_path / "c"))
@@ -203,7 +203,7 @@ def test_a_removal_ends_the_query(
 
 
 def test_where_a_query_begins(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
-    """Behind a CSN, behind a time, with nothing that is there; and where history is gone it says so."""
+    """A query begins after a CSN, after a time, or at the end; if the history is gone, it says so."""
     results = [db.insert(table, rows(key)) for key in (1, 2, 3)]
     second = results[1]
     assert second.time is not None
@@ -229,7 +229,7 @@ def test_where_a_query_begins(local: LocalCluster, db: Database, spark: SparkPro
 def test_a_query_with_wrong_options_does_not_start(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
 ) -> None:
-    """A query with an option that does not exist, or contradicts another, does not start."""
+    """A query with an unknown option, or with two that contradict each other, does not start."""
     sink = of(local, table, checkpointLocation=str(tmp_path / "c"))
     source = of(local, table)
     for wrong, said in (

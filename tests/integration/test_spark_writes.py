@@ -40,7 +40,7 @@ QUERY = (
     "CAST(id / 4 AS decimal(9, 2)) AS price, timestamp_micros(id) AS moment, date_add(DATE'1500-01-01', "
     f"CAST(id AS int)) AS day FROM range(0, {ROWS}, 1, 2)"
 )
-#: The last row of a task fails the attempt that meets it first, in the middle of its file.
+#: The last row of a task fails the first attempt, in the middle of its file.
 FAIL_ONCE = (
     "CASE WHEN id IN (499, 999) "
     "AND reflect('java.lang.System', 'setProperty', concat('{run}', id), 'x') = 'null' "
@@ -57,7 +57,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
-    """A session whose tasks are tried again."""
+    """A session that runs failed tasks again."""
     with SparkProcess("retrying", tmp_path_factory.mktemp("spark")) as session:
         yield session
 
@@ -71,14 +71,14 @@ def table(db: Database) -> str:
 
 
 def uploads(local: LocalCluster, replica: str, home: str) -> float:
-    """How many files a replica has taken for its own transactions, or for those of the other."""
+    """Return how many files a replica has taken for its own transactions, or for those of the other."""
     body = send(api_address(local, replica), "GET", "/metrics").body.decode()
     found = re.search(rf'^tidelock_uploads_total{{home="{home}"}} (\S+)$', body, re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
 def totals(db: Database, table: str, csn: int | None = None) -> tuple[int, int, str]:
-    """Rows, the sum of their ids, and the sum of their prices."""
+    """Return the number of rows, the sum of their ids, and the sum of their prices."""
     with db.snapshot(csn) as snap:
         found = snap.sql(f"SELECT count(*) AS n, sum(id) AS ids, sum(price) AS prices FROM {table}")
     row = found.to_pylist()[0]
@@ -91,7 +91,7 @@ EXPECTED = (ROWS, sum(range(ROWS)), "124875.00")
 def test_write_adds_and_replaces_despite_failed_attempts(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str
 ) -> None:
-    """Two tables in one transaction, some attempts fail; then all rows, or a partition, are replaced."""
+    """Two tables in one transaction, with failed attempts; then all rows, or one partition, are replaced."""
     flat = f"{table}_flat"
     db.create_table(flat, SCHEMA)
     query = QUERY.format(id=FAIL_ONCE.format(run=table))
@@ -120,12 +120,12 @@ def test_write_adds_and_replaces_despite_failed_attempts(
     with local.connect() as everywhere:
         assert everywhere.audit(timeout_s=TIMEOUT_S).findings == []
     assert uploads(local, "r1", "own") > 0
-    assert uploads(local, "r2", "other") > 0  # executors were sent to both, though there is no shared secret
+    assert uploads(local, "r2", "other") > 0  # both replicas took files, without a shared secret
 
 
 @pytest.mark.slow
 def test_partitions_of_two_columns(local: LocalCluster, db: Database, spark: SparkProcess) -> None:
-    """Those that the rows are in are replaced, also where the folder above is new."""
+    """The partitions of the rows are replaced, also if the folder above is new."""
     name = f"t{next(NUMBERS)}"
     schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
     db.create_table(name, schema, partition_by=["a", "b"])
@@ -148,14 +148,14 @@ class Inbox:
             db.create_table(name, pa.schema([("k", pa.int64())]))
 
     def more(self, files: int = 1) -> None:
-        """Let files come in."""
+        """Write new files."""
         for _ in range(files):
             numbers = range(10 * self.files, 10 * self.files + 10)
             pq.write_table(pa.table({"k": list(numbers)}), self.folder / f"{self.files:03}.parquet")
             self.files += 1
 
     def require_once(self) -> None:
-        """Require that every number of the files is in both tables once."""
+        """Require that both tables have every number of the files once."""
         with self.db.snapshot() as snap:
             for name in self.tables:
                 assert sorted(snap.read(name)["k"].to_pylist()) == list(range(10 * self.files))
@@ -165,7 +165,7 @@ class Inbox:
 def test_foreach_batch_counts_each_batch_of_a_dead_query_once(
     local: LocalCluster, db: Database, spark: SparkProcess, tmp_path: Path
 ) -> None:
-    """A query dies in a batch, and behind one that Spark has not noted, and goes on: each counts once."""
+    """A query dies in a batch, and after a batch that Spark has not noted, and goes on: each counts once."""
     inbox, checkpoint = Inbox(db, tmp_path), tmp_path / "checkpoint"
 
     def run(**dies: int) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def test_foreach_batch_counts_each_batch_of_a_dead_query_once(
 
     inbox.more(1)
     assert "the driver dies in the batch" in run(dies_in=2)["error"]
-    assert db.label(first["id"]) == label  # batch 1 was not run again, nothing of batch 2 counts
+    assert db.label(first["id"]) == label  # batch 1 was not run again, batch 2 adds no row
     last = run()
     assert (last["id"], last["error"], last["run"]) == (first["id"], None, [2])
     inbox.require_once()
@@ -208,7 +208,7 @@ def test_foreach_batch_counts_each_batch_of_a_dead_query_once(
 def test_foreach_batch_on_connect(
     local: LocalCluster, db: Database, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The function runs beside the server, with a client of its own; the query needs a name there."""
+    """On Connect the function runs at the server, with its own client; the query needs a name."""
     folder = tmp_path_factory.mktemp("connect")
     inbox = Inbox(db, folder)
     inbox.more(2)
@@ -234,7 +234,7 @@ def test_foreach_batch_on_connect(
 def test_by_path_needs_settings_that_are_named(
     local: LocalCluster, db: Database, spark: SparkProcess, table: str
 ) -> None:
-    """What users write with Spark alone; each thing that has to be set is named if it is not."""
+    """Users can write with Spark alone; each setting that is needed and missing is named."""
     query, good = QUERY.format(id="id"), {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
     spark.sql("SET spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS")
     with db.begin() as tx:
@@ -270,7 +270,7 @@ def test_by_path_needs_settings_that_are_named(
 
 
 def test_no_plan_shows_a_token(db: Database, spark: SparkProcess, table: str) -> None:
-    """After a write by `tl.write` the session hides tokens in the plans that it shows and records."""
+    """After `tl.write` the session hides tokens in the plans that it shows and records."""
     with db.begin() as tx:
         path = tx.path(table)
         plan = spark.call("explain", query=f"INSERT OVERWRITE DIRECTORY '{path}' USING parquet SELECT 1 AS a")
@@ -284,7 +284,7 @@ def test_no_plan_shows_a_token(db: Database, spark: SparkProcess, table: str) ->
 def test_other_sessions_write_to_the_home(
     local: LocalCluster, db: Database, table: str, kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Executors that are processes of their own write to the home, as does the server of Connect."""
+    """Executors in processes of their own, and the server of Connect, write to the home."""
     with SparkProcess(kind, tmp_path_factory.mktemp(kind)) as session:
         csn = session.call("write", url=local.url("r1"), query=QUERY.format(id="id"), tables=[table])
     assert totals(db, table, csn) == EXPECTED

@@ -1,7 +1,7 @@
-"""Hostile expressions in statements that change rows: refused, or ended by a limit, and the next one works.
+"""Hostile expressions in statements that change rows are refused or ended by a limit, and the next one works.
 
-A predicate or a new value may name rows of tables and functions of them. It must not reach files, the
-network, settings, other processes or the statement around it, and not make the agent larger.
+A predicate or a new value may name columns of tables and functions of them. It must not reach files, the
+network, settings, other processes or the statement around it, and must not make the agent larger.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tidelock.replica_agent.sql.pool import SqlPool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: What the agent's process may grow by, whatever a statement tries.
+#: How much the agent's process may grow, whatever a statement tries.
 GROWTH_BYTES = 64 << 20
 MEMORY_BYTES = 128 << 20
 TIMEOUT_S = 1.5
 
-#: Each is refused before it runs, or by what it runs into; `{data}` is the data directory.
+#: Expressions that are refused before they run, or that fail while they run; `{data}` is the data directory.
 REFUSED = """
     (SELECT count(*) FROM read_csv('/etc/passwd')) > 0
     (SELECT content FROM read_text('/etc/passwd')) LIKE 'root%'
@@ -97,7 +97,7 @@ REFUSED = """
     regexp_matches(customer, '(')
     error('x')
 """
-#: Easily taken for something else, with the rows that they delete.
+#: Harmless expressions that look hostile, with the rows that they delete.
 HARMLESS = {
     "id = 4 -- ) ; (": 1,
     "customer = '); DROP TABLE orders; --'": 0,
@@ -105,7 +105,7 @@ HARMLESS = {
     "customer = $$ann$$": 1,
     "true -- ) OR (": 2,
 }
-#: Each runs into a limit of memory or time.
+#: Expressions that reach a limit of memory or time.
 BOMBS = (
     "length(repeat('x', 4000000000)) > 0",
     "len(range(10000000000)) > 0",
@@ -119,7 +119,7 @@ BOMBS = (
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> DataDir:
-    """Two tables."""
+    """A data directory with two tables."""
     return orders_and_items(tmp_path_factory.mktemp("hostile") / "data")
 
 
@@ -133,7 +133,7 @@ async def pool(directory: DataDir) -> AsyncIterator[SqlPool]:
 
 
 async def change(pool: SqlPool, action: Action) -> int:
-    """Run a statement on `orders`; returns the rows that it would delete."""
+    """Run a statement on `orders`; return the rows that it would delete."""
     request = MutationRequest(Csn(6), None, TableName(ORDERS), action)
     async with pool.mutate(request) as running:
         pieces = [piece async for piece in running.pieces()]
@@ -150,7 +150,7 @@ async def test_a_hostile_statement_is_refused_and_the_next_taken(
 ) -> None:
     """A clear error, and the same process takes the next statement."""
     expression = line.replace("{data}", str(directory.path))
-    # By turns as a predicate and as a new value.
+    # Alternately a predicate and a new value.
     actions = (DeleteRows(expression), UpdateRows({"customer": f"CASE WHEN {expression} THEN 'x' END"}))
     with pytest.raises((BadRequestError, UnknownTableError)) as caught:
         await change(pool, actions[LINES.index(line) % 2])
@@ -161,7 +161,7 @@ async def test_a_hostile_statement_is_refused_and_the_next_taken(
 
 
 async def test_hostile_statements_have_written_no_file(pool: SqlPool, directory: DataDir) -> None:
-    """Of all those statements no file is left; what only looks hostile runs."""
+    """The statements above leave no file; harmless ones that look hostile succeed."""
     assert not [path for path in directory.path.rglob("*") if path.name == "x"]
     for expression, rows in HARMLESS.items():
         assert await change(pool, DeleteRows(expression)) == rows
@@ -169,7 +169,7 @@ async def test_hostile_statements_have_written_no_file(pool: SqlPool, directory:
 
 @pytest.mark.slow
 async def test_a_boundless_statement_is_ended_and_others_run(pool: SqlPool) -> None:
-    """A statement that wants memory or time without end is ended; the agent does not grow, others run."""
+    """A statement that needs endless memory or time is ended; the agent does not grow, others run."""
     before = psutil.Process().memory_info().rss
     for number, expression in enumerate(BOMBS):
         action = DeleteRows(expression) if number % 2 else UpdateRows({"customer": f"({expression})::text"})

@@ -1,4 +1,4 @@
-"""SQL over snapshots: answers, what cannot be read, and hostile statements."""
+"""SQL over snapshots: answers, snapshots that cannot be read, and hostile statements."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MakePool = Callable[..., SqlPool]
 
 @pytest.fixture
 def directory(tmp_path: Path) -> DataDir:
-    """Two tables, up to CSN 6."""
+    """A data directory with two tables, up to CSN 6."""
     return orders_and_items(tmp_path / "data")
 
 
 @pytest.fixture
 async def make_pool(directory: DataDir) -> AsyncIterator[MakePool]:
-    """Makes pools over the data directory, and closes them."""
+    """A function that makes pools over the data directory; they are closed after the test."""
     async with contextlib.AsyncExitStack() as stack:
 
         def make(**limits: Any) -> SqlPool:
@@ -78,7 +78,7 @@ async def test_tables_are_found_by_full_and_short_names(make_pool: MakePool) -> 
 
 
 async def test_of_many_tables_the_mentioned_ones_are_known(make_pool: MakePool, directory: DataDir) -> None:
-    """With many tables those that are mentioned are made known, all of them to SHOW TABLES."""
+    """With many tables a statement knows the tables that it mentions; SHOW TABLES knows all of them."""
     for number in range(60):
         directory.create_table(7, f"t{number}", pa.schema([("a", pa.int64())]))
     pool = make_pool()
@@ -87,7 +87,7 @@ async def test_of_many_tables_the_mentioned_ones_are_known(make_pool: MakePool, 
 
 
 async def test_parameters_are_compared_in_the_type_of_the_column(make_pool: MakePool) -> None:
-    """JSON values are compared as the type of their column: numbers, text, dates and times as text, null."""
+    """JSON parameters are compared in the type of the column: numbers, text, dates and times, null."""
     pool = make_pool()
     assert await rows(pool, "SELECT id FROM orders WHERE customer = ? AND year > ?", "ann", 1994) == [(4,)]
     assert await rows(pool, "SELECT id FROM orders WHERE customer = $2 OR id = $1", 3, "ann") == [(3,), (4,)]
@@ -100,7 +100,7 @@ async def test_parameters_are_compared_in_the_type_of_the_column(make_pool: Make
 
 
 async def test_reads_have_the_tables_types(make_pool: MakePool, directory: DataDir) -> None:
-    """A read of a table gives its Arrow types, also those of partition columns, and its values."""
+    """A read of a table gives its Arrow types, also of partition columns, and its values."""
     names = [name for name in ALL_TYPES if name not in {"c_float", "c_double", "c_binary"}]
     partitions = {f"p_{name}": ALL_TYPES[name] for name in names if "timestamp" not in name}
     schema = pa.schema([*ALL_TYPES.items(), *partitions.items()])
@@ -132,7 +132,7 @@ async def test_reads_have_the_tables_types(make_pool: MakePool, directory: DataD
 
 
 async def test_own_rows_of_a_transaction(make_pool: MakePool, directory: DataDir) -> None:
-    """Inside a transaction its own parts are seen, by nobody else; what it removed is not."""
+    """A transaction alone sees its own parts, and does not see its removed ones."""
     mine = "6-r1-9-1"
     with directory.sql() as db:
         db.execute("UPDATE parts SET creation_tid = ?, creation_csn = NULL WHERE creation_csn = 5", (mine,))
@@ -155,7 +155,7 @@ async def test_a_large_result_arrives_whole(make_pool: MakePool) -> None:
 
 
 async def test_statements_run_beside_each_other(make_pool: MakePool) -> None:
-    """As many statements run at once as there are processes; the others wait for their turn."""
+    """As many statements run at once as the pool has processes; the others wait for their turn."""
     pool = make_pool(sql_workers=2)
     counts = await asyncio.gather(
         *(rows(pool, f"SELECT count(*), {number} FROM orders") for number in range(8))
@@ -168,7 +168,7 @@ async def test_statements_run_beside_each_other(make_pool: MakePool) -> None:
 
 
 async def test_snapshots_that_cannot_be_read(make_pool: MakePool, directory: DataDir) -> None:
-    """A CSN that is not applied is standby, one below the horizon too old, with what can be read."""
+    """A CSN that is not applied is standby, one below the horizon too old; errors have the readable CSNs."""
     directory.set(horizon=5)
     pool = make_pool()
     with pytest.raises(StandbyError) as behind:
@@ -181,7 +181,7 @@ async def test_snapshots_that_cannot_be_read(make_pool: MakePool, directory: Dat
 
 
 async def test_a_damaged_part_is_an_error(make_pool: MakePool, directory: DataDir) -> None:
-    """A flipped bit is told as corruption of that part; tables without it are read as ever."""
+    """A flipped bit is reported as corruption of its part; other tables can be read."""
     part = directory.parts(ITEMS)[0]
     directory.flip_bit(part, part.length // 2)
     pool = make_pool()
@@ -193,7 +193,7 @@ async def test_a_damaged_part_is_an_error(make_pool: MakePool, directory: DataDi
 
 
 async def test_a_part_that_was_collected_is_no_damage(make_pool: MakePool, directory: DataDir) -> None:
-    """Whether rows or files of a snapshot go while it is read, it is too old, not damaged and not shorter."""
+    """If parts of a snapshot are collected while it is read, it is too old, not damaged and not shorter."""
     pool = make_pool(sql_threads=1)
     statement = "SELECT count(*) FROM orders, (SELECT count(*) AS n FROM range(3000000)) WHERE n > 0"
     for part in directory.parts(ORDERS):
@@ -207,7 +207,7 @@ async def test_a_part_that_was_collected_is_no_damage(make_pool: MakePool, direc
 
 # -- hostile statements
 
-#: Each has to be refused; `{data}` is the data directory.
+#: Statements that must be refused; `{data}` is the data directory.
 HOSTILE = """
     SELECT * FROM read_text('/etc/passwd')
     SELECT * FROM '/etc/passwd'
@@ -278,7 +278,7 @@ HOSTILE = """
 
 
 async def test_hostile_statements_are_refused(make_pool: MakePool, directory: DataDir) -> None:
-    """A statement that wants anything but rows of tables is refused as such, and the process goes on."""
+    """A statement that reads anything but rows of tables is refused, and the process goes on."""
     pool = make_pool()
     files = sorted(directory.path.rglob("*"))
     let_through = []
@@ -294,7 +294,7 @@ async def test_hostile_statements_are_refused(make_pool: MakePool, directory: Da
 
 @pytest.mark.parametrize("value", ["error('late')", "'x'::int", "9223372036854775807 + i"])
 async def test_an_error_among_the_last_rows(make_pool: MakePool, value: str) -> None:
-    """It is the statement's, as it is among the first ones, and the process takes the next statement."""
+    """An error among the last rows fails the statement, like one among the first; the process goes on."""
     pool = make_pool()
     with pytest.raises(BadRequestError, match=r"the statement cannot be run: .* Error: "):
         await rows(pool, f"SELECT CASE WHEN i < 900000 THEN i ELSE {value} END FROM range(1000000) t(i)")
@@ -303,7 +303,7 @@ async def test_an_error_among_the_last_rows(make_pool: MakePool, value: str) -> 
 
 
 async def test_what_a_statement_finds_of_its_process(make_pool: MakePool, directory: DataDir) -> None:
-    """The one folder that a statement may read is that of its own temporary files: it finds nothing."""
+    """A statement may read only the folder of its own temporary files, which is empty."""
     pool = make_pool()
     assert await rows(pool, f"SELECT * FROM glob('{directory.path}/run/sql-1/**')") == []
     locked = "SELECT current_setting('TimeZone'), current_setting('lock_configuration')"
@@ -311,7 +311,7 @@ async def test_what_a_statement_finds_of_its_process(make_pool: MakePool, direct
 
 
 async def test_the_process_knows_no_secret(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a SQL process holds none of the agent's settings."""
+    """The environment of a SQL process has no setting of the agent."""
     monkeypatch.setenv("TIDELOCK_SECRET", "hush")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     await rows(make_pool(), "SELECT 1")

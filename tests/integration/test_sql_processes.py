@@ -1,4 +1,4 @@
-"""Processes for SQL: what ends a statement, and processes that come and go."""
+"""Processes for SQL: limits that end a statement, and processes that start and end."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MakePool = Callable[..., SqlPool]
 
 @pytest.fixture
 def directory(tmp_path: Path) -> DataDir:
-    """Two tables, up to CSN 6."""
+    """A data directory with two tables, up to CSN 6."""
     return orders_and_items(tmp_path / "data")
 
 
 @pytest.fixture
 async def make_pool(directory: DataDir) -> AsyncIterator[MakePool]:
-    """Makes pools over the data directory, and closes them."""
+    """A function that makes pools over the data directory; they are closed after the test."""
     async with contextlib.AsyncExitStack() as stack:
 
         def make(**limits: Any) -> SqlPool:
@@ -81,7 +81,7 @@ async def test_a_statement_that_never_ends(make_pool: MakePool, sql: str) -> Non
 )
 @pytest.mark.slow
 async def test_a_statement_that_takes_all_memory(make_pool: MakePool, directory: DataDir, sql: str) -> None:
-    """A statement that outgrows its memory and its temporary files ends alone; nothing of it stays."""
+    """A statement that exceeds its memory and its temporary files ends alone, and leaves no file."""
     pool = make_pool(sql_memory_bytes=64 << 20, sql_workers=1)
     with pytest.raises(TooLargeError, match="sql_memory_bytes"):
         await rows(pool, sql)
@@ -117,7 +117,7 @@ async def test_a_cancelled_statement_ends_its_process(make_pool: MakePool) -> No
 
 
 async def test_a_process_that_is_killed(make_pool: MakePool) -> None:
-    """A process killed while idle is replaced unseen; one killed in the middle fails its statement only."""
+    """A process that is killed while idle is replaced silently; a busy one fails only its statement."""
     pool = make_pool(sql_workers=1)
     await rows(pool, "SELECT 1")
     [worker] = workers()
@@ -136,7 +136,7 @@ async def test_a_process_that_is_killed(make_pool: MakePool) -> None:
 
 
 async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
-    """Rows that nobody takes do not hold a process for ever."""
+    """A caller that takes no rows does not hold a process forever."""
     pool = make_pool(sql_workers=1, sql_timeout_s=3.0)
     await rows(pool, "SELECT 1")
     async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
@@ -149,7 +149,7 @@ async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
 
 
 async def test_the_queue_is_bounded(make_pool: MakePool) -> None:
-    """Statements beyond the queue are refused at once; those within it get their turn, or give up in time."""
+    """Statements beyond the queue are refused at once; those within it get their turn."""
     pool = make_pool(sql_workers=1, sql_waiting_max=1)
     async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
         await anext(pieces)
@@ -161,7 +161,7 @@ async def test_the_queue_is_bounded(make_pool: MakePool) -> None:
 
 
 async def test_a_closed_pool_leaves_no_process_or_folder(make_pool: MakePool, directory: DataDir) -> None:
-    """Closing ends all processes, idle and busy, removes their folders, and refuses what comes later."""
+    """Closing ends all processes, idle and busy, removes their folders, and refuses later statements."""
     pool = make_pool(sql_workers=2)
     await rows(pool, "SELECT 1")
     async with aclosing(pool.run(request("SELECT i FROM range(1000000000) t(i)"))) as pieces:
@@ -195,7 +195,7 @@ asyncio.run(main())
 
 
 async def test_processes_end_with_their_agent(directory: DataDir) -> None:
-    """A SQL process whose agent was killed ends by itself, whatever it is doing."""
+    """A SQL process whose agent was killed ends by itself, idle or busy."""
     agent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _AGENT, str(directory.path)),
         stdout=asyncio.subprocess.PIPE,

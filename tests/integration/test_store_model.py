@@ -1,4 +1,4 @@
-"""The store in memory against the real one: what tests and simulation rely on is how ZooKeeper behaves."""
+"""The store in memory behaves like ZooKeeper, so tests and simulation may rely on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def world(zookeeper: str, zk_root: str) -> AsyncIterator[ZkWorld]:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_the_store_in_memory_answers_like_the_real_one(world: ZkWorld, seed: int) -> None:
-    """The same random multis give the same values, the same reasons at the same elements, the same tree."""
+    """The same random multis give the same values, the same errors at the same elements, the same tree."""
     source = random.Random(seed)
     ensemble = MemoryEnsemble()
     pairs: list[tuple[Store, Store]] = [(await world.store(), ensemble.store()) for _ in range(2)]

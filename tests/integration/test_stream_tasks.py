@@ -69,13 +69,13 @@ def rows(*keys: int) -> pa.RecordBatch:
 
 
 def keys(db: Database, table: str) -> list[int]:
-    """What is in a table, whichever replica has committed it."""
+    """Return the keys in a table, from the newest commit of any replica."""
     with db.begin(fresh=True) as tx:
         return sorted(tx.read(table)["k"].to_pylist())
 
 
 class Query:
-    """One streaming query; each batch of it is run as often as a test likes, by drivers of its own."""
+    """One streaming query; a test can run each batch several times, by drivers of its own."""
 
     def __init__(self, local: LocalCluster, db: Database, table: str, *, overwrite: bool = False) -> None:
         self.id = "the query"
@@ -85,13 +85,13 @@ class Query:
         self._overwrite = overwrite
 
     def writer(self) -> TidelockStreamWriter:
-        """What the process of a driver makes for a batch."""
+        """Return the writer that the process of a driver makes for a batch."""
         found = DefaultSource(self._options).streamWriter(self._schema, overwrite=self._overwrite)
         assert isinstance(found, TidelockStreamWriter)
         return found
 
     def run(self, number: int, *tasks: Sequence[int], attempts: int = 1) -> list[WriterCommitMessage | None]:
-        """Run the tasks of a batch, with these keys, for a driver of their own; last attempts count."""
+        """Run the tasks of a batch, with these keys, for a new driver; return the last attempts' messages."""
         writer = self.writer()
         messages: list[WriterCommitMessage | None] = []
         for task, found in enumerate(tasks):
@@ -104,7 +104,7 @@ class Query:
         return messages
 
     def commit(self, number: int, messages: list[WriterCommitMessage | None]) -> None:
-        """Commit, in a process that knows no more than the messages."""
+        """Commit in another process, which has only the messages."""
         self.writer().commit(elsewhere(messages), number)
 
 
@@ -115,7 +115,7 @@ def query(local: LocalCluster, db: Database, table: str) -> Query:
 
 
 def test_tasks_of_a_batch_share_a_transaction(db: Database, table: str, query: Query) -> None:
-    """One commit, with the number of the batch; a task without rows has no part in it."""
+    """The tasks share one commit, with the number of the batch; a task without rows sends nothing."""
     messages = query.run(4, [1, 2], [], [3])
     one, empty, other = messages
     assert isinstance(one, Staged)
@@ -124,7 +124,7 @@ def test_tasks_of_a_batch_share_a_transaction(db: Database, table: str, query: Q
     assert one.job.tid == other.job.tid
     assert keys(db, table) == []
     query.commit(4, messages)
-    query.commit(4, messages)  # its answer was lost
+    query.commit(4, messages)  # as if its answer was lost
     status = db.label(query.label)
     assert status is not None
     assert (status.tid, status.batch) == (one.job.tid, 4)
@@ -132,13 +132,13 @@ def test_tasks_of_a_batch_share_a_transaction(db: Database, table: str, query: Q
 
 
 def test_an_attempt_that_does_not_count(db: Database, table: str, query: Query) -> None:
-    """What a task has uploaded that is not named, since another attempt of it was faster, is not there."""
+    """The upload of an attempt adds no rows if the commit names another attempt of the task."""
     query.commit(0, query.run(0, [1], [2], attempts=2))
     assert keys(db, table) == [1, 2]
 
 
 def test_two_drivers_run_one_batch(db: Database, table: str, query: Query) -> None:
-    """Each has a transaction of its own; who commits first has it, and the others find nothing to do."""
+    """Two drivers have a transaction each; the first commit counts, the other driver has nothing to do."""
     zombie, successor = query.run(7, [1, 2]), query.run(7, [1, 2])
     query.commit(7, successor)
     query.commit(7, zombie)
@@ -154,7 +154,7 @@ def test_two_drivers_run_one_batch(db: Database, table: str, query: Query) -> No
 
 
 def test_two_sinks_of_one_query(local: LocalCluster, db: Database, table: str, query: Query) -> None:
-    """As copied checkpoints make them: each counts the batches of its own table."""
+    """Two sinks, made by a copied checkpoint, each count the batches of their own table."""
     db.create_table(f"{table}_copy", SCHEMA, partition_by=["p"])
     copy = Query(local, db, f"{table}_copy")
     for one in (query, copy):
@@ -163,7 +163,7 @@ def test_two_sinks_of_one_query(local: LocalCluster, db: Database, table: str, q
 
 
 def test_batches_that_replace_the_table(local: LocalCluster, db: Database, table: str) -> None:
-    """One without a row leaves none, whatever the home of the transaction has seen before."""
+    """A batch without rows leaves an empty table, whatever the home of the transaction has seen before."""
     query = Query(local, db, table, overwrite=True)
     for number, found in enumerate(([1, 2], [3], [], [4])):
         db.insert(table, pa.Table.from_batches([rows(100 + number)]))
@@ -172,7 +172,7 @@ def test_batches_that_replace_the_table(local: LocalCluster, db: Database, table
 
 
 def test_a_batch_that_is_given_up(db: Database, table: str, query: Query) -> None:
-    """Nothing of it is there; it can be run again. What is committed is not taken back."""
+    """An aborted batch adds no rows and can run again; a committed batch stays."""
     given_up = query.run(1, [1])
     query.writer().abort([*given_up, None], 1)
     with pytest.raises(TransactionClosedError):
@@ -186,7 +186,7 @@ def test_a_batch_that_is_given_up(db: Database, table: str, query: Query) -> Non
 def test_a_home_that_dies_before_the_commit(
     local: LocalCluster, db: Database, table: str, query: Query
 ) -> None:
-    """The batch fails, and is there once when it is run again."""
+    """The batch fails, and its rows are there once after the next run."""
     lost = query.run(0, [1])
     assert isinstance(lost[0], Staged)
     home = lost[0].job.tid.split("-")[1]
@@ -200,7 +200,7 @@ def test_a_home_that_dies_before_the_commit(
 
 
 def test_a_small_batch_asks_for_little(query: Query) -> None:
-    """Nine requests for all of it, once the process is connected."""
+    """A small batch needs nine requests in a process that is connected."""
     query.commit(0, query.run(0, [1]))
     with mock.patch.object(
         HTTPConnection, "putrequest", autospec=True, side_effect=HTTPConnection.putrequest
@@ -210,7 +210,7 @@ def test_a_small_batch_asks_for_little(query: Query) -> None:
 
 
 def test_parts_are_read_by_tasks(local: LocalCluster, db: Database, table: str) -> None:
-    """Those that are there, and those of later commits, from what was pickled; stopped, it holds no pin."""
+    """Tasks read present and later parts from pickled partitions; a stopped query holds no pin."""
     db.insert(table, pa.Table.from_batches([rows(1, 2)]))
     options = {"table": table, "url": local.url("r1"), "token": SECRET, "maxFilesPerTrigger": "1"}
     reader = DefaultSource(options).streamReader(struct_of(db.table(table)))

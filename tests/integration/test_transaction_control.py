@@ -1,9 +1,9 @@
-"""How transactions are begun, refused, ended and killed, on real agents: ClickHouse's own list, item by item.
+"""Begin, refusal, end and kill of transactions on real agents, after the list of ClickHouse's tests.
 
 The list is that of ClickHouse's tests of transaction control, adapted: a transaction is an object of the
-client, not a state of a session, so "without begin" means a tid that nobody has begun.
+client, not a state of a session, so "without begin" means a tid that no client has begun.
 
-| ClickHouse | what it asks for | here |
+| ClickHouse | requirement | here |
 |---|---|---|
 | 01173 | commit or rollback without begin: 645 | test_end_of_what_was_never_begun |
 | 01173 | a commit over two tables is seen whole | test_two_tables_change_together_or_not_at_all |
@@ -15,16 +15,16 @@ client, not a state of a session, so "without begin" means a tid that nobody has
 | 01173 | so does its death | test_a_dead_client_is_rolled_back |
 | 01173 | read-only commit is fine | test_a_read_only_transaction_commits_without_a_csn |
 | 01173 | CREATE TABLE inside: 48, and the transaction is dead | test_ddl_inside_a_transaction_is_refused |
-| 01173 | tables without transactions: 48 | there are none: every table takes part |
+| 01173 | tables without transactions: 48 | no such tables: every table takes part |
 | 01172 | tid and CSN of parts: open, rolled back, committed | test_parts_carry_their_csn_once_committed |
 | 01172 | they survive detach and attach | test_outcomes.py: test_kept_when_the_log_is_truncated |
-| 01172 | log: AddPart, Commit or Rollback | the same (LockPart: no removals yet) |
+| 01172 | log: AddPart, Commit or Rollback | the same; locks: test_isolation_rules.py |
 | 04141 | COMMIT of unknown state | test_outcomes.py: test_a_commit_whose_answer_is_not_lost_but_late |
 | 04516 | kill and commit race | test_kill_and_commit_race |
-| 03915 | rollback with intersecting parts | when there are removals |
+| 03915 | rollback with intersecting parts | test_removals.py: test_a_rollback_leaves_nothing |
 | all | the suite with faults after the commit | test_fault_kinds.py (csnlog.commit.after) |
 
-Beyond the list: states as `tx.state` and GET /transactions tell them, leases, kill by tid. The levels of
+Beyond the list: states of `tx.state` and GET /transactions, leases, kill by tid. The levels of
 `commit(wait=...)`, `fresh`, `min_csn` and sessions are in test_transaction_control_replicas.py.
 """
 
@@ -84,17 +84,17 @@ def table(db: Database) -> str:
 
 
 def at_home(local: LocalCluster, tx: Transaction) -> str:
-    """The state of a transaction in the words of its home."""
+    """Return the state of a transaction at its home."""
     return str(ask(local, HOME, f"/transactions/{tx.tid}")["state"])
 
 
 def states(local: LocalCluster, tx: Transaction) -> tuple[str, str]:
-    """The state of a transaction as its client and its home see it."""
+    """Return the state of a transaction at its client and at its home."""
     return str(tx.state), at_home(local, tx)
 
 
 def only_rollback_is_left(local: LocalCluster, db: Database, tx: Transaction, table: str) -> None:
-    """Every statement and the commit are refused, by client and home, until it is rolled back."""
+    """Require that client and home refuse every statement and the commit; then roll back."""
     assert states(local, tx) == ("failed", "failed")
     statements: list[Callable[[], object]] = [
         lambda: tx.insert(table, ROWS),
@@ -119,7 +119,7 @@ def only_rollback_is_left(local: LocalCluster, db: Database, tx: Transaction, ta
 
 @pytest.mark.parametrize("verb", ["commit", "rollback", "heartbeat", "kill"])
 def test_end_of_what_was_never_begun(local: LocalCluster, verb: str) -> None:
-    """There is no such transaction, and it says where else to ask."""
+    """The error for an unknown tid says where else to ask."""
     answer = http("POST", f"{Addresses.of(local, HOME).api}/transactions/1-r1-1-999999/{verb}", {})
     assert answer.status == 404
     assert isinstance(answer.error, UnknownTransactionError)
@@ -127,7 +127,7 @@ def test_end_of_what_was_never_begun(local: LocalCluster, verb: str) -> None:
 
 
 def test_two_tables_change_together_or_not_at_all(db: Database, table: str) -> None:
-    """A commit shows the rows of both tables, a rollback of neither; before it only the owner sees them."""
+    """A commit shows the rows of both tables, a rollback of no table; before it only the owner sees them."""
     other = f"{table}_other"
     db.create_table(other, ROWS.schema)
     for end, expected in ((Transaction.rollback, (3, 0)), (Transaction.commit, (6, 3))):
@@ -144,14 +144,14 @@ def test_two_tables_change_together_or_not_at_all(db: Database, table: str) -> N
 
 
 def test_a_nested_begin_is_another_transaction(local: LocalCluster, db: Database, table: str) -> None:
-    """There is none. A second begin is another transaction, which neither sees nor ends the first."""
+    """A second begin is another transaction, which neither sees nor ends the first."""
     with db.begin() as outer:
         outer.insert(table, ROWS)
         with db.begin() as inner:
             assert inner.scan(table).count() == 3
             inner.insert(table, ROWS)
         assert (inner.state, outer.state) == (TransactionState.COMMITTED, TransactionState.OPEN)
-        assert outer.scan(table).count() == 6  # its own rows, not those committed after its begin
+        assert outer.scan(table).count() == 6  # its own rows, not the ones committed after its begin
         outer.rollback()
     assert db.read(table).num_rows == 6
     tx = db.begin()
@@ -197,7 +197,7 @@ def test_a_swallowed_error_is_no_commit(db: Database, table: str) -> None:
 
 
 def test_an_exception_while_rows_stream(local: LocalCluster, db: Database, table: str) -> None:
-    """A query that fails when its first rows have left: cut for the client, and the transaction is dead."""
+    """A query that fails after its first rows were sent is cut, and fails the transaction."""
     tx = db.begin()
     tx.insert(table, ROWS)
     failing = "select case when i < 9900000 then i else error('in the middle') end from range(10000000) t(i)"
@@ -209,7 +209,7 @@ def test_an_exception_while_rows_stream(local: LocalCluster, db: Database, table
 
 
 def test_an_exception_while_rows_are_sent(local: LocalCluster, db: Database, table: str) -> None:
-    """The caller's own error ends the block as it is; what had left counts for nothing."""
+    """The caller's own error leaves the block unchanged; rows that were sent before are rolled back."""
 
     def rows() -> Any:
         yield ROWS.to_batches()[0]
@@ -243,7 +243,7 @@ def test_a_read_only_transaction_commits_without_a_csn(db: Database, table: str)
 
 
 def test_ddl_inside_a_transaction_is_refused(local: LocalCluster, db: Database, table: str) -> None:
-    """DDL is refused inside a transaction; beside it a table is made by a transaction of its own."""
+    """DDL is refused inside a transaction; outside a table is made by a transaction of its own."""
     for statement in (f"create table {table}_x as select 1", f"drop table {table}", f"delete from {table}"):
         tx = db.begin()
         tx.insert(table, ROWS)
@@ -260,7 +260,7 @@ def test_ddl_inside_a_transaction_is_refused(local: LocalCluster, db: Database, 
 
 
 def test_isolation_levels_are_refused_by_name(db: Database) -> None:
-    """What is not offered is not quietly weakened."""
+    """A level that is not offered is refused, and not replaced by a weaker one."""
     for name in ("read_uncommitted", "read committed", "SNAPSHOT", ""):
         with pytest.raises(BadRequestError, match=f"isolation='{name}' is not offered"):
             db.begin(isolation=name)
@@ -272,7 +272,7 @@ def test_isolation_levels_are_refused_by_name(db: Database) -> None:
 
 
 def test_parts_carry_their_csn_once_committed(local: LocalCluster, db: Database, table: str) -> None:
-    """No CSN while the transaction is open, its CSN once it is committed, and nothing after a rollback."""
+    """Parts have no CSN before the commit, its CSN after it, and are gone after a rollback."""
 
     def parts(tx: Transaction) -> list[tuple[str, int | None]]:
         return [(part["table"], part["csn"]) for part in db.explain(tx.tid)["parts"]]
@@ -296,7 +296,7 @@ def test_parts_carry_their_csn_once_committed(local: LocalCluster, db: Database,
 
 
 def test_kill_rolls_back_and_tells_the_owner(local: LocalCluster, db: Database, table: str) -> None:
-    """Any client rolls it back by its tid, and its owner is told; a second time does no harm."""
+    """Any client can kill a transaction by its tid; its owner gets an error; a second kill does no harm."""
     tx = db.begin("a load", lease="10m")
     tx.insert(table, ROWS)
     with local.connect() as other:
@@ -318,7 +318,7 @@ def test_kill_rolls_back_and_tells_the_owner(local: LocalCluster, db: Database, 
 
 
 def test_kill_in_the_middle_of_an_insert(db: Database, table: str) -> None:
-    """Rows that are on their way are cut off, and the owner learns why."""
+    """A kill cuts an insert that is being sent, and the owner gets the reason."""
     tx = db.begin()
     reached, go_on = threading.Event(), threading.Event()
 
@@ -341,7 +341,7 @@ def test_kill_in_the_middle_of_an_insert(db: Database, table: str) -> None:
 
 
 def test_what_cannot_be_killed(local: LocalCluster, db: Database, table: str) -> None:
-    """A committed transaction stays; what is no tid, or of a replica that does not exist, is told."""
+    """A committed transaction cannot be killed; a malformed tid and an unknown replica are named."""
     tx = db.begin()
     tx.insert(table, ROWS)
     tx.commit()
@@ -355,7 +355,7 @@ def test_what_cannot_be_killed(local: LocalCluster, db: Database, table: str) ->
 
 
 def test_kill_and_commit_race(local: LocalCluster, table: str) -> None:
-    """Whoever is first wins, the other is refused, and all agree on who that was (ClickHouse 04516)."""
+    """The first of kill and commit wins, the other is refused, and all replicas agree (ClickHouse 04516)."""
     with local.connect(HOME) as owner, local.connect("r2") as killer:
 
         def commit(tx: Transaction) -> int | None:
@@ -418,7 +418,7 @@ def test_commands_do_what_the_client_does(local: LocalCluster, db: Database, tab
     ],
 )
 def test_wrong_questions_about_outcomes_are_told(local: LocalCluster, query: str, words: str) -> None:
-    """A level or a time that is none is told."""
+    """A wrong level and a wrong time are refused by name."""
     answer = http("GET", f"{Addresses.of(local, HOME).api}/outcomes/1-r1-1-1?{query}")
     assert answer.status == 400
     assert isinstance(answer.error, BadRequestError)
@@ -429,7 +429,7 @@ def test_wrong_questions_about_outcomes_are_told(local: LocalCluster, query: str
 
 
 def test_a_lease_is_kept_while_the_client_lives(local: LocalCluster, db: Database, table: str) -> None:
-    """Longer than its lease, since the client gives signs of life; without them it is rolled back."""
+    """A transaction outlives its lease while its client sends heartbeats; without them it is rolled back."""
     with db.begin(lease="3s") as tx:
         tx.insert(table, ROWS)
         tids = {row["tid"] for row in ask(local, HOME, "/transactions")}
@@ -445,7 +445,7 @@ def test_a_lease_is_kept_while_the_client_lives(local: LocalCluster, db: Databas
 
 
 def test_a_dead_client_is_rolled_back(local: LocalCluster, db: Database, table: str) -> None:
-    """A client that is killed gives no sign of life any more: its home rolls back, and nothing is left."""
+    """A client that is killed sends no heartbeats: its home rolls back, and nothing is left."""
     with ClientProcess(local.url(HOME), HOME, table, lease_s=3.0) as client:
         assert db.outcome(client.tid).decision is Decision.RUNNING
         client.kill()

@@ -1,4 +1,4 @@
-"""docs/transactions.md: its Python and its commands are run, and print what it shows of them."""
+"""docs/transactions.md: its Python and its commands run, and print what the page shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def names(local: LocalCluster) -> dict[str, Any]:
-    """What the page's Python leaves behind: all blocks, run one after the other as one program."""
+    """The variables of the page's Python after its blocks have run, in order, as one program."""
     found: dict[str, Any] = {"url": local.url("r1")}
     assert len(pages.blocks(PAGE, "python")) > 5
     pages.run(PAGE, found)
@@ -34,14 +34,14 @@ def names(local: LocalCluster) -> dict[str, Any]:
 
 
 def test_the_python_of_the_page(names: dict[str, Any]) -> None:
-    """It has run; what it claims of results stands in its own asserts."""
+    """The Python of the page has run; its own asserts check its results."""
     names["db"].close()
 
 
 def test_the_commands_of_the_page(
     local: LocalCluster, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each prints what the page shows of it, in this order, but for ids and times, and may print more."""
+    """Each command prints the lines of the page, in order, except ids and times, and may print more."""
     monkeypatch.setenv("TIDELOCK_URL", local.url("r1"))
     (console,) = pages.blocks(PAGE, "console")
     shown = re.split(r"^\$ tidelock ", console, flags=re.MULTILINE)[1:]
@@ -58,11 +58,11 @@ def test_the_commands_of_the_page(
             assert printed.exit_code == 0, printed.output
             left = iter(_form(printed.stdout))
             for line in _form(expected):
-                assert line in left, printed.stdout  # what comes before it is gone from `left`
+                assert line in left, printed.stdout  # `left` is past this line and all before it
 
 
 def _form(text: str) -> list[list[str]]:
-    """Lines of a text, cells of a table, without what differs from run to run: ids, CSNs, times, widths."""
+    """Return the lines of a text, the cells of a table, without ids, CSNs, times and widths."""
     for pattern, word in (
         (TID, "TID"),
         (r"CSN \d+", "CSN"),

@@ -1,11 +1,11 @@
-"""What a commit and a begin promise about other replicas: verified by killing and by holding replicas back.
+"""The promises of commit and begin about other replicas, checked by killing and delaying replicas.
 
-`commit(wait=...)`: "home" = durable on `copies` replicas and applied at home; "copies" = applied on as many;
-"all" = on all that live. So after "all" any two of three may be lost, after the others any one.
+`commit(wait=...)`: "home" = durable on `copies` replicas and applied at home; "copies" = applied on `copies`
+replicas; "all" = applied on all live replicas. So after "all" any two of three may be lost, otherwise one.
 
-`begin(min_csn=...)`, `begin(fresh=True)` and the CSN that a client carries: never older than asked for, by
-waiting, by going on to another replica, or by an error (I11). r3 is held back by a fault in front of its
-apply.
+`begin(min_csn=...)`, `begin(fresh=True)` and the CSN that a client carries: the snapshot is never older than
+requested. The client waits, goes on to another replica, or gets an error (I11). A fault before the apply of
+r3 delays that replica.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ REPLICAS = ("r1", "r2", "r3")
 SLOW = "r3"
 APPLY, COMMIT = "replication.apply.before", "csnlog.commit.before"
 NAMES = itertools.count(1)
-#: Who is killed right after the commit has returned; the home is r1. For "copies" see also
-#: test_a_level_that_is_not_reached_in_time.
+#: Levels, each with the replicas that are killed right after the commit; the home is r1. For "copies" see
+#: also test_a_level_that_is_not_reached_in_time.
 FAST_KILLS: list[tuple[Wait, tuple[str, ...]]] = [("all", ("r1", "r2"))]
 SLOW_KILLS: list[tuple[Wait, tuple[str, ...]]] = [
     ("home", ("r1",)),
@@ -48,7 +48,7 @@ SLOW_KILLS: list[tuple[Wait, tuple[str, ...]]] = [
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """Holds back what r3 applies, and what r1 commits."""
+    """Gates that delay the apply of r3 and the commit of r1."""
     return Gates(tmp_path_factory.mktemp("gates"), {SLOW: {APPLY: "pause"}, "r1": {COMMIT: "pause"}})
 
 
@@ -82,13 +82,13 @@ def table(local: LocalCluster) -> str:
 
 
 def count(db: Database, table: str, csn: int | None = None) -> int:
-    """Rows of a table, at a CSN or at the client's newest."""
+    """Return the number of rows of a table, at a CSN or at the client's newest."""
     with db.snapshot(csn) as snap:
         return snap.scan(table).count()
 
 
 def reached(local: LocalCluster, replica: str) -> int:
-    """The CSN up to which a replica has applied."""
+    """Return the CSN up to which a replica has applied the log."""
     return int(ask(local, replica, "/status")["snapshot_csn"])
 
 
@@ -99,14 +99,14 @@ def reached(local: LocalCluster, replica: str) -> int:
 def test_replicas_killed_right_after_the_commit(
     local: LocalCluster, table: str, wait: Wait, killed: tuple[str, ...]
 ) -> None:
-    """Whoever is left serves the rows at that CSN."""
+    """The remaining replicas serve the rows at the commit's CSN."""
     with local.connect("r1") as db:
         csn = db.insert(table, ROWS, wait=wait).csn
         for replica in killed:
             local.kill(replica)
     (left, *_) = (replica for replica in REPLICAS if replica not in killed)
     with local.connect(left) as db:
-        if wait == "home":  # the others need not have applied it yet
+        if wait == "home":  # the other replicas may apply it later
             eventually(lambda: reached(local, left) >= (csn or 0), what=f"CSN {csn} on {left}")
         else:
             with db.snapshot(csn) as snap:
@@ -115,7 +115,7 @@ def test_replicas_killed_right_after_the_commit(
 
 
 def test_a_level_that_is_not_reached_in_time(local: LocalCluster, gates: Gates, table: str) -> None:
-    """Committed, and said so with its CSN; "copies" does without the replica that "all" waits for."""
+    """The error says that it is committed, with the CSN; "copies" does not wait for the slow replica."""
     with local.connect("r1") as db:
         with gates.open(SLOW, APPLY):
             tx = db.begin()
@@ -127,7 +127,7 @@ def test_a_level_that_is_not_reached_in_time(local: LocalCluster, gates: Gates, 
             csn = caught.value.details["csn"]
             assert (tx.state, tx.csn) == (TransactionState.COMMITTED, csn)
             assert tx.commit(wait="copies").csn == csn
-            local.kill("r1")  # one of the two; the other one serves it at once
+            local.kill("r1")  # one of two; the other one serves it at once
             with local.connect("r2") as other:
                 assert count(other, table, csn) == 2 * ROWS.num_rows
             assert reached(local, SLOW) < csn
@@ -138,7 +138,7 @@ def test_a_level_that_is_not_reached_in_time(local: LocalCluster, gates: Gates, 
 
 @pytest.mark.slow
 def test_a_level_outlives_the_home(local: LocalCluster, gates: Gates, table: str) -> None:
-    """A home that is killed or started anew while a commit waits for others does not end the waiting."""
+    """A home that is killed or started again while a commit waits for others does not end the wait."""
     with connect(local.url("r1"), timeout_s=20.0) as db:
         with gates.open(SLOW, APPLY):
             tx = db.begin()
@@ -148,7 +148,7 @@ def test_a_level_outlives_the_home(local: LocalCluster, gates: Gates, table: str
             assert csn is not None
             local.kill("r1")
             with pytest.raises(CommitUnknownError, match=f"committed at CSN {csn}"):
-                tx.commit(wait="all", timeout_s=2.5)
+                tx.commit(wait="all", timeout_s=5)
             local.start("r1")
             again = http(
                 *("POST", f"{Addresses.of(local, 'r1').api}/transactions/{tx.tid}/commit"),
@@ -160,7 +160,7 @@ def test_a_level_outlives_the_home(local: LocalCluster, gates: Gates, table: str
 
 
 def test_a_commit_under_way(local: LocalCluster, gates: Gates, table: str) -> None:
-    """Asked for and not decided: `sealed` for its client, `running` for all, and nobody can take it back."""
+    """A commit under way is `sealed` for its client and `running` for all, and cannot be taken back."""
     with local.connect("r1") as db:
         tx = db.begin()
         tx.insert(table, ROWS)
@@ -190,14 +190,14 @@ def test_what_a_begin_may_not_miss(local: LocalCluster, gates: Gates, table: str
             csn = writer.insert(table, ROWS).csn
             assert csn is not None
             plain = slow.begin()
-            assert plain.snapshot_csn < csn  # consistent, and as old as the replica is
+            assert plain.snapshot_csn < csn  # consistent, and as old as the replica
             assert plain.scan(table).count() == ROWS.num_rows
             for newer in ({"min_csn": csn}, {"fresh": True}):
                 with pytest.raises(StandbyError, match=f"did not reach {csn} within"):
                     slow.begin(**newer)
             with pytest.raises(StandbyError):
                 slow.snapshot(min_csn=csn)
-            with anywhere.begin(fresh=True) as tx:  # a client that is not pinned finds one that has it
+            with anywhere.begin(fresh=True) as tx:  # an unpinned client finds a replica that has it
                 assert tx.scan(table).count() == 2 * ROWS.num_rows
         eventually(lambda: reached(local, SLOW) >= csn, what=f"CSN {csn} on {SLOW}")
         for tx in (slow.begin(min_csn=csn), slow.begin(fresh=True)):
@@ -206,12 +206,12 @@ def test_what_a_begin_may_not_miss(local: LocalCluster, gates: Gates, table: str
             tx.rollback()
         with pytest.raises(NoSuchCsnError, match="the log ends at"):
             slow.begin(min_csn=csn + 1000)
-        assert plain.scan(table).count() == ROWS.num_rows  # still what it has begun with
+        assert plain.scan(table).count() == ROWS.num_rows  # still the snapshot of its begin
         plain.rollback()
 
 
 def test_a_session_never_goes_back(local: LocalCluster, gates: Gates, table: str) -> None:
-    """A client that has to go on to another replica sees its own commits there, or no answer (I11)."""
+    """A client that goes on to another replica sees its own commits there, or gets no answer (I11)."""
     with gates.open(SLOW, APPLY), connect([local.url("r1")], timeout_s=20.0) as session:
         csn = session.insert(table, ROWS).csn
         assert csn is not None
@@ -224,7 +224,7 @@ def test_a_session_never_goes_back(local: LocalCluster, gates: Gates, table: str
         assert session.table(table)["rows"] == 2 * ROWS.num_rows
         with connect(local.url(SLOW), replica=SLOW) as slow:
             assert count(slow, table) == ROWS.num_rows  # another session: it has seen nothing
-            with pytest.raises(StandbyError):  # the first one's place, handed over
+            with pytest.raises(StandbyError):  # the position of the first session, handed over
                 slow.snapshot(min_csn=session.seen_csn)
             with session.snapshot() as snap, pytest.raises(StandbyError):
                 slow.snapshot(snap.csn)

@@ -45,10 +45,10 @@ SUMS = pa.schema([("p", pa.int32()), ("total", pa.int64())])
 SETTINGS = {
     **QUICK,
     "reader_workers": 1,
-    "sql_workers": 1,  # an insert may need one after the other, but never two at once
+    "sql_workers": 1,  # an insert may need several processes in turn, but never two at once
     "lock_wait_s": 0.0,
     "derived_depth_max": 2,
-    # Locks of what is committed go as soon as they may.
+    # Locks of committed transactions are deleted as early as possible.
     "log_keep_records": 1,
     "horizon_interval_s": 0.2,
     "lock_sweep_interval_s": 0.2,
@@ -82,19 +82,19 @@ def rows(*given: tuple[int, int, int | None]) -> pa.Table:
 
 
 def found(db: Database | Transaction, table: str) -> list[tuple[Any, ...]]:
-    """Return what is in a table."""
+    """Return the rows in a table."""
     return sorted(tuple(row.values()) for row in db.read(table).to_pylist())
 
 
 def all_clean(local: LocalCluster) -> None:
-    """Nothing is left on any replica that no commit needs."""
+    """Require that no replica holds anything that no commit needs."""
     for replica in ("r1", "r2", "r3"):
         nothing_left(local.data_dir(replica))
 
 
 @pytest.fixture
 def keyed(one: Database) -> Callable[..., str]:
-    """Makes a table that is unique by k and p, partitioned by p, with some rows everywhere."""
+    """A function that makes a table, unique by k and p, partitioned by p, with some rows on all replicas."""
 
     def make(on_duplicate: str = "refuse", *given: tuple[int, int, int | None]) -> str:
         name = f"t{next(NUMBERS)}"
@@ -112,7 +112,7 @@ def keyed(one: Database) -> Callable[..., str]:
 def test_duplicates_are_refused_with_their_key_by_every_statement(
     local: LocalCluster, one: Database, two: Database, keyed: Callable[..., str]
 ) -> None:
-    """With the key, by every statement that adds rows; nothing of the transaction is left anywhere."""
+    """Every statement that adds rows refuses a duplicate and names its key; nothing is left behind."""
     table = keyed()
     before = found(two, table)
 
@@ -141,7 +141,7 @@ def test_duplicates_are_refused_with_their_key_by_every_statement(
 
 
 def test_what_is_no_duplicate(one: Database, two: Database, keyed: Callable[..., str]) -> None:
-    """Another partition, a key that the transaction has removed, and one that leaves with its partition."""
+    """Keys of another partition, removed keys, and keys of a dropped partition are no duplicates."""
     table = keyed()
     with two.begin() as tx:
         assert tx.insert(table, rows((2, 2, 40), (2, 3, 50))).rows == 2
@@ -158,7 +158,7 @@ def test_what_is_no_duplicate(one: Database, two: Database, keyed: Callable[...,
 def test_duplicates_are_replaced_by_the_last_row(
     local: LocalCluster, one: Database, two: Database, keyed: Callable[..., str]
 ) -> None:
-    """The old rows go, of several new ones the last counts, also over rows that the transaction has made."""
+    """New rows replace old ones, also those of the transaction; of several new ones the last counts."""
     table = keyed("replace")
     with one.begin() as tx:
         assert tx.insert(table, rows((1, 2, 99), (1, 3, 1), (1, 2, 21), (1, 3, 0))).rows == 2
@@ -174,7 +174,7 @@ def test_duplicates_are_replaced_by_the_last_row(
 def test_overlapping_inserts_conflict_and_disjoint_ones_win(
     one: Database, two: Database, keyed: Callable[..., str], kind: str
 ) -> None:
-    """The first who claims the range wins, at once and after its commit; apart from it everybody wins."""
+    """The first insert into a range of keys wins, before and after its commit; disjoint ones all win."""
     table = keyed(kind)
     first, second, late, apart = one.begin(), two.begin(), two.begin(), two.begin()
     first.insert(table, rows((1, 10, 0), (1, 20, 0)))
@@ -201,7 +201,7 @@ def test_overlapping_inserts_conflict_and_disjoint_ones_win(
 def test_rows_added_since_the_snapshot(
     local: LocalCluster, one: Database, two: Database, keyed: Callable[..., str]
 ) -> None:
-    """When the lock of a commit is gone its rows are still seen, also when they have been removed again."""
+    """Rows that were added since conflict, also without a lock, and after their removal."""
     table = keyed()
     late, apart = two.begin(), two.begin()
     one.insert(table, rows((1, 10, 0), (1, 20, 0)), wait="all")
@@ -220,7 +220,7 @@ def test_rows_added_since_the_snapshot(
 def test_removals_beside_inserts_do_not_conflict(
     one: Database, two: Database, keyed: Callable[..., str]
 ) -> None:
-    """An insert and a removal do not meet: both win, and a key that was there for the insert is refused."""
+    """An insert and a removal do not conflict: both win. A key of the insert's snapshot is a duplicate."""
     table = keyed()
     removing, inserting, refused = one.begin(), two.begin(), two.begin()
     removing.drop_partition(table, {"p": 1})
@@ -236,7 +236,7 @@ def test_removals_beside_inserts_do_not_conflict(
 
 @pytest.mark.slow
 def test_keys_do_not_change(one: Database, keyed: Callable[..., str]) -> None:
-    """What could give a row the key of another is refused by name; other columns change freely."""
+    """An update of a key column is refused by name; other columns can be updated."""
     table, plain = keyed(), f"t{next(NUMBERS)}"
     one.create_table(plain, KEYED, partition_by=["p"], sort_by=["v", "k"])
     one.update(table, {"v": "v + 1"}, where="k = 1 and p = 1")
@@ -268,7 +268,7 @@ def test_keys_do_not_change(one: Database, keyed: Callable[..., str]) -> None:
 
 @pytest.mark.slow
 def test_keys_of_every_type(one: Database, two: Database) -> None:
-    """Equal values are equal and ranges are apart, whatever the type; long texts claim all above them."""
+    """For each type equal values conflict and others do not; long texts lock all texts above them."""
     day = dt.date(2024, 2, 29)
     values: dict[pa.DataType, tuple[Any, ...]] = {
         pa.bool_(): (False, True),
@@ -302,14 +302,14 @@ def test_keys_of_every_type(one: Database, two: Database) -> None:
 
 @pytest.fixture
 def source(one: Database) -> str:
-    """A table without rows, everywhere."""
+    """A table without rows, on all replicas."""
     name = f"s{next(NUMBERS)}"
     one.create_table(name, KEYED, partition_by=["p"])
     return name
 
 
 def derive(db: Database, source: str, sql: str, schema: pa.Schema = SUMS, **more: Any) -> str:
-    """Create a table derived from another; returns its name."""
+    """Create a table derived from another; return its name."""
     name = f"d{next(NUMBERS)}"
     db.create_table(name, schema, derived_from=source, derived_sql=sql, **more)
     return name
@@ -318,7 +318,7 @@ def derive(db: Database, source: str, sql: str, schema: pa.Schema = SUMS, **more
 def test_derived_rows_come_with_their_inserts(
     local: LocalCluster, one: Database, two: Database, source: str
 ) -> None:
-    """Every kind of insert, to the second depth, into a unique table too; visible together, or not at all."""
+    """Every kind of insert derives rows, to the second depth, also unique ones; all are visible at once."""
     sums = derive(one, source, "select p, sum(v) as total from inserted group by p -- by insert")
     unique = derive(
         one,
@@ -335,7 +335,7 @@ def test_derived_rows_come_with_their_inserts(
         tx.replace_partition(source, {"p": 2}, rows((2, 4, 100)))
         tx.sql(f"insert into {source} select 3, k, v from {source} where p = 1 and k < 3")
         assert sorted(found(tx, sums)) == [(1, 1), (1, 11), (2, 7), (2, 100), (3, 11)]
-        tx.delete(source, "k = 3")  # is not followed
+        tx.delete(source, "k = 3")  # no rows are derived from it
     second_csn = tx.commit(wait="all").csn
     assert first_csn is not None
     assert second_csn is not None
@@ -356,7 +356,7 @@ def test_derived_rows_come_with_their_inserts(
 
 
 def test_a_derived_query_that_fails(local: LocalCluster, one: Database, source: str) -> None:
-    """The whole transaction fails with it, whatever the error; nothing is left."""
+    """The whole transaction fails with any error of the query, and leaves nothing."""
     derive(one, source, "select p, 10 // k as total from inserted where if(k = 0, error('zero'), true)")
     narrow = derive(
         one,
@@ -377,7 +377,7 @@ def test_a_derived_query_that_fails(local: LocalCluster, one: Database, source: 
 
 
 def test_inserts_that_began_before(one: Database, two: Database, source: str) -> None:
-    """They know of no dependent, and may not be committed beside it; again they are followed."""
+    """An insert that began before the derived table is refused at its commit; repeated, it derives rows."""
     before = two.begin(min_csn=one.seen_csn)
     before.insert(source, rows((1, 1, 1)))
     sums = derive(one, source, "select p, v as total from inserted")

@@ -1,9 +1,9 @@
 """Random histories over tables with a unique key: no key twice at any CSN, nothing lost, nothing left.
 
 Writers with homes at three replicas insert, replace, upsert and delete rows with few keys, while parts are
-compacted and replicas are killed. Each looks at its own view before and after every statement, so it knows
-what the statement had to do; then all that was committed is applied to a model in the order of the log, and
-every CSN is compared with it, on a replica by chance. A derived table follows the rows that are only added.
+compacted and replicas are killed. Each writer reads its own view before and after every statement, and checks
+the effect of the statement. Then all commits are applied to a model in the order of the log, and every CSN is
+compared with it, on a random replica. A derived table follows the rows that are only added.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EAGER: Final = {
     "compaction_interval_s": 0.2,
     "compaction_parts_min": 2,
     "compaction_quiet_s": 0.2,
-    # Locks of what is committed go as soon as they may.
+    # Locks of committed transactions are deleted as early as possible.
     "log_keep_records": 1,
     "horizon_interval_s": 0.5,
     "lock_sweep_interval_s": 0.5,
@@ -77,7 +77,7 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a transaction has made of what it saw; ``inserted`` are the values that its inserts have added."""
+    """The rows that a transaction saw and left; ``inserted`` are the values that its inserts have added."""
 
     tid: str
     csn: int
@@ -88,7 +88,7 @@ class Committed:
 
 @dataclass(slots=True)
 class Told:
-    """What the writers were told."""
+    """The answers that the writers got."""
 
     commits: list[Committed] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Told:
 
 
 def view_of(reader: Transaction | Snapshot, table: str) -> View:
-    """Return a table's rows by key, of which none comes twice."""
+    """Return a table's rows by key, after checking that no key comes twice."""
     found = reader.read(table).to_pylist()
     view = {(row["k"], row["p"]): row["v"] for row in found}
     assert len(view) == len(found), f"a key comes twice: {sorted(map(str, found))}"
@@ -108,7 +108,7 @@ def view_of(reader: Transaction | Snapshot, table: str) -> View:
 
 
 class Writer:
-    """One session after the other, each at a replica by chance."""
+    """A thread that opens one session after the other, each at a random replica."""
 
     def __init__(self, local: LocalCluster, table: str, replaces: bool, seed: int, told: Told) -> None:
         self._local, self._table, self._replaces, self._told = local, table, replaces, told
@@ -117,13 +117,13 @@ class Writer:
         self._inserted: list[int] = []
 
     def work(self, until: float) -> None:
-        """Run transactions; what should not be is kept for the test."""
+        """Run transactions; keep unexpected errors for the test."""
         try:
             while time.monotonic() < until:
                 replica = self._random.choice(self._local.replicas)
                 with contextlib.suppress(UnavailableError), self._local.connect(replica) as db:
                     self._transaction(db)
-        except BaseException as error:  # the test's own thread raises it
+        except BaseException as error:  # the test's main thread raises it
             self._told.wrong.append(error)
 
     def _transaction(self, db: Database) -> None:
@@ -167,7 +167,7 @@ class Writer:
         return None
 
     def _statement(self, tx: Transaction, view: View) -> View:
-        """Run one statement; returns the view that it must leave, and has left."""
+        """Run one statement; return the view that it must leave, and has left."""
         match self._random.choices(("insert", "upsert", "delete", "drop"), (12, 3, 4, 1))[0]:
             case "insert":
                 after = self._insert(tx, view)
@@ -202,7 +202,7 @@ class Writer:
         return view | new
 
     def _rows(self, *, repeat: bool) -> list[tuple[Key, int]]:
-        """Rows of keys that lie near to each other."""
+        """Return rows whose keys lie near to each other."""
         low, count = self._random.randrange(KEYS), self._random.choice((1, 1, 2, 3, 8))
         keys = [
             (low + self._random.randrange(count + 2), self._random.randrange(PARTITIONS))
@@ -230,7 +230,7 @@ def nemesis(local: LocalCluster, seed: int, until: float) -> None:
 def judge(local: LocalCluster, table: str, log: str, told: Told, chance: random.Random) -> None:
     """Apply what was committed to a model in the order of the log, and compare every CSN with it.
 
-    So is the derived table ``log``, if there is one: it has what inserts have added up to there.
+    The derived table ``log``, if it exists, is compared too: it has the values that inserts have added.
     """
     by_csn: dict[int, list[Committed]] = {}
     for commit in told.commits:
@@ -253,7 +253,7 @@ def judge(local: LocalCluster, table: str, log: str, told: Told, chance: random.
 
 
 def applied(model: View, commit: Committed) -> View:
-    """Return the model after a commit; what it has replaced or removed is still as it saw it."""
+    """Return the model after a commit; check that the replaced rows are as the transaction saw them."""
     before, after = commit.before, commit.after
     touched = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     for key in touched:
@@ -266,7 +266,7 @@ def applied(model: View, commit: Committed) -> View:
 @pytest.mark.parametrize("on_duplicate", ["refuse", "replace"])
 @pytest.mark.parametrize("kills", [False, True], ids=["quiet", "kills"])
 def test_no_key_is_there_twice_at_any_csn(local: LocalCluster, on_duplicate: str, kills: bool) -> None:
-    """At any CSN, on any replica, whatever the writers do at the same time."""
+    """No key is there twice at any CSN, on any replica, under concurrent writers."""
     seed = random.SystemRandom().randrange(1 << 20)
     table, log = f"u{next(NUMBERS)}", f"l{next(NUMBERS)}"
     properties = {"unique_key": "k,p", "on_duplicate": on_duplicate}

@@ -1,4 +1,4 @@
-"""A large file is written through the file system; what agents need for it does not depend on its size."""
+"""A large file is written through the file system; the agents' memory does not depend on its size."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tidelock.cluster import LocalCluster
 pytestmark = pytest.mark.slow
 
 SCHEMA: Final = pa.schema([("id", pa.int64()), ("noise", pa.binary())])
-#: Noise is not compressed, so this is what a row is in the file too.
+#: Bytes of a row, also in the file, since noise cannot be compressed.
 ROW_BYTES: Final = 1 * MIB
 GROUP_ROWS: Final = 64
 SMALL, LARGE = 64, 1024
 PIECE_BYTES: Final = 64 << 10
-#: What the home may grow by when it takes a file, and a peer when it fetches it (4 ranges of 16 MiB), however
-#: large that is.
+#: How much the home may grow when it takes a file, and a peer when it fetches it (4 ranges of 16 MiB), for
+#: any size of the file.
 GROWTH_BYTES: Final = 96 * MIB
-#: By how much more it may grow for the large one than for the small one.
+#: How much more an agent may grow for the large file than for the small one.
 DIFFERENCE_BYTES: Final = 32 * MIB
 
 
@@ -41,7 +41,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
 
 
 def make(path: Path, rows: int) -> int:
-    """Make a file with rows of noise; returns its length in bytes."""
+    """Make a file with rows of noise; return its length in bytes."""
     noise = np.random.default_rng(rows)
     with pq.ParquetWriter(path, SCHEMA, store_schema=False, compression="none", use_dictionary=False) as file:
         for first in range(0, rows, GROUP_ROWS):
@@ -52,14 +52,14 @@ def make(path: Path, rows: int) -> int:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """The bytes of a file as Hadoop's client sends them."""
+    """Yield the bytes of a file as Hadoop's client sends them."""
     with path.open("rb") as file:
         while piece := file.read(PIECE_BYTES):
             yield piece
 
 
 def load(local: LocalCluster, table: str, path: Path, rows: int) -> Peaks:
-    """Write a file of so many rows into a table and commit; returns what the agents needed for that."""
+    """Write a file with this number of rows into a table and commit; return the growth of the agents."""
     make(path, rows)
     with local.connect("r1") as db:
         db.create_table(table, SCHEMA)
@@ -74,7 +74,7 @@ def load(local: LocalCluster, table: str, path: Path, rows: int) -> Peaks:
 
 
 def test_memory_does_not_depend_on_the_size(local: LocalCluster, tmp_path: Path) -> None:
-    """A file of 1 GiB takes what one of 64 MiB takes, at the home and at the replica that fetches it."""
+    """A file of 1 GiB needs no more memory than one of 64 MiB, at the home and at the fetching replica."""
     small = load(local, "small", tmp_path / file_name(), SMALL)
     large = load(local, "large", tmp_path / file_name(), LARGE)
     told = f"{SMALL} MiB: {small}; {LARGE} MiB: {large}"

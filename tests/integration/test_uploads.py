@@ -1,4 +1,4 @@
-"""Where the bytes of a job are while it runs: copied early, bounded, and gone when they are not needed."""
+"""The files of a running job: replicated eagerly, bounded, and deleted when they are not needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidelock.errors import TransactionClosedError, UnsealedWriteError
 SCHEMA = pa.schema([("id", pa.int64()), ("filling", pa.binary())])
 NUMBERS = itertools.count(1)
 FILES_MAX, BYTES_MAX = 12, 12 << 20
-#: Beyond `inline_part_bytes_max`.
+#: Size of a large file, above `inline_part_bytes_max`.
 LARGE = 2 << 20
 
 
@@ -36,7 +36,7 @@ LARGE = 2 << 20
 SIZES = pytest.mark.parametrize(
     "size", [pytest.param(10, id="small", marks=pytest.mark.slow), pytest.param(LARGE, id="large")]
 )
-#: What happens to who takes a file, and to who fetches it.
+#: The faults of the replica that takes a file, and of the one that fetches it.
 FAULTS = {
     "r1": {"replication.fetch.before": "pause"},
     "r2": {"agent.upload.before": "crash", "agent.upload.after": "crash"},
@@ -46,7 +46,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """They act while a test opens them."""
+    """Gates of the faults, which act while a test opens them."""
     return Gates(tmp_path_factory.mktemp("gates"), FAULTS)
 
 
@@ -87,17 +87,17 @@ def apis(local: LocalCluster) -> dict[str, str]:
 
 
 def rows(number: int, size: int = 10) -> bytes:
-    """A file of one row and about so many bytes."""
+    """Return a file of one row and about this number of bytes."""
     return parquet(pa.table({"id": [number], "filling": [os.urandom(size)]}, SCHEMA))
 
 
 def ids(reader: Database | Snapshot | Transaction, table: str) -> list[int]:
-    """What is in the table."""
+    """Return the ids in a table."""
     return sorted(reader.read(table, ["id"])["id"].to_pylist())
 
 
 def early(local: LocalCluster, replica: str, tid: object) -> int:
-    """How many parts of a transaction that is not decided a replica holds, durable and verified."""
+    """Return how many parts of an undecided transaction a replica holds, durable and verified."""
     db = sqlite3.connect(f"file:{local.data_dir(replica) / 'catalog.db'}?mode=ro", uri=True)
     with contextlib.closing(db):
         sql = "SELECT count(*) FROM parts WHERE creation_tid = ? AND creation_csn IS NULL AND state = 'held'"
@@ -107,14 +107,14 @@ def early(local: LocalCluster, replica: str, tid: object) -> int:
 def require_early(
     local: LocalCluster, tx: Transaction, expected: int, replicas: Sequence[str] | None = None
 ) -> None:
-    """Wait until each replica holds so many files of a transaction; more than that it never gets."""
+    """Wait until each replica holds this number of files of a transaction; it must never hold more."""
     for replica in replicas or local.replicas:
         eventually(lambda replica=replica: early(local, replica, tx.tid) >= expected, what=replica)  # type: ignore[misc]
         assert early(local, replica, tx.tid) == expected
 
 
 def clean(local: LocalCluster) -> None:
-    """No replica holds anything that no commit needs."""
+    """Require that no replica holds anything that no commit needs."""
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
 
@@ -126,7 +126,7 @@ def clean(local: LocalCluster) -> None:
 def test_peers_hold_the_bytes_before_the_commit(
     local: LocalCluster, db: Database, table: str, size: int, apis: dict[str, str]
 ) -> None:
-    """What committed tasks have written; not what an attempt has that never commits. Nobody sees it yet."""
+    """Before the commit peers hold the files of committed tasks, not of other attempts; no row is visible."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     at_home = dataclasses.replace(folder, to=apis["r1"])
@@ -152,23 +152,23 @@ def test_peers_hold_the_bytes_before_the_commit(
 
 
 def roll_back(_: LocalCluster, __: Database, tx: Transaction) -> None:
-    """By the client."""
+    """Roll back by the client."""
     tx.rollback()
 
 
 def end_the_lease(_: LocalCluster, db: Database, tx: Transaction) -> None:
-    """The driver has died."""
+    """Wait for the end of the lease, as after the death of the driver."""
     db._connection.leases.remove(tx)
 
 
 def refuse(_: LocalCluster, __: Database, tx: Transaction) -> None:
-    """The commit of a job that has not ended."""
+    """Commit a job that has not ended, which is refused."""
     with pytest.raises(UnsealedWriteError):
         tx.commit()
 
 
 def kill_the_home(local: LocalCluster, _: Database, __: Transaction) -> None:
-    """Its next life knows nothing of the transaction."""
+    """Kill the home, whose next boot does not know the transaction."""
     local.kill("r1", signal.SIGKILL)
     local.start("r1")
 
@@ -189,7 +189,7 @@ def test_nothing_is_left_of_early_copies(
     apis: dict[str, str],
     end: Callable[[LocalCluster, Database, Transaction], None],
 ) -> None:
-    """However the transaction ends."""
+    """Nothing is left of early copies, in whichever way the transaction ends."""
     tx = db.begin(lease="2s")
     folder = Folder(tx.path(table))
     at_home = dataclasses.replace(folder, to=apis["r1"])
@@ -205,7 +205,7 @@ def test_nothing_is_left_of_early_copies(
 def test_a_task_that_is_done_over(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str]
 ) -> None:
-    """Its second attempt takes the place of the first, of which nothing is left while the job goes on."""
+    """The second attempt of a task replaces the first, whose files are deleted while the job goes on."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     at_home = dataclasses.replace(folder, to=apis["r1"])
@@ -230,7 +230,7 @@ def test_a_task_that_is_done_over(
 def test_too_many_files_are_refused_by_the_setting(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str]
 ) -> None:
-    """The file is refused by the name of the setting; when others have gone, there is room again."""
+    """The refusal names the setting; when other files are deleted, new ones are taken again."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
         at_home = dataclasses.replace(folder, to=apis["r1"])
@@ -255,7 +255,7 @@ def test_too_many_files_are_refused_by_the_setting(
 def test_too_many_bytes_are_refused_while_they_come(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str]
 ) -> None:
-    """Also while they come in; what is refused leaves nothing, and the transaction can go on."""
+    """A file above the limit is refused while it comes in, leaves nothing, and the transaction goes on."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
         at_home = dataclasses.replace(folder, to=apis["r1"])
@@ -281,7 +281,7 @@ def test_too_many_bytes_are_refused_while_they_come(
 def test_files_go_to_all_replicas(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str], size: int
 ) -> None:
-    """In turn; the home has all of them when it commits, and the rows are right on each replica."""
+    """Files go to all replicas in turn; the home has all of them at the commit, and the rows are right."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     folder.setup()
@@ -309,7 +309,7 @@ def test_files_go_to_all_replicas(
 def test_a_pack_that_is_shared_with_an_aborted_attempt(
     local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str]
 ) -> None:
-    """Small files are fetched into one pack; the seal of one of them says nothing of its size."""
+    """Small files are fetched into one pack, which outlives the removal of one of them."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     folder.setup()
@@ -327,7 +327,7 @@ def test_a_pack_that_is_shared_with_an_aborted_attempt(
 
 
 def abort_the_attempt(_: LocalCluster, __: Database, tx: Transaction, folder: Folder) -> None:
-    """The transaction commits, without the attempt's file."""
+    """Commit the transaction, without the attempt's file."""
     assert folder.done("DELETE", "DELETE", "_temporary/0/_temporary/attempt_1_m_000001_0", recursive="true")
     assert folder.commit_job().status == 201
     tx.commit()
@@ -349,7 +349,7 @@ ENDS = {end.__name__: end for end in (roll_back, end_the_lease, refuse, kill_the
 def test_nothing_is_left_at_who_took_a_file(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str], end: str
 ) -> None:
-    """Files of a committed task, of an attempt, and one that still comes in; zombies are refused."""
+    """Files of a committed task, of an attempt, and of a running upload are deleted; zombies are refused."""
     tx = db.begin(lease="3s")
     folder = Folder(tx.path(table))
     folder.setup()
@@ -374,7 +374,7 @@ def test_nothing_is_left_at_who_took_a_file(
 def test_grants_that_are_not_good(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str]
 ) -> None:
-    """Forged, for another replica, used twice; one opens nothing else, and no log shows it."""
+    """Grants that are forged, foreign or used are refused; a grant opens nothing else; no log shows it."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     folder.setup()
@@ -409,7 +409,7 @@ def test_grants_that_are_not_good(
 def test_a_replica_that_dies_with_a_file(
     local: LocalCluster, db: Database, table: str, apis: dict[str, str]
 ) -> None:
-    """That attempt fails, and the next one goes elsewhere; what was fetched before is not missed."""
+    """The attempt fails, and the next one goes elsewhere; files that were fetched before are not lost."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     folder.setup()
@@ -438,7 +438,7 @@ def test_a_replica_that_dies_with_a_file(
 def test_a_replica_that_dies_when_a_file_is_durable(
     local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str], point: str
 ) -> None:
-    """Before or after its home has taken note: the writer has no answer, so its task does not commit."""
+    """The writer gets no answer, before or after the home has noted the file, so its task does not commit."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     folder.setup()
@@ -467,7 +467,7 @@ def test_a_replica_that_dies_when_a_file_is_durable(
 def test_a_replica_that_dies_before_its_file_was_fetched(
     local: LocalCluster, db: Database, gates: Gates, table: str, apis: dict[str, str], back: bool
 ) -> None:
-    """The seal waits for it; then the job fails, and nothing is committed without that file."""
+    """The seal waits for the dead replica; then the job fails, and no rows are committed without its file."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     folder.setup()
@@ -496,6 +496,6 @@ def test_a_replica_that_dies_before_its_file_was_fetched(
 
 
 def sent_to(folder: Folder, count: int) -> set[str]:
-    """Where so many files, of which none comes, would be sent to."""
+    """Return the replicas that would get this number of files; no file is sent."""
     told = [folder.redirect(place(90 + number)).headers["Location"] for number in range(count)]
     return {urlsplit(location).netloc for location in told}

@@ -22,7 +22,7 @@ from tidelock.errors import UnavailableError
 from tidelock.replica_agent.workers.process import Program, WorkerDiedError, WorkerProcess
 
 MODULE = "tests.support.replicas.echo_worker"
-#: An agent with one worker, which is as the argument says; it tells the worker's pid, and waits.
+#: An agent with one worker in the state of the argument; it prints the worker's pid, and waits.
 _AGENT = """
 import asyncio, os, signal, sys
 from tests.integration.test_workers import program
@@ -45,7 +45,7 @@ asyncio.run(main())
 
 @pytest.fixture(autouse=True)
 def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker finds the modules of the tests."""
+    """Let workers find the modules of the tests."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 
 
@@ -72,19 +72,19 @@ async def asked(worker: WorkerProcess, request: bytes) -> bytes:
 
 
 def children() -> list[int]:
-    """The workers that this process has, dead ones that nobody has waited for too."""
+    """Return the workers of this process, zombies included."""
     return [child.pid for child in psutil.Process().children()]
 
 
 async def test_requests_are_answered_in_their_order() -> None:
-    """Frames of any size cross in both directions."""
+    """Frames of any size are answered in order, in both directions."""
     async with running(buffer_bytes=1 << 16) as worker:
         for request in (b"a", b"", b"x" * (3 << 20), b"b"):
             assert await asked(worker, request) == request
 
 
 async def test_the_configuration_is_seen_by_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line and the environment, which others can read, hold nothing that the agent knows."""
+    """The command line and the environment, which others can read, hold no secrets of the agent."""
     monkeypatch.setenv("TIDELOCK_SECRET", "of the environment")
     async with running(b"of the configuration", environment={"MORE": "given"}) as worker:
         assert await asked(worker, b"config") == b"of the configuration"
@@ -97,7 +97,7 @@ async def test_the_configuration_is_seen_by_nobody_else(monkeypatch: pytest.Monk
 
 
 async def test_sockets_are_shared_with_the_agent() -> None:
-    """A worker gets the sockets that it is to serve, and the agent keeps them."""
+    """A worker gets the sockets that it serves, and the agent keeps them."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         async with running(sockets=(theirs,)) as worker:
@@ -117,13 +117,13 @@ async def test_a_start_that_fails_leaves_no_process(config: bytes) -> None:
 
 
 async def test_a_program_that_is_none_does_not_start() -> None:
-    """A module that cannot be run is told apart from one that takes long."""
+    """A module that cannot run gets another error than a slow one."""
     with pytest.raises(UnavailableError, match="status 1"):
         await WorkerProcess.start(program(module="tests.support.no_such_module"), b"")
 
 
 async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
-    """A caller that stops waiting does not have to end the worker."""
+    """A caller that stops waiting leaves no worker to end."""
     before = children()
     starting = asyncio.create_task(WorkerProcess.start(program(), b"hang"))
     await asyncio.to_thread(eventually, lambda: len(children()) > len(before))
@@ -135,7 +135,7 @@ async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
 
 @pytest.mark.parametrize(("how", "status"), [("die", 3), ("kill", -signal.SIGKILL)])
 async def test_a_death_is_told_to_whoever_waits(how: str, status: int) -> None:
-    """A request that is under way when the worker ends gets its status in place of an answer."""
+    """A running request of a worker that ends gets the exit status instead of an answer."""
     async with running() as worker:
         if how == "die":
             worker.send(b"die")
@@ -152,7 +152,7 @@ async def test_a_death_is_told_to_whoever_waits(how: str, status: int) -> None:
 
 @pytest.mark.parametrize("state", ["idle", "working", "frozen"])
 async def test_the_end_of_a_worker_waits_for_nothing(state: str) -> None:
-    """A worker that is busy, frozen or deaf to SIGTERM is ended at once, and twice does no harm."""
+    """A worker that is busy, frozen or ignores SIGTERM is ended at once; a second end does no harm."""
     async with running() as worker:
         os.kill(worker.pid, signal.SIGTERM)
         assert await asked(worker, b"still there") == b"still there"
@@ -166,7 +166,7 @@ async def test_the_end_of_a_worker_waits_for_nothing(state: str) -> None:
 
 @pytest.mark.parametrize("state", ["idle", "working", "frozen"])
 async def test_a_worker_ends_with_a_killed_agent(state: str) -> None:
-    """SIGKILL of the agent alone ends its worker, also one that does not get to look at its socket."""
+    """A SIGKILL of the agent ends its worker, also one that is too busy to read its socket."""
     agent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _AGENT, state, stdout=asyncio.subprocess.PIPE
     )

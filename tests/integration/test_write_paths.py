@@ -1,6 +1,6 @@
-"""Writes through the file system of running agents, by plain HTTP: what Spark's committer does, and zombies.
+"""Writes through the file system of agents, by plain HTTP: requests of Spark's committer, and of zombies.
 
-The cluster has a shared secret, which none of these requests carries: the token in the path is all they have.
+The cluster has a shared secret. These requests do not carry it, only the token in the path.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ SCHEMA = pa.schema(
 )
 STORED = pa.schema([field for field in SCHEMA if field.name != "city"])
 NUMBERS = itertools.count(1)
-#: Before the files of a job become parts.
+#: The fault point before the files of a job become parts.
 SEAL = "agent.stage.before"
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """Seals wait while a test says so."""
+    """Gates at which seals wait while a test closes them."""
     return Gates(tmp_path_factory.mktemp("gates"), {"r1": {SEAL: "pause"}})
 
 
@@ -83,18 +83,18 @@ def tx(db: Database) -> Iterator[Transaction]:
 
 
 def stored(*ids: int | None, schema: pa.Schema = STORED) -> pa.Table:
-    """Rows as a file of one partition has them."""
+    """Return rows without the partition column, as in a file of one partition."""
     rows = {"id": ids, "price": [Decimal("1.50")] * len(ids), "at": [AT] * len(ids)}
     return pa.table(rows, schema=pa.schema([field.with_nullable(True) for field in schema]))
 
 
 def ids(reader: Database | Transaction, table: str) -> list[int]:
-    """What is in the table."""
+    """Return the ids in a table."""
     return sorted(reader.read(table, ["id"])["id"].to_pylist())
 
 
 def clean(local: LocalCluster) -> None:
-    """Neither replica holds anything that no commit needs."""
+    """Require that no replica holds anything that no commit needs."""
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
 
@@ -103,7 +103,7 @@ def clean(local: LocalCluster) -> None:
 
 
 def test_a_job_of_two_tasks(local: LocalCluster, db: Database, table: str, tx: Transaction) -> None:
-    """Its rows are the transaction's when it is sealed, and everybody's, everywhere, when that commits."""
+    """The transaction sees the rows after the seal, all clients on all replicas after the commit."""
     folder = Folder(tx.path(table))
     folder.setup()
     attempts = [folder.write_task({"city=Zürich": parquet(stored(1, 2)), "city=a%2Fb": parquet(stored(3))})]
@@ -127,7 +127,7 @@ def test_a_job_of_two_tasks(local: LocalCluster, db: Database, table: str, tx: T
 
 
 def test_an_aborted_attempt_and_a_speculative_one(local: LocalCluster, db: Database, table: str) -> None:
-    """What was not committed by its task does not enter, and leaves no file."""
+    """Files of uncommitted attempts add no rows, and are deleted."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
         folder.setup()
@@ -144,7 +144,7 @@ def test_an_aborted_attempt_and_a_speculative_one(local: LocalCluster, db: Datab
 
 
 def test_a_job_without_rows(local: LocalCluster, db: Database, table: str) -> None:
-    """Spark writes a file without rows for an empty DataFrame; no part comes of it."""
+    """Spark writes a file without rows for an empty DataFrame; it becomes no part."""
     with db.begin() as tx:
         assert Folder(tx.path(table)).write({"city=a": parquet(stored())}).status == 201
     assert tx.csn is None
@@ -152,7 +152,7 @@ def test_a_job_without_rows(local: LocalCluster, db: Database, table: str) -> No
 
 
 def test_a_job_without_the_mark_is_sealed_by_the_client(db: Database, table: str) -> None:
-    """A committer that leaves no _SUCCESS is sealed by the client; a second time adds nothing."""
+    """A job whose committer leaves no _SUCCESS is sealed by the client; a second seal adds nothing."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
         folder.setup()
@@ -172,7 +172,7 @@ def test_a_job_without_the_mark_is_sealed_by_the_client(db: Database, table: str
 def test_a_mark_whose_answer_comes_too_late(
     local: LocalCluster, gates: Gates, db: Database, table: str
 ) -> None:
-    """Spark gives up and calls the job failed: were it written again, its rows would come twice."""
+    """Spark gives up and runs a failed job again, so this one must not count: its rows would come twice."""
     tx = db.begin()
     folder = Folder(tx.path(table))
     folder.setup()
@@ -197,7 +197,7 @@ def test_a_mark_whose_answer_comes_too_late(
 
 
 def test_version_2_is_refused_by_name(table: str, tx: Transaction) -> None:
-    """At its first rename, before anything is in place."""
+    """Version 2 of the committer is refused at its first rename, before a file is in place."""
     folder = Folder(tx.path(table))
     folder.setup()
     attempt = folder.write_task({"city=a": parquet(stored(1))})
@@ -209,7 +209,7 @@ def test_version_2_is_refused_by_name(table: str, tx: Transaction) -> None:
 
 
 def test_the_folder_is_not_for_reading(table: str, tx: Transaction) -> None:
-    """No listing of it can be taken for the table: it fails, in every mode of Spark's."""
+    """Reads of the folder fail in every mode of Spark, so that it is not taken for the table."""
     folder = Folder(tx.path(table))
     assert folder.write({"city=a": parquet(stored(1))}).status == 201
     for op in ("LISTSTATUS", "OPEN", "GETCONTENTSUMMARY"):
@@ -223,7 +223,7 @@ def test_the_folder_is_not_for_reading(table: str, tx: Transaction) -> None:
 
 @pytest.mark.parametrize("how", ["running", "in place", "overwrite"])
 def test_a_job_that_has_not_ended(local: LocalCluster, db: Database, table: str, how: str) -> None:
-    """The commit is refused, nothing of it is visible, no file is left."""
+    """The commit of a running job is refused; its rows are invisible, and no file is left."""
     db.insert(table, pa.table({"id": [9], "city": ["a"], "price": [None], "at": [None]}, SCHEMA))
     tx = db.begin()
     folder = Folder(tx.path(table))
@@ -242,7 +242,7 @@ def test_a_job_that_has_not_ended(local: LocalCluster, db: Database, table: str,
     clean(local)
 
 
-#: What the footer says is looked at in tests/unit/replica_agent/uploads/test_parquet_files.py.
+#: Wrong files; tests/unit/replica_agent/uploads/test_parquet_files.py has those with a wrong footer.
 WRONG: dict[str, tuple[bytes, str, str]] = {
     "a null": (parquet(stored(1, None)), "city=a", "column id .* is required"),
     "no partition": (parquet(stored(1)), "", r'partitionBy\("city"\)'),
@@ -254,7 +254,7 @@ WRONG: dict[str, tuple[bytes, str, str]] = {
 def test_a_wrong_file_fails_its_job_by_column(
     local: LocalCluster, db: Database, table: str, kind: str
 ) -> None:
-    """The job fails where it is sealed, by the column's name; the transaction takes rollback only."""
+    """The seal of the job fails and names the column; the transaction takes a rollback only."""
     data, partition, message = WRONG[kind]
     tx = db.begin()
     answer = Folder(tx.path(table)).write({partition: data})
@@ -268,7 +268,7 @@ def test_a_wrong_file_fails_its_job_by_column(
 
 
 def test_another_order_of_columns(local: LocalCluster, db: Database, table: str) -> None:
-    """Columns are found by their names, by every reader, and so are their statistics."""
+    """Every reader finds columns and statistics by name."""
     with db.begin() as tx:
         Folder(tx.path(table)).write({"city=a": parquet(stored(5, 6).select(["at", "id", "price"]))})
     assert db.read(table, where="id > 5 AND price = 1.5")["id"].to_pylist() == [6]
@@ -296,7 +296,7 @@ def row(city: str, number: int) -> pa.Table:
 
 
 def test_an_overwrite_replaces_all_rows_of_the_table(local: LocalCluster, db: Database, table: str) -> None:
-    """The table's rows, and what the transaction had added, make way for those of the job."""
+    """The rows of the job replace the table's and the transaction's own rows."""
     db.insert(table, row("a", 1))
     with db.begin() as tx:
         tx.insert(table, row("b", 2))
@@ -311,7 +311,7 @@ def test_an_overwrite_replaces_all_rows_of_the_table(local: LocalCluster, db: Da
 
 
 def test_of_two_who_overwrite_the_second_is_refused_early(db: Database, table: str) -> None:
-    """The second is told at once, before its job has written anything."""
+    """The second overwrite fails at once, before its job has written a file."""
     db.insert(table, row("a", 1))
     with db.begin() as one, db.begin() as two:
         assert Folder(one.path(table)).done("DELETE", "DELETE", recursive="true")
@@ -324,7 +324,7 @@ def test_of_two_who_overwrite_the_second_is_refused_early(db: Database, table: s
 
 
 def test_partitions_are_replaced_where_the_job_writes(local: LocalCluster, db: Database, table: str) -> None:
-    """A job of Spark's dynamic mode replaces the partitions that it writes, and leaves the others."""
+    """A job in Spark's dynamic mode replaces only the partitions that it writes."""
     for number, city in enumerate("abc"):
         db.insert(table, row(city, number))
     with db.begin() as tx:
@@ -341,7 +341,7 @@ def test_partitions_are_replaced_where_the_job_writes(local: LocalCluster, db: D
 
 
 def test_partitions_of_two_columns_are_replaced(local: LocalCluster, db: Database) -> None:
-    """As Spark does it: it makes the folder above a partition only where it is told that there was none."""
+    """Spark makes the folder above a partition only if a delete answered that it did not exist."""
     name = f"t{next(NUMBERS)}"
     schema = pa.schema([("id", pa.int64()), ("a", pa.int32()), ("b", pa.int32())])
     db.create_table(name, schema, partition_by=["a", "b"])
@@ -363,7 +363,7 @@ def test_partitions_of_two_columns_are_replaced(local: LocalCluster, db: Databas
 
 
 def test_a_failed_overwrite_is_not_forgiven(local: LocalCluster, db: Database, table: str) -> None:
-    """What is added behind it would be committed without its rows: only another overwrite may follow."""
+    """After a failed overwrite an append would be committed alone, so only another overwrite may follow."""
     db.insert(table, row("a", 1))
     for again in (False, True):
         tx = db.begin()
@@ -387,7 +387,7 @@ def test_a_failed_overwrite_is_not_forgiven(local: LocalCluster, db: Database, t
 
 
 def test_two_jobs_at_once(local: LocalCluster, db: Database, table: str) -> None:
-    """The second is refused before it has anything to clean up, and the first goes on."""
+    """The second job is refused before it has files to clean up, and the first goes on."""
     with db.begin() as tx:
         folder = Folder(tx.path(table))
         folder.setup()
@@ -403,7 +403,7 @@ def test_two_jobs_at_once(local: LocalCluster, db: Database, table: str) -> None
 
 
 def test_a_place_without_end(table: str, tx: Transaction) -> None:
-    """One request makes no thousands of folders."""
+    """One request cannot make thousands of folders."""
     deep = "/".join(["a"] * 1000)
     for method, op, place in (
         ("PUT", "MKDIRS", f"_temporary/0/{deep}"),
@@ -417,7 +417,7 @@ def test_a_place_without_end(table: str, tx: Transaction) -> None:
 
 
 def test_an_attempt_that_outlives_its_transaction(local: LocalCluster, db: Database, table: str) -> None:
-    """By rollback, by its commit, by the end of the lease: it is refused, and leaves no file."""
+    """After rollback, commit or the end of the lease an attempt is refused, and leaves no file."""
     for end in ("rollback", "commit"):
         tx = db.begin()
         folder = Folder(tx.path(table))
@@ -437,7 +437,7 @@ def test_an_attempt_that_outlives_its_transaction(local: LocalCluster, db: Datab
 
 
 def test_an_upload_is_no_sign_of_life(local: LocalCluster, db: Database, table: str) -> None:
-    """Executors may write on when the driver is dead: the lease ends all the same, and all staged goes."""
+    """Executors may write on when the driver is dead: the lease ends, and staged files are deleted."""
     tx = db.begin(lease="3s")
     folder = Folder(tx.path(table))
     folder.setup()
@@ -451,9 +451,9 @@ def test_an_upload_is_no_sign_of_life(local: LocalCluster, db: Database, table: 
 
 
 def test_a_home_that_dies_while_files_come_in(local: LocalCluster, db: Database, table: str) -> None:
-    """Its next life removes what was staged; a token of the former one is finished."""
+    """The next boot of the home deletes staged files, and refuses tokens of the former boot as finished."""
     with local.connect("r2") as there:
-        tx = there.begin(fresh=True)  # with the table, which was made at r1
+        tx = there.begin(fresh=True)  # so that r2 knows the table, which was made at r1
         folder = Folder(tx.path(table))
         folder.setup()
         folder.write_task({"city=a": parquet(stored(1))})

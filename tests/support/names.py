@@ -15,13 +15,13 @@ _real = socket.getaddrinfo
 
 @contextlib.contextmanager
 def local() -> Iterator[None]:
-    """While inside, this process resolves such names to the loopback address."""
+    """Let this process resolve such names to the loopback address inside the block."""
     with mock.patch.object(socket, "getaddrinfo", _getaddrinfo):
         yield
 
 
 def write_hosts(path: Path, names: Iterable[str]) -> None:
-    """Write a file of hosts for Java's property `jdk.net.hosts.file`, which then asks nobody else."""
+    """Write a file of hosts for Java's property `jdk.net.hosts.file`; Java then uses no other resolver."""
     everyone = ["localhost", socket.gethostname(), *names]
     path.write_text("".join(f"{LOOPBACK} {name}\n" for name in everyone), encoding="ascii")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -41,6 +42,8 @@ def _integers(bits: int) -> st.SearchStrategy[int]:
     return st.integers(-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
 
 
+#: Values that writers and readers of Parquet compare in different ways.
+FLOATS: Final = st.sampled_from([math.nan, 0.0, -0.0, 1.0, math.inf, -math.inf])
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c_boolean": st.booleans(),
@@ -48,8 +51,8 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c_smallint": _integers(16),
     "c_int": _integers(32),
     "c_bigint": _integers(64),
-    "c_float": st.floats(width=32, allow_nan=False),
-    "c_double": st.floats(allow_nan=False),
+    "c_float": FLOATS | st.floats(width=32),
+    "c_double": FLOATS | st.floats(),
     "c_decimal": _integers(30).map(lambda value: Decimal(value).scaleb(-2)),
     "c_decimal_18": _integers(59).map(lambda value: Decimal(value).scaleb(-18)),
     "c_decimal_38": _integers(126).map(Decimal),
@@ -102,7 +105,7 @@ class Sinks:
         return MemorySink(self, part)
 
     def maker(self, schema: TableSchema, **limits: Any) -> PartMaker:
-        """Return what an insert into ``schema`` needs."""
+        """Return the maker of parts that an insert into ``schema`` needs."""
         return PartMaker(schema, settings(**limits), self.new_part, self.open)
 
 
@@ -114,7 +117,7 @@ class MemorySink:
         self._part = part
 
     def write(self, data: bytes, /) -> int:
-        """Append, or fail as told."""
+        """Append, or raise the planned error."""
         if self._sinks.fail is not None:
             raise self._sinks.fail
         self._sinks.written[self._part] += data

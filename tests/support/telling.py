@@ -1,4 +1,4 @@
-"""What a test that passed has to tell at the end of the run: how much of what was really done."""
+"""Lines that a test prints at the end of the run although it passed: how much of its work was really done."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-#: Takes a sentence for the end of the run.
+#: A function that takes a sentence for the end of the run.
 Tell = Callable[[str], None]
 
 _PROPERTY: Final = "told"
@@ -15,12 +15,12 @@ _PROPERTY: Final = "told"
 
 @pytest.fixture
 def tell(record_property: Callable[[str, object], None]) -> Tell:
-    """Keeps a sentence until the end of the run, also when another worker's process is to print it."""
+    """A function that keeps a sentence for the end of the run, also if another process prints it."""
     return lambda sentence: record_property(_PROPERTY, sentence)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what was told."""
+    """Print the sentences."""
     for report in terminalreporter.getreports("passed"):
         for name, sentence in report.user_properties:
             if name == _PROPERTY:

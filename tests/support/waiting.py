@@ -1,4 +1,4 @@
-"""Waiting for a condition, in the place of sleeping and hoping."""
+"""Waiting for a condition, instead of sleeping and hoping."""
 
 from __future__ import annotations
 

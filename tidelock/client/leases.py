@@ -87,23 +87,28 @@ class Leases:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                for ref in [ref for ref in self._due_s if ref() is None]:
-                    del self._due_s[ref]
-                if not self._due_s:
-                    self._thread = None
-                    return
-                delay_s = min(self._due_s.values()) - time.monotonic()
-                if delay_s > 0:
-                    self._changed.wait(delay_s)
-                    continue
-                now = time.monotonic()
-                due = [
-                    (ref, lease) for ref, at in list(self._due_s.items()) if at <= now and (lease := ref())
-                ]
+        while (due := self._wait_for_due()) is not None:
             self._renew(due)
-            del due  # or the last transaction of a program would never be collected
+            # A name that stays bound during the wait would keep a lease alive that the program has dropped.
+            del due
+
+    def _wait_for_due(self) -> list[tuple[weakref.ref[Lease], Lease]] | None:
+        """Wait for leases that are due and return them; None: no lease is left, and the thread has to end.
+
+        It may return an empty list. Its frame ends with each call, so no name of it outlives the wait.
+        """
+        with self._changed:
+            for ref in [ref for ref in self._due_s if ref() is None]:
+                del self._due_s[ref]
+            if not self._due_s:
+                self._thread = None
+                return None
+            delay_s = min(self._due_s.values()) - time.monotonic()
+            if delay_s > 0:
+                self._changed.wait(delay_s)
+                return []
+            now = time.monotonic()
+            return [(ref, lease) for ref, at in list(self._due_s.items()) if at <= now and (lease := ref())]
 
     def _renew(self, due: list[tuple[weakref.ref[Lease], Lease]]) -> None:
         """Renew the due leases; at most one a round on a silent replica, or it would starve the others."""

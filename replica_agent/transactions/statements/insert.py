@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, TableName
-from tidelock.errors import BadRequestError, RefusedError, TooLargeError
+from tidelock.errors import BadRequestError, TooLargeError, UnavailableError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.pool import Mutation
@@ -68,7 +68,10 @@ class Inserts:
             RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
         """
         self.transactions.require_open(tx)
-        with tx.statements.cuttable():
+        with (
+            tx.statements.cuttable(),
+            tx.ending.failing(f"the insert into {table}", spared=UnavailableError),
+        ):
             try:
                 return await self._insert(tx, full_name(table), content, length, partition)
             except asyncio.CancelledError:
@@ -77,15 +80,10 @@ class Inserts:
                 raise  # the client hung up; nothing was added
             except (web.RequestPayloadError, ConnectionError) as error:
                 why = " ".join(str(error).split())
-                refusal = BadRequestError(
-                    f"the body of the insert into {table} was cut, or is not encoded as it says ({why}); "
-                    "nothing was kept: roll back, and insert again"
-                )
-                tx.ending.fail(refusal)
-                raise refusal from error
-            except RefusedError as error:
-                tx.ending.fail(error)
-                raise
+                raise BadRequestError(
+                    f"the body of the insert into {table} was cut ({why}); nothing was kept: roll back, and "
+                    "insert again"
+                ) from error
 
     async def _insert(
         self,

@@ -34,5 +34,5 @@ def db(limited: LocalCluster) -> Iterator[Database]:
 
 @pytest.fixture
 def ground(limited: LocalCluster, db: Database) -> Ground:
-    """A table of this test alone, and the check that a refusal left it as it was."""
+    """A table of this test alone; at the end, the check that refused requests left it as it was."""
     return Ground(limited, db, f"ground_{next(_NUMBERS)}")

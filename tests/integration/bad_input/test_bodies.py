@@ -1,11 +1,15 @@
-"""Bodies that are cut, damaged or too large, and requests that no agent knows: all by plain HTTP."""
+"""Bodies that are cut, damaged or too large, and requests that an agent does not know: all by plain HTTP."""
 
 from __future__ import annotations
 
+import gzip
 import socket
+import time
+import zlib
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -22,7 +26,7 @@ from tests.support.faults.refusals import (
     stream,
 )
 from tests.support.waiting import eventually
-from tidelock.errors import BadRequestError, TidelockError, TooLargeError
+from tidelock.errors import BadRequestError, EncodedBodyError, TidelockError, TooLargeError
 
 WHOLE = stream(ROWS)
 #: Rows of about 100 bytes each.
@@ -36,6 +40,12 @@ def rows_of(size: int) -> pa.Table:
     return pa.table(
         {"k": range(count), "name": names, "price": pa.nulls(count, SCHEMA.types[2])}, schema=SCHEMA
     )
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Processor seconds that a process and its children have used."""
+    spent = [item.cpu_times() for item in (process, *process.children(recursive=True))]
+    return float(sum(times.user + times.system for times in spent))
 
 
 class Raw:
@@ -53,7 +63,7 @@ class Raw:
 
     @property
     def state(self) -> str:
-        """What the home says of it."""
+        """Return the state of the transaction at its home."""
         return str(http("GET", self.url).json["state"])
 
     def check_refused(self, answer: Answer, error: type[TidelockError], *words: str) -> None:
@@ -63,7 +73,7 @@ class Raw:
         self.check_lost()
 
     def check_lost(self) -> None:
-        """Only a rollback is left; after it nothing is."""
+        """The transaction takes a rollback only; after it the home does not know the transaction."""
         check_home_wants_rollback(self.home, self.tid, self.ground.table)
         assert http("POST", f"{self.url}/rollback").json["state"] == "rolled_back"
         self.ground.check_intact()
@@ -92,7 +102,7 @@ def raw(ground: Ground) -> Raw:
     ids=["empty", "garbage", "cut schema", "no end", "cut batch", "more", "two streams", "other format"],
 )
 def test_rows_that_are_no_arrow_stream(raw: Raw, body: bytes, word: str) -> None:
-    """A stream counts only whole; one that was cut between two messages is not taken for a shorter one."""
+    """A stream counts only as a whole; one that is cut between two messages is refused."""
     raw.check_refused(
         raw.insert(body), BadRequestError, "not one complete Arrow IPC stream", word, "nothing was kept"
     )
@@ -117,7 +127,7 @@ def test_one_flipped_byte_never_miscounts_rows(ground: Ground) -> None:
 @pytest.mark.parametrize("size", [1 << 10, 3 << 20], ids=["small", "large"])
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 def test_body_that_is_cut(raw: Raw, size: int, *, chunked: bool) -> None:
-    """A client that dies in the middle of an insert leaves none of its rows, and no commit without them."""
+    """A client that dies in the middle of an insert leaves no rows, and no commit without these rows."""
     body = stream(rows_of(size), batch_rows=4096)
     half = body[: len(body) // 2]
     head, frame = f"Content-Length: {len(body)}", half
@@ -132,14 +142,39 @@ def test_body_that_is_cut(raw: Raw, size: int, *, chunked: bool) -> None:
     raw.check_lost()
 
 
-def test_body_with_another_encoding(raw: Raw) -> None:
-    """A body that is not encoded as its header says is a refusal, not a fault of the agent."""
-    answer = raw.insert(WHOLE, **{"Content-Encoding": "gzip"})
-    raw.check_refused(answer, BadRequestError, "not encoded as it says", "insert again")
-    begin = http("POST", f"{raw.home.api}/transactions", b"{}", {"Content-Encoding": "gzip"})
-    assert begin.status == 400
-    check_message(begin.error, BadRequestError, ["not encoded as it says"])
+@pytest.mark.parametrize("body", [WHOLE, gzip.compress(WHOLE)], ids=["not compressed", "compressed"])
+def test_a_body_with_an_encoding_is_refused(raw: Raw, body: bytes) -> None:
+    """No body is decompressed, whether it is encoded as its header says or not."""
+    answer = raw.insert(body, **{"Content-Encoding": "gzip"})
+    raw.check_refused(
+        answer, EncodedBodyError, "Content-Encoding: 'gzip' is not accepted", "nothing was kept"
+    )
+    begin = http("POST", f"{raw.home.api}/transactions", gzip.compress(b"{}"), {"Content-Encoding": "gzip"})
+    assert begin.status == 415
+    check_message(begin.error, EncodedBodyError, ["send the body as it is"])
+    read = http("GET", f"{raw.home.data}/snapshots/1", b"x", {"Content-Encoding": "deflate"})
+    assert read.status == 415, read.data
+    write = http("PUT", f"{raw.home.data}/webhdfs/v1/x?op=CREATE", b"x", {"Content-Encoding": "deflate"})
+    assert "is not accepted" in write.json["RemoteException"]["message"]
     assert "request_failed" not in raw.ground.cluster.log("r1").read_text()
+
+
+def test_a_compressed_body_costs_no_more_than_its_bytes(ground: Ground) -> None:
+    """A small body that holds 512 MiB is drained as it is, also by a server that has refused it already."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    bomb = b"".join([packer.compress(bytes(1 << 20)) for _ in range(512)]) + packer.flush()
+    started = time.process_time()
+    unpacker = zlib.decompressobj(31)
+    while bomb_left := unpacker.unconsumed_tail or (bomb if not unpacker.eof else b""):
+        unpacker.decompress(bomb_left, 1 << 20)
+    unpacked_s = time.process_time() - started
+    agent = psutil.Process(ground.cluster.pid("r1"))
+    before = cpu_s(agent)
+    home = Addresses.of(ground.cluster, "r1")
+    for url in (f"{home.api}/transactions", f"{home.data}/snapshots/1", f"{home.api}/nowhere"):
+        assert http("POST", url, bomb, {"Content-Encoding": "gzip"}).status in {404, 415}
+    eventually(lambda: http("GET", home.api.replace("/api/v1", "/healthz")).status == 200, what="an answer")
+    assert cpu_s(agent) - before < unpacked_s / 2
 
 
 def test_insert_above_the_limit_by_its_length(raw: Raw) -> None:
@@ -218,7 +253,7 @@ def test_requests_that_no_agent_knows(
     ],
 )
 def test_queries_of_another_form(ground: Ground, body: object) -> None:
-    """A query says where it reads and what, each once."""
+    """A query without a place, without a statement, or with one of them twice is refused."""
     answer = http("POST", f"{Addresses.of(ground.cluster, 'r1').api}/query", body)
     assert answer.status == 400
     check_message(answer.error, BadRequestError, [])
@@ -236,7 +271,7 @@ def test_queries_of_another_form(ground: Ground, body: object) -> None:
     ],
 )
 def test_pushes_that_are_none(ground: Ground, route: str, body: bytes) -> None:
-    """What a peer could send by mistake is refused with a reason, and changes nothing."""
+    """A body that a peer could send by mistake is refused with a reason, and changes nothing."""
     peer = Addresses.of(ground.cluster, "r1").api.replace("/api/v1", "/peer/v1")
     answer = http("POST", peer + route, body)
     assert answer.status == 400

@@ -1,6 +1,6 @@
-"""CSNs that cannot be read: not there yet, not kept any more, or no CSN at all (rule readers).
+"""CSNs that cannot be read: above the end of the log, below the horizon, or no CSN at all (rule readers).
 
-Whatever is wrong with a CSN must fail loudly in every reader; "file not found" would read as an empty table.
+A wrong CSN must fail loudly in every reader: many readers take "file not found" for an empty table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def beyond(db: Database) -> int:
 
 @pytest.mark.parametrize("read", READS.values(), ids=[*READS])
 def test_a_csn_above_the_end_is_refused_at_once(ground: Ground, read: Read) -> None:
-    """A CSN above the end of the log is refused with that end, and does not become a waiting."""
+    """A CSN above the end of the log is refused at once; the error names the end of the log."""
     csn = beyond(ground.db)
     with ground.refuses(
         NoSuchCsnError, f"there is no CSN {csn}", "the log ends at", "read at that one"
@@ -54,7 +54,7 @@ def test_a_csn_above_the_end_is_refused_at_once(ground: Ground, read: Read) -> N
 
 
 def test_no_such_csn_for_other_readers(ground: Ground) -> None:
-    """Hadoop is told AccessControlException, plain HTTP 403: nobody takes it for a table without rows."""
+    """Hadoop gets AccessControlException, plain HTTP 403: no reader takes that for a table without rows."""
     csn = beyond(ground.db)
     for replica in ground.cluster.replicas:
         data = Addresses.of(ground.cluster, replica).data
@@ -71,7 +71,7 @@ def test_no_such_csn_for_other_readers(ground: Ground) -> None:
 
 @pytest.mark.parametrize("csn", [0, -1, -(1 << 40)])
 def test_csn_before_the_first(ground: Ground, csn: int) -> None:
-    """CSN 0 means "nothing": it is no empty snapshot."""
+    """CSN 0 stands for "no commit": it is refused, and not read as an empty snapshot."""
     with ground.refuses(SnapshotTooOldError, f"CSN {csn} is below the horizon 1", "read at a newer CSN"):
         ground.db.snapshot(csn=csn)
     for read in READS.values():
@@ -81,7 +81,7 @@ def test_csn_before_the_first(ground: Ground, csn: int) -> None:
 
 @pytest.mark.parametrize("csn", ["0", "-1", "latest", "007", "1e3", "9" * 30, "%31%00"])
 def test_paths_that_name_no_csn(ground: Ground, csn: str) -> None:
-    """A path with something else in the place of a CSN is no missing file."""
+    """A path with another word in place of a CSN is refused, and not answered as a missing file."""
     data = Addresses.of(ground.cluster, "r1").data
     answer = http("GET", f"{data}/webhdfs/v1/snapshots/{csn}/default/{ground.table}?op=LISTSTATUS")
     assert (answer.status, answer.java_class) == (403, ACCESS_CONTROL)
@@ -89,7 +89,7 @@ def test_paths_that_name_no_csn(ground: Ground, csn: str) -> None:
 
 
 def test_names_that_do_not_exist_at_a_csn(ground: Ground) -> None:
-    """Only a name that is not there at a CSN that is served may be "not found"."""
+    """The answer "not found" is given only for a name that does not exist at a CSN that is served."""
     csn, data = ground.db.seen_csn, Addresses.of(ground.cluster, "r1").data
     for path in ("/default/nowhere", "/nowhere", "/nowhere/t", f"/default/{ground.table}/k=1"):
         answer = http("GET", f"{data}/webhdfs/v1/snapshots/{csn}{path}?op=LISTSTATUS")
@@ -141,7 +141,7 @@ async def _raise_horizon(zk: str, csn: int) -> None:
 
 
 def raise_horizon(cluster: LocalCluster, replica: str, csn: int) -> None:
-    """What collecting will do: the horizon in ZooKeeper, and noted durably by the replica."""
+    """Raise the horizon as garbage collection does: in ZooKeeper, and durably in the replica's catalog."""
     cluster.stop(replica)
     asyncio.run(_raise_horizon(cluster.zk, csn))
     catalog = sqlite3.connect(cluster.data_dir(replica) / "catalog.db")
@@ -152,7 +152,7 @@ def raise_horizon(cluster: LocalCluster, replica: str, csn: int) -> None:
 
 
 def test_csn_below_the_horizon(cluster: ClusterFactory) -> None:
-    """Below the horizon every reader is refused and told the oldest CSN; from there on all is well."""
+    """Below the horizon every reader is refused and gets the oldest CSN; from that CSN on reads succeed."""
     local = cluster(replicas=1)
     with local.connect() as db:
         db.create_table("t", SCHEMA)

@@ -1,7 +1,7 @@
-"""Disks that run full, at the home and at a peer: refused by that name, the space given back, then all works.
+"""Disks that run full, at the home and at a peer: DiskFullError, the space is given back, then all works.
 
-As root two replicas have a file system of their own that is really full. Where nothing may be mounted the
-fault kind ``enospc`` and a limit on the size of files, which need no right, have to do.
+With root rights two replicas have a file system of their own that is really full. Without the right to mount,
+the tests use the fault kind ``enospc`` and a limit on the size of files.
 """
 
 from __future__ import annotations

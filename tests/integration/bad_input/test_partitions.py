@@ -20,7 +20,7 @@ from tidelock.errors import SchemaMismatchError, TidelockError, TooLargeError
 
 SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string())])
 
-#: Texts that some layer between the client and the disk could take for something else.
+#: Texts that a layer between the client and the disk could misread.
 HOSTILE: list[str | None] = [
     *("ü/ö", "日本", "😀", "e\u0301", "é", "\u202e", "ß", "İ", "\ufeff", "\u00a0"),
     *("a b", " x ", "\t", "a\nb", "\r\n", "\x01\x7f", "\0"),
@@ -59,7 +59,7 @@ def hostile(db: Database) -> str:
 
 
 def test_values_come_back_through_the_client(limited: LocalCluster, hostile: str, db: Database) -> None:
-    """Every replica gives back what was put in, in whole scans and by condition; null is not a text."""
+    """Every replica returns the inserted values, in whole scans and by condition; null is not a text."""
     for replica in limited.replicas:
         with limited.connect(replica) as one:
             rows = one.read(hostile).sort_by("k")
@@ -72,7 +72,7 @@ def test_values_come_back_through_the_client(limited: LocalCluster, hostile: str
 
 @pytest.mark.slow
 def test_values_come_back_through_sql(hostile: str, db: Database) -> None:
-    """SQL compares, groups and joins by them, also when the value stands in the statement."""
+    """SQL compares, groups and joins by these values, also when a value is written in the statement."""
     with db.snapshot() as snap:
         grouped = snap.sql(f"SELECT p, count(*) AS n, min(k) AS k FROM {hostile} GROUP BY p ORDER BY k")
         assert grouped.column("p").to_pylist() == HOSTILE
@@ -138,7 +138,7 @@ def test_values_by_the_command_line(limited: LocalCluster, hostile: str) -> None
 def test_values_that_make_no_folder(
     ground: Ground, value: str, error: type[TidelockError], words: list[str]
 ) -> None:
-    """What a reader would take for null, or no file system takes, is refused; also far behind good values."""
+    """A value that reads as null, or that no file system takes, is refused, also far behind good ones."""
     table = f"{ground.table}_p"
     ground.db.create_table(table, SCHEMA, partition_by=["p"])
     rows = pa.table({"k": range(100), "p": ["good"] * 99 + [value]}, schema=SCHEMA)
@@ -168,7 +168,7 @@ def test_too_many_partitions_in_one_insert(ground: Ground) -> None:
 
 
 def test_a_transaction_of_3000_parts(limited: LocalCluster, ground: Ground) -> None:
-    """What does not fit into a record goes through a manifest: one CSN, all parts on all replicas."""
+    """Entries that do not fit into a record go into a manifest: one CSN, all parts on all replicas."""
     table, inserts, each = f"{ground.table}_p", 3, 1000
     ground.db.create_table(table, SCHEMA, partition_by=["p"])
     with ground.db.begin() as tx:
@@ -197,7 +197,7 @@ def test_a_transaction_of_3000_parts(limited: LocalCluster, ground: Ground) -> N
 
 
 def test_partitions_of_every_type(db: Database) -> None:
-    """Dates, booleans, decimals and integers come back as what they were, null among them."""
+    """Dates, booleans, decimals and integers come back with their type and value, null among them."""
     schema = pa.schema(
         [
             ("k", pa.int64()),

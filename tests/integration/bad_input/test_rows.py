@@ -1,4 +1,4 @@
-"""Rows that do not fit: each misfit by its class, with the column and what to do (rule errors)."""
+"""Rows that do not fit: the error has the class of the misfit, the column and the remedy (rule errors)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MISFITS = {
     ("rows", "words"), [(rows, words) for rows, *words in MISFITS.values()], ids=[*MISFITS]
 )
 def test_rows_that_do_not_fit(ground: Ground, rows: pa.Table, words: list[str]) -> None:
-    """The misfit is named with what was expected; the rows staged before it go with the transaction."""
+    """The error says what was expected; rows that were staged before it go with the transaction."""
     error = ground.refuses_statement(
         lambda tx: tx.insert(ground.table, rows), SchemaMismatchError, ground.table, *words
     )
@@ -63,7 +63,7 @@ def test_rows_that_do_not_fit(ground: Ground, rows: pa.Table, words: list[str]) 
 
 
 def test_all_misfits_are_named_at_once(ground: Ground) -> None:
-    """Whoever has to change rows learns of every column in one go, also as data."""
+    """The error lists every column that must change, as text and as data."""
     rows = changed("k", ["1", "2"], pa.string()).drop_columns(["name"]).append_column("x", pa.array([1, 2]))
     error = ground.refuses_statement(
         lambda tx: tx.insert(ground.table, rows),
@@ -76,7 +76,7 @@ def test_all_misfits_are_named_at_once(ground: Ground) -> None:
 
 
 def test_a_null_far_behind_the_first_batch(ground: Ground) -> None:
-    """A large insert is refused at its last row as well, and none of the parts before it is left."""
+    """A large insert is refused at its last row as well, and leaves no part on any replica."""
     count = 300_000
     rows = pa.table(
         {
@@ -104,7 +104,7 @@ def test_a_null_far_behind_the_first_batch(ground: Ground) -> None:
     ids=["insert", "insert elsewhere", "read", "count", "batches"],
 )
 def test_unknown_table_in_a_transaction(ground: Ground, statement: Any, word: str) -> None:
-    """Inserts and reads of a table that does not exist spoil the transaction, at its home too."""
+    """Inserts and reads of a table that does not exist fail the transaction, at its home too."""
     error = ground.refuses_statement(statement, UnknownTableError, f"there is no table {word}", "at CSN")
     assert error.details["csn"] <= ground.db.seen_csn
 
@@ -129,12 +129,12 @@ def test_what_is_no_table_name(ground: Ground, table: str) -> None:
     ids=["column", "no column", "syntax", "parameter", "injection"],
 )
 def test_reads_that_ask_for_nonsense(ground: Ground, read: dict[str, Any], words: list[str]) -> None:
-    """A wrong column or condition is refused with the reason, and spoils the transaction."""
+    """A wrong column or condition is refused with the reason, and fails the transaction."""
     ground.refuses_statement(lambda tx: tx.read(ground.table, **read), BadRequestError, *words)
 
 
 def test_unknown_table_of_a_snapshot(ground: Ground) -> None:
-    """Every way to read a snapshot refuses the table; the snapshot itself goes on."""
+    """Every way to read a snapshot refuses the unknown table; the snapshot stays usable."""
     with ground.db.snapshot() as snap:
         for read in (
             lambda: snap.read("nowhere"),
@@ -173,7 +173,7 @@ def test_sql_that_is_no_query_of_the_snapshot(ground: Ground, sql: str) -> None:
 
 @pytest.mark.slow
 def test_misfits_by_the_command_line(ground: Ground, tmp_path: Path) -> None:
-    """Exit code and one line say what it was; of two tables in one command neither gets rows."""
+    """The exit code and one line name the misfit; if a command names two tables, neither gets rows."""
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     pq.write_table(ROWS, good)
     pq.write_table(ROWS.drop_columns(["price"]), bad)

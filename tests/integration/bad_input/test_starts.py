@@ -1,4 +1,4 @@
-"""Agents that must not start: one line that says why, the exit code of the one table, and nothing changed."""
+"""Agents that must not start: one line says why, the exit code is the documented one, and nothing changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import AccessDeniedError, BadRequestError, ConfigError, UnavailableError
 from tidelock.replica_agent.storage.catalog_schema import FORMAT
 
-#: So long a start waits for a ZooKeeper that is not there.
+#: How long a start waits for a ZooKeeper that does not exist, in seconds.
 CONNECT_TIMEOUT_S = 1.0
 
 
@@ -70,7 +70,7 @@ class Started:
         self.lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
     def check(self, code: Exit, error: str, *words: str) -> None:
-        """It ended with this code; its one complaint names this error and holds these words."""
+        """Require that it ended with this code, and that its one error line has this class and words."""
         complaints = [event for event in map(_event, self.lines) if event.get("level") == "error"]
         assert len(complaints) == 1, self.lines
         assert complaints[0]["error"] == error
@@ -113,7 +113,7 @@ def test_data_directory_of_another_replica(two: LocalCluster, copy: Path, intact
 def test_data_directory_of_another_cluster(
     two: LocalCluster, copy: Path, cluster: ClusterFactory, intact: None
 ) -> None:
-    """A directory of one cluster is not taken into another one, of which nothing changes."""
+    """A directory of one cluster is not used in another cluster, and the other cluster does not change."""
     other = cluster(replicas=1)
     with other.connect() as db, two.connect("r1") as own:
         ids = (own.status()["cluster_id"], db.status()["cluster_id"])
@@ -127,7 +127,7 @@ def test_data_directory_of_another_cluster(
 
 @pytest.mark.slow
 def test_zookeeper_that_was_emptied(two: LocalCluster, copy: Path, intact: None) -> None:
-    """Where its cluster is gone a replica makes no other one, although it is told how to make one."""
+    """A replica whose cluster is gone makes no new cluster, although its flags would allow one."""
     for _ in range(2):  # the first try leaves nothing that the second could take for a cluster
         started = Started(two, copy, zk=f"{two.zk}-emptied")
         started.check(
@@ -152,7 +152,7 @@ async def _exists(root: str) -> bool:
 
 @pytest.mark.slow
 def test_zookeeper_that_knows_less(two: LocalCluster, copy: Path, intact: None) -> None:
-    """Each thing that the catalog has seen and ZooKeeper has not is named (I15)."""
+    """The error names each fact that the catalog has recorded and ZooKeeper lacks (I15)."""
     set_meta(copy, boot=7, horizon=3, snapshot_csn=90)
     started = Started(two, copy)
     started.check(
@@ -163,7 +163,7 @@ def test_zookeeper_that_knows_less(two: LocalCluster, copy: Path, intact: None) 
 
 @pytest.mark.slow
 def test_zookeeper_that_was_restored_from_a_backup(cluster: ClusterFactory, tmp_path: Path) -> None:
-    """A backup of ZooKeeper from before a commit: no agent serves, and with the newest state all is there."""
+    """With a ZooKeeper from before a commit no agent serves; with the newest state no row is missing."""
     local = cluster(replicas=1, own_zookeeper=True)
     with local.connect() as db:
         db.create_table("t", SCHEMA)
@@ -214,7 +214,7 @@ def test_catalog_that_is_damaged(two: LocalCluster, copy: Path, intact: None) ->
 
 @pytest.mark.slow
 def test_replica_that_is_not_registered(two: LocalCluster, tmp_path: Path, intact: None) -> None:
-    """Membership changes by an operator's command only: an unknown id is refused, and told the known ones."""
+    """Only a command adds a replica: an unknown id is refused; the error lists the known ones."""
     started = Started(two, tmp_path / "data", replica="r9", bootstrap="r1,r2,r9")
     started.check(Exit.USAGE, "ConfigError", "replica r9 is not registered", "which has r1, r2")
 
@@ -267,7 +267,7 @@ def test_settings_that_contradict_are_told_in_one_line(
 
 
 def test_the_replica_starts_after_all_that(two: LocalCluster) -> None:
-    """None of the failed starts has touched the replica: it comes back with its rows and takes new ones."""
+    """The failed starts have not touched the replica: it comes back with its rows and takes new ones."""
     two.start("r2")
     with two.connect("r2") as db:
         rows = db.read("t").num_rows
@@ -279,7 +279,7 @@ def test_the_replica_starts_after_all_that(two: LocalCluster) -> None:
 
 @pytest.mark.slow
 def test_nothing_but_health_is_told_without_the_secret(cluster: ClusterFactory) -> None:
-    """Without the secret an agent says that it lives and nothing else; with it all works, pushes too."""
+    """Without the secret an agent answers health checks only; with the secret all routes work, pushes too."""
     secret = "two words, and: signs"
     local = cluster(replicas=2, settings={"secret": secret})
     with local.connect() as db:
@@ -322,6 +322,6 @@ def _check_routes(at: Addresses, secret: str) -> None:
 
 @pytest.mark.parametrize("token", ["日本", "a\nX-Other: b", "ü"])
 def test_token_that_no_header_can_carry(token: str) -> None:
-    """A token that cannot be sent is refused before anything leaves."""
+    """A token that no header can carry is refused before a request is sent."""
     with pytest.raises(BadRequestError, match="printable ASCII"):
         connect("http://127.0.0.1:1", token=token)

@@ -35,7 +35,7 @@ from tidelock.errors import (
 
 NUMBERS = itertools.count(1)
 
-#: Every family of types that a table cannot have, with the one to use instead.
+#: Every family of types that a table cannot have, with the type to use instead.
 UNSUPPORTED: list[tuple[pa.DataType, str]] = [
     (pa.uint8(), "int16 (smallint)"),
     (pa.uint16(), "int32 (int)"),
@@ -80,7 +80,7 @@ def name() -> str:
 
 @pytest.fixture
 def unchanged(db: Database) -> Iterator[None]:
-    """At the end of the test the log is as long as before it, so nothing of the kind was made."""
+    """At the end of the test the log is as long as before it, so no table was made."""
     end = db.status()["end_csn"]
     yield
     assert db.status()["end_csn"] == end
@@ -88,7 +88,7 @@ def unchanged(db: Database) -> Iterator[None]:
 
 
 def refused(db: Database, error: type[TidelockError], *words: str, name: str, **definition: object) -> None:
-    """Try to create a table; it must be refused."""
+    """Require that the creation of this table is refused."""
     schema = definition.pop("schema", SCHEMA)
     with pytest.raises(error) as caught:
         db.create_table(name, schema, **definition)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def refused(db: Database, error: type[TidelockError], *words: str, name: str, **
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize(("unsupported", "use"), UNSUPPORTED, ids=[str(kind) for kind, _ in UNSUPPORTED])
 def test_type_outside_the_closed_list(db: Database, name: str, unsupported: pa.DataType, use: str) -> None:
-    """The message names the column, what it is, and the type to use instead."""
+    """The message names the column, its type, and the type to use instead."""
     schema = pa.schema([("good", pa.int64()), ("bad", unsupported)])
     with pytest.raises(UnsupportedTypeError) as caught:
         db.create_table(name, schema)
@@ -124,7 +124,7 @@ def test_type_outside_the_closed_list(db: Database, name: str, unsupported: pa.D
     ],
 )
 def test_name_that_no_table_can_have(db: Database, bad: str, word: str) -> None:
-    """Names are [a-z0-9_] in one namespace; what SQL has taken is refused as such."""
+    """Names are [a-z0-9_] in one namespace; a name that SQL uses itself is refused with that reason."""
     refused(db, BadRequestError, word, name=bad)
 
 
@@ -143,7 +143,7 @@ def test_name_that_no_table_can_have(db: Database, bad: str, word: str) -> None:
     ],
 )
 def test_columns_that_no_table_can_have(db: Database, name: str, names: list[str], word: str) -> None:
-    """Every engine must be able to name a column, whatever it makes of case."""
+    """Every engine must be able to name a column, whether or not it distinguishes case."""
     schema = pa.schema([pa.field(column, pa.int64()) for column in names])
     refused(db, BadRequestError, word, name=name, schema=schema)
 
@@ -164,7 +164,7 @@ def test_columns_that_no_table_can_have(db: Database, name: str, names: list[str
 def test_layout_that_makes_no_sense(
     db: Database, name: str, definition: dict[str, object], word: str
 ) -> None:
-    """What a table is partitioned and sorted by must be columns of it; properties are known ones."""
+    """A table is partitioned and sorted by its own columns; unknown properties are refused."""
     refused(db, BadRequestError, word.format(name=name), name=name, **definition)
 
 
@@ -173,13 +173,13 @@ def test_layout_that_makes_no_sense(
     "kind", [pa.float32(), pa.float64(), pa.binary(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")]
 )
 def test_type_that_makes_no_folder(db: Database, name: str, kind: pa.DataType) -> None:
-    """A value without one text that all readers take for it cannot name a partition."""
+    """A type whose values have no text that all readers agree on cannot name a partition."""
     schema = pa.schema([("k", pa.int64()), ("p", kind)])
     refused(db, BadRequestError, "cannot be partitioned by p", name=name, schema=schema, partition_by=["p"])
 
 
 def test_too_many_columns_are_refused_at_the_set_bound(db: Database, name: str) -> None:
-    """The bound that is set holds; a table at the bound, with the longest names, can be made and is there."""
+    """The configured bound holds; a table at the bound, with the longest names, can be made and read."""
     limit = LIMITS["columns_max"]
     fields = [(f"column_{number:04}_{'x' * 116}", pa.decimal128(38, 18)) for number in range(limit + 1)]
     refused(
@@ -195,7 +195,7 @@ def test_too_many_columns_are_refused_at_the_set_bound(db: Database, name: str) 
 
 @pytest.mark.parametrize("word", ["select", "order", "default.table", "0", "9_lives", "null", "a" * 128])
 def test_odd_names_that_are_names(db: Database, word: str) -> None:
-    """A word that SQL has taken, digits and long names work everywhere: insert, read, SQL, snapshot path."""
+    """Keywords of SQL, digits and long names work everywhere: insert, read, SQL, snapshot path."""
     schema = pa.schema([(column, pa.int64()) for column in ("select", "0", "_x", "null", "b" * 128)])
     rows = pa.table({column: [1] for column in schema.names}, schema=schema)
     db.create_table(word, schema, partition_by=["select"])
@@ -209,7 +209,7 @@ def test_odd_names_that_are_names(db: Database, word: str) -> None:
 
 
 def test_a_table_that_exists_is_refused_through_any_replica(ground: Ground) -> None:
-    """A second one of the name is refused, whatever its columns and through whichever replica."""
+    """A second table of the same name is refused, with any columns and through any replica."""
     with ground.refuses(TableExistsError, f"default.{ground.table} exists already", "choose another name"):
         ground.db.create_table(ground.table, SCHEMA)
     for replica in ground.cluster.replicas:
@@ -249,7 +249,7 @@ def test_replicas_that_create_the_same_table_at_once(limited: LocalCluster, db: 
 
 @pytest.mark.slow
 def test_definitions_by_the_command_line(ground: Ground) -> None:
-    """Refused definitions end a command with the exit code of the one table, and one line."""
+    """A refused definition ends a command with the documented exit code and one line."""
     where = ("--data-dir", ground.cluster.folder)
     for arguments, code, word in (
         (("create-table", *where, ground.table, "k:bigint"), Exit.REFUSED, "exists already"),
@@ -277,7 +277,7 @@ def test_definitions_by_the_command_line(ground: Ground) -> None:
     ],
 )
 def test_definition_that_is_none(limited: LocalCluster, body: object, words: list[str]) -> None:
-    """A body of another form is told with the field that is wrong."""
+    """A body of another form is refused; the error names the wrong field."""
     answer = http("POST", f"{Addresses.of(limited, 'r1').api}/tables", body)
     assert answer.status == 400
     check_message(answer.error, BadRequestError, words)
@@ -286,7 +286,7 @@ def test_definition_that_is_none(limited: LocalCluster, body: object, words: lis
 def test_an_empty_table_is_read_and_inserted_without_error(
     limited: LocalCluster, db: Database, name: str
 ) -> None:
-    """No rows are no error: each way to read has the columns and no row; no rows can be inserted, too."""
+    """An empty table is no error: each read returns the columns and no row, and an empty insert succeeds."""
     db.create_table(name, SCHEMA, partition_by=["name"])
     none = db.insert(name, ROWS.slice(0, 0))
     assert none.csn is None

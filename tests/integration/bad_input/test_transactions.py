@@ -36,12 +36,12 @@ from tidelock.errors import (
 
 
 def statements(tx: Transaction, table: str) -> list[Callable[[], object]]:
-    """Everything that a transaction refuses when it has ended."""
+    """All calls that a transaction refuses when it has ended."""
     return [lambda: tx.insert(table, ROWS), lambda: tx.read(table), lambda: tx.scan(table).count()]
 
 
 def test_after_a_commit_only_its_repetition_is_taken(ground: Ground) -> None:
-    """No statement and no rollback any more; commit() is repeated with the same result, at the home too."""
+    """After a commit only commit() is taken again, with the same result, at the home too."""
     tx = ground.db.begin()
     tx.insert(ground.table, ROWS)
     done = tx.commit()
@@ -61,7 +61,7 @@ def test_after_a_commit_only_its_repetition_is_taken(ground: Ground) -> None:
 
 
 def test_after_a_rollback_only_its_repetition_is_taken(ground: Ground) -> None:
-    """No statement and no commit any more; rollback() is repeated without harm, at the home as well."""
+    """After a rollback only rollback() is taken again, without harm, at the home as well."""
     tx = ground.db.begin()
     tx.insert(ground.table, ROWS)
     tx.rollback()
@@ -93,7 +93,7 @@ def test_a_closed_snapshot_says_so_and_reads_nothing(ground: Ground) -> None:
 
 
 def test_statements_after_an_expired_lease_are_told_why(ground: Ground) -> None:
-    """A program that gives no sign of life loses its rows; every later statement is told why."""
+    """A program that does not renew its lease loses its rows; the error of every later statement says why."""
     api = Addresses.of(ground.cluster, "r2").api
     tid = http("POST", f"{api}/transactions", {"lease_s": 0.2}).json["tid"]
     own = f"{api}/transactions/{tid}"
@@ -115,7 +115,7 @@ def test_statements_after_an_expired_lease_are_told_why(ground: Ground) -> None:
 
 
 def test_expired_lease_of_the_client(ground: Ground) -> None:
-    """A block whose lease ran out unnoticed does not pass for a commit."""
+    """A `with` block whose lease ran out unnoticed does not end as if it had committed."""
     tx = ground.db.begin(lease="2s")
     tx.insert(ground.table, ROWS)
     ground.db._connection.leases.remove(tx)  # as in a program that hangs
@@ -146,7 +146,7 @@ def test_expired_lease_of_the_client(ground: Ground) -> None:
 def test_begin_with_bad_arguments_makes_no_transaction(
     ground: Ground, arguments: dict[str, Any], error: type[TidelockError], words: list[str]
 ) -> None:
-    """A transaction with a bad argument does not come to be."""
+    """A begin with a bad argument makes no transaction."""
     with ground.refuses(error, *words):
         ground.db.begin(**arguments)
     nothing_open(ground.cluster)
@@ -165,7 +165,7 @@ def test_begin_with_bad_arguments_makes_no_transaction(
     ],
 )
 def test_bad_bodies_of_begin_are_told_by_field(ground: Ground, body: object, words: list[str]) -> None:
-    """JSON that is none, or of another form, is told with the field that is wrong."""
+    """A body that is not JSON, or has another form, is refused; the error names the wrong field."""
     answer = http("POST", f"{Addresses.of(ground.cluster, 'r1').api}/transactions", body)
     assert answer.status == 400
     check_message(answer.error, BadRequestError, words)
@@ -182,7 +182,7 @@ def test_bad_bodies_of_begin_are_told_by_field(ground: Ground, body: object, wor
     ],
 )
 def test_bad_bodies_of_commit_do_not_begin_it(ground: Ground, body: object, words: list[str]) -> None:
-    """A commit that is asked for in the wrong way is not begun; asked for rightly it goes through, once."""
+    """A commit request with a bad body does not begin the commit; the correct request commits once."""
     api = Addresses.of(ground.cluster, "r1").api
     own = f"{api}/transactions/{http('POST', f'{api}/transactions').json['tid']}"
     http("POST", f"{own}/rows/{ground.table}", stream(ROWS))
@@ -199,7 +199,7 @@ def test_bad_bodies_of_commit_do_not_begin_it(ground: Ground, body: object, word
 
 @pytest.mark.parametrize("tid", ["x", "1-r1-1", "1-R1-1-1", "-1-r1-1-1", "1-r1-1-1-1", "1-r1-1-0x1"])
 def test_what_is_no_tid(ground: Ground, tid: str) -> None:
-    """Text that is no transaction id is told with the form of one."""
+    """Text that is no transaction id is refused; the error shows the form of one."""
     api = Addresses.of(ground.cluster, "r1").api
     for method, route in (("POST", f"/transactions/{tid}/commit"), ("GET", f"/outcomes/{tid}")):
         answer = http(method, api + route)
@@ -210,7 +210,7 @@ def test_what_is_no_tid(ground: Ground, tid: str) -> None:
 
 
 def test_transactions_that_are_of_another_replica_or_of_none(ground: Ground) -> None:
-    """Only the home can end a transaction; another replica says so and knows the outcome all the same."""
+    """Only the home can end a transaction; another replica says so, and still knows the outcome."""
     with ground.cluster.connect("r1") as first:
         tx = first.begin()
         tx.insert(ground.table, ROWS)
@@ -226,7 +226,7 @@ def test_transactions_that_are_of_another_replica_or_of_none(ground: Ground) -> 
     with pytest.raises(UnknownTransactionError, match="there is no replica r77"):
         ground.db.outcome("1-r77-1-1")
     assert ground.db.outcome("1-r1-1-999999").decision is Decision.ABORTED
-    for replica in ("r1", "r2"):  # one asks itself, the other one asks ZooKeeper
+    for replica in ("r1", "r2"):  # r1 asks itself, the other one asks ZooKeeper
         answer = http("GET", f"{Addresses.of(ground.cluster, replica).api}/outcomes/1-r1-999-1")
         assert answer.status == 404
         check_message(
@@ -238,7 +238,7 @@ def test_transactions_that_are_of_another_replica_or_of_none(ground: Ground) -> 
 
 
 def test_too_many_transactions_leave_the_open_ones_alone(ground: Ground) -> None:
-    """A replica has a bound on open transactions; those that are open are not touched by it."""
+    """A replica has a bound on open transactions; reaching it does not affect the open ones."""
     limit = LIMITS["transactions_max"]
     with ground.cluster.connect("r1") as first:
         open_ones = [first.begin() for _ in range(limit)]
@@ -258,7 +258,7 @@ def test_too_many_transactions_leave_the_open_ones_alone(ground: Ground) -> None
 
 
 def test_label_that_was_committed(ground: Ground) -> None:
-    """A second run of a load changes nothing and is told the CSN of the first, through any replica."""
+    """A second run of a load changes nothing and gets the CSN of the first run, through any replica."""
     label = f"load of {ground.table}"
     first = ground.db.insert(ground.table, ROWS, label=label).csn
     ground.rows += ROWS.num_rows
@@ -274,7 +274,7 @@ def test_label_that_was_committed(ground: Ground) -> None:
 
 
 def test_runs_of_one_label_at_once(ground: Ground) -> None:
-    """Of several runs through all replicas one is committed; the others are told its CSN, also at once."""
+    """Of runs through all replicas at once one is committed; the others get its CSN."""
     label = f"race of {ground.table}"
     runs = 2 * len(ground.cluster.replicas)
     start = threading.Barrier(runs)
@@ -298,7 +298,7 @@ def test_runs_of_one_label_at_once(ground: Ground) -> None:
 
 
 def test_a_statement_after_the_seal(ground: Ground) -> None:
-    """A commit that is asked for cuts what still comes in: rows that arrive later are refused, not lost."""
+    """A commit request cuts an insert that still comes in: rows that arrive later are refused, not lost."""
     tx = ground.db.begin()
     tx.insert(ground.table, ROWS)
     reached, go_on = threading.Event(), threading.Event()

@@ -1,9 +1,9 @@
-"""A client with one transaction in a process of its own, so that a test can kill it where it likes.
+"""A client with one transaction in a process of its own, so that a test can kill it at any moment.
 
     python -m tests.support.clusters.client_process URL REPLICA TABLE LEASE_S [LABEL BATCH]
 
-It begins a transaction, inserts `ROWS` and says its tid. On a line of its standard input it commits, and says
-how that ended. Without one it keeps its lease, as long as it lives.
+It begins a transaction, inserts `ROWS` and prints its tid. After a line on its standard input it commits, and
+prints the result. Until then it renews its lease.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class ClientProcess:
     """A client process whose transaction is open with its rows. Use it as a context manager.
 
     Args:
-        url: The agent that it connects to, or what stands in front of it.
+        url: The agent that it connects to, or the proxy in front of it.
         replica: The home of its transaction.
-        table: It has the columns of `ROWS`.
+        table: A table with the columns of `ROWS`.
         lease_s: Length of the transaction's lease.
         batch: Label of its streaming query, and number of its batch.
     """

@@ -19,7 +19,7 @@ from tidelock.zookeeper import LocalZooKeeper
 
 #: Makes a cluster and starts it; see `_Factory.__call__` for the options.
 ClusterFactory = Callable[..., LocalCluster]
-#: Settings with which agents notice soon what has happened, and decide soon what it means.
+#: Settings with which agents notice failures soon, and react to them soon.
 QUICK: Final = {
     "session_timeout_s": 4,
     "commit_timeout_s": 5,
@@ -35,7 +35,7 @@ _open: list[_Factory] = []
 
 
 class _Factory:
-    """Makes clusters and ends all of them."""
+    """A factory that makes clusters and ends all of them."""
 
     def __init__(self, folder: Path, zookeeper: LocalZooKeeper) -> None:
         self._folder = folder
@@ -58,14 +58,14 @@ class _Factory:
         """Return a cluster that runs.
 
         Args:
-            replicas: How many; their ids are r1, r2, ...
+            replicas: The number of replicas; their ids are r1, r2, ...
             copies: Durable copies of a commit.
             epoch_limit: Records of an epoch.
             zk: A ZooKeeper (host:port, no root) other than the session's, e.g. a proxy's address.
-            own_zookeeper: Take an embedded ZooKeeper of the cluster's own.
+            own_zookeeper: Start an embedded ZooKeeper for the cluster.
             settings: Settings of all agents, by the names of their fields; all invariants are checked.
             faults: Fault points to arm at the first start (TIDELOCK_FAULTS), by replica.
-            environment_of: More variables, by replica.
+            environment_of: More environment variables, by replica.
             start: Whether to start it.
         """
         root = f"t-{uuid.uuid4().hex[:12]}"
@@ -99,7 +99,7 @@ class _Factory:
                     yield f"the last lines of {log}", "\n".join(lines[-LOG_LINES:])
 
     def close(self) -> None:
-        """End everything at once; nothing of it is needed any more."""
+        """End all clusters at once."""
         for cluster in self._made:
             for replica in cluster.replicas:
                 cluster.kill(replica)

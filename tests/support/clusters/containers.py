@@ -27,7 +27,7 @@ OWNER_LABEL: Final = "tidelock.test.owner"
 #: An agent in a container starts in some seconds; three of them share two cores with other tests.
 HEALTHY_TIMEOUT_S: Final = 120.0
 LOG_TAIL_LINES: Final = 30
-#: By how much the start time of a process may seem to move, in seconds, since the clock is set now and then.
+#: How much the start time of a process may seem to move, in seconds, since the clock is adjusted.
 CLOCK_SLACK_S: Final = 10.0
 
 
@@ -35,7 +35,7 @@ class Cluster:
     """The running cluster.
 
     Attributes:
-        secret: What clients show as their token.
+        secret: The shared secret, which clients send as their token.
     """
 
     def __init__(self, agent_image: str) -> None:
@@ -120,7 +120,7 @@ def start_again(container: DockerContainer) -> None:
 
 
 def wait_healthy(container: DockerContainer) -> None:
-    """Wait until the health check of the image is content; AssertionError with the log if that fails."""
+    """Wait until the image's health check succeeds; AssertionError with the log if it does not."""
 
     def settled() -> str:
         container.reload()
@@ -135,7 +135,7 @@ def wait_healthy(container: DockerContainer) -> None:
 
 
 def log(container: DockerContainer) -> str:
-    """Return the end of what a container has written."""
+    """Return the end of a container's output."""
     written: bytes = container.get_wrapped_container().logs(tail=LOG_TAIL_LINES)
     return written.decode(errors="replace")
 

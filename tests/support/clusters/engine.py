@@ -6,7 +6,7 @@ import functools
 import shutil
 import subprocess
 
-#: How long an engine may take to answer. One that hangs is as good as none.
+#: How long an engine may take to answer, in seconds. One that hangs counts as missing.
 ANSWER_TIMEOUT_S = 20
 
 

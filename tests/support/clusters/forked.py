@@ -1,9 +1,9 @@
 """Agents that are forked off a process which has loaded their code already.
 
-Most of what the start of an agent costs is the loading of modules, about a second of a processor, and tests
-start agents by the hundred. The process is a real one in every respect: a session, environment, log and pid
-of its own, killed as any other. What an agent does when its program is executed is tested where that is the
-point (test_local_cluster.py, tests/chaos, test_docker.py), and by `make demo`.
+The start of an agent spends most of its time on loading modules, about a second of a processor, and tests
+start hundreds of agents. A forked agent is a real process: it has a session, environment, log and pid of its
+own, and is killed like any other. Other tests execute the agent's program (test_local_cluster.py,
+tests/chaos, test_docker.py), and so does `make demo`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOAD_TIMEOUT_S: Final = 120.0
 
 
 class _Template:
-    """The process that is forked; started when it is first needed, ended with this process."""
+    """The process that forks agents; it starts at the first use, and ends with this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The images of docker/, built by the engine that answers; what did not change comes out of its cache."""
+"""The images of docker/, built by the container engine, which caches unchanged layers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.project import source
 
 AGENT: Final = "tidelock-agent:test"
 ZOOKEEPER: Final = "tidelock-zookeeper:test"
-#: The image that docker/base-image.sh makes where no registry can be reached.
+#: The image that docker/base-image.sh makes without a registry.
 LOCAL_BASE: Final = "tidelock-base:local"
-#: Given to the build if they are set: how pip reaches its index.
+#: Environment variables of pip's index, which are passed to the build if they are set.
 BUILD_VARIABLES: Final = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 #: How long a build may take, in seconds. Without a cache the agent's loads some hundred megabytes.
 BUILD_TIMEOUT_S: Final = 900.0
-#: On the agent's image, so that those of former checkouts can be told from what others have on the engine.
+#: Label of the agent's image, by which images of former checkouts are found.
 LABEL: Final = "tidelock.test.image"
 
 
@@ -29,7 +29,7 @@ def build_agent() -> str:
     for name in BUILD_VARIABLES:
         if (
             name in os.environ
-        ):  # without "=", docker takes the value from there too, and no list of processes shows it
+        ):  # without "=", docker takes the value from the environment, so that no process list shows it
             command += ["--build-arg", name]
     _run([*command, "--file", "docker/agent.Dockerfile", "."])
     _run(["docker", "image", "prune", "--force", "--filter", f"label={LABEL}"])

@@ -1,4 +1,4 @@
-"""The removal locks of one replica for tests, over its log: who lives there, how silent others are."""
+"""The removal locks of one replica for tests, over its log; the test sets open transactions and silence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def wide_ask(*wide: Wide) -> LockAsk:
 
 
 class LockNode(LogNode):
-    """A replica that takes locks. Transactions live from :meth:`tid` until they are put into ``over``."""
+    """A replica that takes locks. Transactions are open from :meth:`tid` until they are put into ``over``."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LockNode(LogNode):
         self.lock_limits = LockLimits(
             **({name: getattr(LIMITS, name) for name in LIMITS.__slots__} | dict(limits or {}))
         )
-        #: Replicas that this one takes for long silent.
+        #: Replicas that this one regards as silent for long.
         self.silent: set[ReplicaId] = silent if silent is not None else set()
         #: Own transactions that are rolled back.
         self.over: set[Tid] = set()
@@ -131,7 +131,7 @@ async def killed(ensemble: MemoryEnsemble, node: LockNode) -> None:
 
 
 async def refused(node: LockNode, counter: int, ask: LockAsk, **more: Any) -> SerializationConflictError:
-    """Return the conflict with which a take ends."""
+    """Return the conflict that ends the request for a lock."""
     with pytest.raises(SerializationConflictError) as raised:
         await node.take(counter, ask, **more)
     return raised.value

@@ -1,4 +1,4 @@
-"""One replica's log for tests, on any store: its session, what was delivered, what states it went through."""
+"""One replica's log for tests, on any store: its session, the delivered records, its states so far."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LogNode:
         self.position = position
         self.delivered: list[LogRecord] = []
         self.states: list[LogState] = []
-        #: Cleared: records wait inside deliver().
+        #: While it is cleared, records wait inside deliver().
         self.taking = asyncio.Event()
         self.taking.set()
         self.own: OwnSession
@@ -98,7 +98,7 @@ class LogNode:
         return (await self.log.commit(self.proposal(counter), timeout_s=timeout_s)).csn
 
     def known(self, tid: Tid) -> Committed | None:
-        """Return what a catalog would know: the outcomes of all that was delivered."""
+        """Return the knowledge of a catalog: the outcomes of all delivered records."""
         csns = tids_of(self.delivered).get(str(tid), [])
         return Committed(csns[0]) if csns else None
 

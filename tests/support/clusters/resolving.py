@@ -1,4 +1,4 @@
-"""The product's resolver of outcomes over less than an agent: a test gives what the replica knows."""
+"""The product's resolver of outcomes without an agent: a test provides the replica's knowledge."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GivenLocal:
         return self.oldest
 
     def facts(self, tid: Tid) -> OwnFacts:
-        """Put it together in the order of the product."""
+        """Return the facts in the order of the product."""
         return OwnFacts(
             self.replica, self.boot, self.commit(tid), self.registered(tid), self.applied, self.floor()
         )
@@ -54,7 +54,7 @@ class GivenHomes:
         return self.answers.get(tid, NoAnswer())
 
     async def fence(self, home: ReplicaId, boot: int) -> int | None:
-        """Fence nobody."""
+        """Refuse to fence."""
         del home, boot
         return None
 

@@ -22,7 +22,7 @@ _REQUEST_BYTES = 1 << 20
 def serve(channel: socket.socket) -> None:
     """Fork an agent for every request, until the other end is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
-    gc.freeze()  # what is loaded stays, and stays shared
+    gc.freeze()  # loaded modules stay, in shared memory
     while request := channel.recv(_REQUEST_BYTES):
         pid = os.fork()
         if pid == 0:
@@ -44,11 +44,11 @@ def become_agent(request: Mapping[str, Any]) -> NoReturn:
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv[1:] = request["arguments"]
-        faults.arm_from(os.environ)  # which is done when the module is loaded
+        faults.arm_from(os.environ)  # done when the module is loaded
         code = main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # as the interpreter does at its top
+    except BaseException:  # as the interpreter does at its top level
         traceback.print_exc()
     finally:
         sys.stdout.flush()

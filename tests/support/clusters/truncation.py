@@ -1,4 +1,4 @@
-"""Truncates the log of a real cluster as its tail will be moved: `csn/tail` first, then the records below."""
+"""Truncates the log of a real cluster as an agent does: `csn/tail` moves, then older records are deleted."""
 
 from __future__ import annotations
 

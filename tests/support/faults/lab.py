@@ -1,12 +1,12 @@
-"""A cluster whose replicas fail at named points when a test says so, with a history of all that was done.
+"""A cluster whose replicas fail at named points when a test says so, with a history of all transactions.
 
 Every replica is started with its faults armed, each behind a file of its own (its gate); a fault acts only
 while its gate is open. So one cluster serves many tests, and a fault hits the very transaction that the test
 has under way: while a gate is open the background writer keeps still, so nothing else passes the point.
 
-What clients did and were told goes into the history of :mod:`workloads.history`, which is
-judged as a whole when the lab closes (I1 to I11, I17). After each test :meth:`Lab.require_settled` compares
-the replicas (I10) and looks for what was left over (I13).
+The requests of clients and their answers go into the history of :mod:`workloads.history`, which is checked as
+a whole when the lab closes (I1 to I11, I17). After each test :meth:`Lab.require_settled` compares the
+replicas (I10) and searches for leftovers (I13).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from workloads.history import End
 
 #: Rows of a large part: more than `inline_part_bytes_max` below, so it has a file of its own and is fetched.
 LARGE_ROWS: Final = 6000
-#: Short pauses, one reader process: a restart costs what it must. Small parts are small. No merge passes a
-#: point that is meant for the transaction of a test.
+#: Short pauses and one reader process make restarts fast. Inline parts are small. Without compaction no merge
+#: passes a fault point that is meant for the transaction of a test.
 SETTINGS: Final[dict[str, Any]] = {
     "clean_interval_s": 1,
     "compaction": False,
@@ -48,16 +48,16 @@ SETTINGS: Final[dict[str, Any]] = {
     "retry_wait_max_s": 0.2,
     "undecided_check_s": 0.2,
 }
-#: Where the background writer has its transactions. Neither it nor the writer's home is ever killed.
+#: The home of the background writer's transactions. No test kills the writer or this replica.
 BYSTANDER: Final = "r3"
 
-#: Parts of an attempt: one in the first table, one for each half in the second.
+#: Number of parts of an attempt: one in the first table, one for each half in the second.
 PARTS: Final = 3
 
 #: How long the janitors may need, in seconds.
 _LEFT_S: Final = 20.0
 _WRITER_PAUSE_S: Final = 0.2
-#: A client gives up asking for an outcome after this time. A test that is stuck ends before.
+#: After this time a client gives up asking for an outcome, in seconds. A stuck test ends earlier.
 _PATIENCE_S: Final = 60.0
 
 
@@ -65,7 +65,7 @@ class Gates:
     """The faults of a cluster's replicas.
 
     Args:
-        folder: For the gates and the journals.
+        folder: The folder for the gates and the journals.
         faults: By replica: point and fault (`kind[@n]`).
     """
 
@@ -87,7 +87,7 @@ class Gates:
 
     @contextlib.contextmanager
     def open(self, replica: str, *points: str) -> Iterator[None]:
-        """Let faults act while inside; AssertionError if one of them has not hit."""
+        """Let faults act inside the block; AssertionError if one of them has not hit."""
         before = {point: self.hits(replica, point) for point in points}
         gates = [self._gate(replica, point) for point in points]
         for point, gate in zip(points, gates, strict=True):
@@ -96,14 +96,14 @@ class Gates:
         try:
             yield
             for point, hits in before.items():
-                # A client may be told before the point is reached: its record was followed first.
+                # A client may get its answer before the point is reached, if its record was followed first.
                 self.await_hit(replica, point, after=hits)
         finally:
             for gate in gates:
                 gate.unlink()
 
     def hits(self, replica: str, point: str) -> int:
-        """How often a fault has acted, by the journal, which outlives the process."""
+        """Return how often a fault has acted, by the journal, which outlives the process."""
         journal = self._folder / replica / "journal"
         lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
         return sum(line.split()[0] == point for line in lines)
@@ -118,7 +118,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a client was told of its transaction."""
+    """The answer that a client got about its transaction."""
 
     end: End
     csn: int | None = None
@@ -129,10 +129,10 @@ class Attempt:
     """One transaction over both tables, written down in the history.
 
     Args:
-        load: Has the tables and the history.
+        load: The load, which has the tables and the history.
         db: The client's session.
-        key: Of its rows; unique.
-        rows: How many it inserts into the first table; they and its two rows of the second add up to 0.
+        key: The unique key of its rows.
+        rows: The number of its rows in the first table; their sum with its two rows of the second is 0.
     """
 
     def __init__(self, load: Workload, db: Database, key: str, rows: int = ROWS[0]) -> None:
@@ -161,7 +161,7 @@ class Attempt:
         self._tx.insert(second, pa.table(halves, schema=SCHEMA_B))
 
     def finish(self, *, filled: bool = True, timeout_s: float | None = None) -> Ending:
-        """Insert what is not inserted, commit, and return what the client was told."""
+        """Insert the missing rows, commit, and return the client's answer."""
         try:
             if not filled:
                 self.fill()
@@ -173,7 +173,7 @@ class Attempt:
         return self.commit(timeout_s=timeout_s)
 
     def commit(self, *, timeout_s: float | None = None) -> Ending:
-        """Ask for the commit, once more if it was asked for, and return what the client was told."""
+        """Request the commit, again if it was requested before, and return the client's answer."""
         try:
             result = self._tx.commit(timeout_s=timeout_s)
         except TidelockError as error:
@@ -191,7 +191,7 @@ class Attempt:
 
 
 class Background:
-    """A writer with one transaction after the other at one replica, while the `with` block lasts."""
+    """A writer that runs one transaction after the other at one replica, during the `with` block."""
 
     def __init__(self, load: Workload, replica: str) -> None:
         self._load = load
@@ -216,12 +216,12 @@ class Background:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep still while inside: no transaction of this writer is under way then."""
+        """Pause inside the block: no transaction of this writer runs meanwhile."""
         with self._turn:
             yield
 
     def more_commits(self, count: int = 2) -> None:
-        """Wait for so many more acknowledged commits."""
+        """Wait for this number of further acknowledged commits."""
         goal = self._committed + count
         eventually(lambda: self._error or self._committed >= goal, what=f"{count} more commits")
 
@@ -251,14 +251,14 @@ class Lab:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """Inside, nothing happens but what the test does; all that was committed is applied everywhere."""
+        """Stop all other work inside the block; all commits are applied everywhere."""
         with self.writer.held():
             self.converged()
             yield
 
     @contextlib.contextmanager
     def transaction(self, home: str, *, rows: int = ROWS[0], filled: bool = True) -> Iterator[Attempt]:
-        """A transaction of a client that begins at `home` and goes on to other replicas when it has to."""
+        """Yield a transaction of a client that begins at `home` and may go on to other replicas."""
         with connect(self.cluster.url(home), timeout_s=_PATIENCE_S) as db:
             attempt = Attempt(self._load, db, f"test-{next(self._numbers)}", rows)
             assert attempt.tid.split("-")[1] == home
@@ -275,15 +275,15 @@ class Lab:
         eventually(lambda: self.cluster.pid(replica) is None, what=f"the death of {replica}")
 
     def outcome(self, replica: str, tid: str) -> tuple[str, int | None]:
-        """How a transaction ended, in the words of a replica, with the CSN if it is committed."""
+        """Return the outcome of a transaction by a replica, with the CSN if it is committed."""
         answer = ask(self.cluster, replica, f"/outcomes/{tid}")
         return answer["outcome"], answer.get("csn")
 
     def require_settled(self, attempt: Attempt, csn: int | None) -> None:
         """Require that a transaction has the same end on all replicas: committed at `csn`, or None = aborted.
 
-        Its parts are visible on all or known to none; the replicas agree; nothing is left over. All faults
-        must be over.
+        Its parts are visible on all replicas or unknown to all; the replicas agree; nothing is left over. All
+        faults must be over.
         """
         with self.still():
             expected = ("aborted", None) if csn is None else ("committed", csn)
@@ -307,7 +307,7 @@ class Lab:
         return end
 
     def at_the_end(self) -> Csn | None:
-        """The last CSN of the log, if all replicas serve and have applied it; else None."""
+        """Return the last CSN of the log, if all replicas serve and have applied it; else None."""
         ends: set[Csn] = set()
         for replica in self.cluster.replicas:
             try:
@@ -333,12 +333,12 @@ class Lab:
 
 
 def _expected(csn: int | None) -> list[tuple[int | None, str]]:
-    """The parts of a transaction that was committed at `csn`, or was aborted."""
+    """Return the parts of a transaction that was committed at `csn`, or was aborted."""
     return [] if csn is None else [(csn, "held")] * PARTS
 
 
 def _nothing_left(data_dir: Path) -> None:
-    """Wait until a replica holds nothing but what the log needs; AssertionError tells what it is."""
+    """Wait until a replica holds only data that the log needs; AssertionError lists the leftovers."""
     deadline = time.monotonic() + _LEFT_S
     while left := leftovers(data_dir) + undo_rows(data_dir):
         assert time.monotonic() < deadline, f"{data_dir}: {left}"
@@ -346,7 +346,7 @@ def _nothing_left(data_dir: Path) -> None:
 
 
 def undo_rows(data_dir: Path) -> list[str]:
-    """Undo rows of a data directory beyond the one for the name of the next pack, which has no file yet."""
+    """Return the undo rows of a data directory, except the one for the next pack, which has no file yet."""
     db = sqlite3.connect(f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True)
     try:
         paths = [path for (path,) in db.execute("SELECT path FROM undo")]
@@ -365,12 +365,12 @@ def laboratory(
     settings: Mapping[str, Any] | None = None,
     epoch_limit: int | None = None,
 ) -> Iterator[Lab]:
-    """Run a lab; at its end the whole history is judged.
+    """Run a lab; check its whole history at the end.
 
     Args:
         factory: Makes the cluster.
-        folder: For gates, journals and the history.
-        faults: By replica: point and fault. All replicas are armed so from their first start on.
+        folder: The folder for gates, journals and the history.
+        faults: By replica: point and fault. Replicas are armed from their first start on.
         settings: More settings of the agents.
         epoch_limit: Records of an epoch.
     """
@@ -389,10 +389,10 @@ def laboratory(
         writer.more_commits(1)
         yield lab
     for replica in cluster.replicas:
-        cluster.start(replica)  # a test that failed may have left one dead
+        cluster.start(replica)  # a test that failed may have left a dead replica
     verify(load, commits=1)
 
 
 def points(steps: Sequence[str]) -> list[str]:
-    """The two points of each step."""
+    """Return the two points of each step."""
     return [f"{step}.{side}" for step in steps for side in ("before", "after")]

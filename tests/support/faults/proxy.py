@@ -2,8 +2,8 @@
 
 It runs an event loop in a thread of its own; every method may be called from any thread and has taken effect
 when it returns. What it does to bytes is only what a network can do: deliver them late, or deliver a prefix
-and then break the connection. It never drops bytes out of the middle of a connection that lives on; TCP does
-not either.
+and then break the connection. It never drops bytes in the middle of a connection that stays open, since TCP
+does not do that either.
 
 Bytes travel in units. On connections that speak ZooKeeper's protocol (length-prefixed frames) a unit is one
 frame, so that faults hit whole requests and replies; on all others a unit is what one read returned.
@@ -40,19 +40,19 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Direction(enum.Enum):
-    """Which way bytes go."""
+    """The direction in which bytes go."""
 
     TO_SERVER = "to server"
     TO_CLIENT = "to client"
 
 
 class Action(enum.Enum):
-    """What to do with a request."""
+    """The treatment of a request."""
 
     PASS = "pass"
-    #: The server never gets it, and the connection breaks: certainly not applied, but the client cannot know.
+    #: The server never gets the request, and the connection breaks: not applied, but the client cannot know.
     LOSE_REQUEST = "lose request"
-    #: The server gets it and its reply is lost with the connection: applied, but the client cannot know.
+    #: The server gets it, and the reply is lost with the connection: applied, but the client cannot know.
     LOSE_REPLY = "lose reply"
     #: The client loses its connection now; the server gets the request when the test calls `release`.
     #: Meanwhile the client may have come back and read a state in which the request had no effect yet.
@@ -66,7 +66,7 @@ Hook = Callable[[bytes], Action]
 
 @dataclasses.dataclass
 class Counters:
-    """What the proxy did so far, so that a test can prove that its fault happened."""
+    """The actions of the proxy so far, so that a test can prove that its fault happened."""
 
     connections: int = 0
     refused: int = 0
@@ -81,7 +81,7 @@ class Counters:
 
 
 def nth_request(n: int, action: Action, *, containing: bytes = b"", opcode: int | None = None) -> Hook:
-    """A hook that does `action` to the n-th request (from 1) of that operation that contains those bytes."""
+    """Return a hook that applies `action` to the n-th request (from 1) of an operation with these bytes."""
     seen = 0
 
     def hook(frame: bytes) -> Action:
@@ -119,7 +119,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """Where clients connect, `host:port`. It stays the same for the proxy's life."""
+        """The address for clients, `host:port`, which never changes."""
         return f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
@@ -168,11 +168,11 @@ class Proxy:
         self._set(lambda: self.delay_s.update({direction: delay_s}))
 
     def lose_reply(self) -> None:
-        """Swallow the next unit from a server, whatever it answers, and break its connection."""
+        """Drop the next unit from a server, and break its connection."""
         self._set(lambda: setattr(self, "lose_next", Direction.TO_CLIENT))
 
     def lose_request(self) -> None:
-        """Swallow the next unit from a client and break its connection."""
+        """Drop the next unit from a client, and break its connection."""
         self._set(lambda: setattr(self, "lose_next", Direction.TO_SERVER))
 
     def hook(self, hook: Hook | None) -> None:
@@ -180,11 +180,11 @@ class Proxy:
         self._set(lambda: setattr(self, "on_request", hook))
 
     def release(self) -> None:
-        """Let the requests go to the server that DELIVER_LATE holds back, now and in future."""
+        """Deliver the requests that DELIVER_LATE holds back, now and in future."""
         self._set(self.late.set)
 
     def heal(self) -> None:
-        """Take back all faults. What `DELIVER_LATE` holds back stays where it is until `release`."""
+        """End all faults. Requests that `DELIVER_LATE` holds back wait until `release`."""
 
         def heal() -> None:
             self.refusing = False
@@ -265,14 +265,14 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 class _Units:
-    """Cuts a stream into units: frames with a length prefix, or, when it has none, what comes."""
+    """Cuts a stream into units: frames with a length prefix, or, for other protocols, chunks as they come."""
 
     def __init__(self) -> None:
         self.framed = True
         self._buffer = b""
 
     def feed(self, received: bytes) -> list[bytes]:
-        """The units that are complete with these bytes; no bytes mean the end, and complete the last one."""
+        """Return the units that these bytes complete; no bytes mean the end, and complete the last unit."""
         self._buffer += received
         units = []
         while self.framed and len(self._buffer) >= _PREFIX_BYTES:
@@ -299,7 +299,7 @@ class _Link:
         self.client_reader, self.client_writer = client
         self.server_reader, self.server_writer = server
         self.greeted = False
-        #: The number of the request whose reply is to be lost, as it stands in both frames.
+        #: The number of the request whose reply is to be lost, as in both frames.
         self.doomed_reply: bytes | None = None
 
     async def run(self) -> None:
@@ -324,7 +324,7 @@ class _Link:
         reader: asyncio.StreamReader,
         queue: asyncio.Queue[tuple[float, bytes, bool] | None],
     ) -> None:
-        """Put what arrives into the queue, with the time from which it may go on; None at the end."""
+        """Put arriving units into the queue, with the time of their delivery; None at the end."""
         units = _Units()
         received = b"-"
         while received:
@@ -340,7 +340,7 @@ class _Link:
     async def _forward(
         self, direction: Direction, queue: asyncio.Queue[tuple[float, bytes, bool] | None]
     ) -> None:
-        """Send on what is in the queue, when it is due, unless a fault says otherwise."""
+        """Deliver the units of the queue when they are due, unless a fault prevents it."""
         loop = asyncio.get_running_loop()
         writer = self.server_writer if direction is Direction.TO_SERVER else self.client_writer
         alive = True
@@ -352,14 +352,14 @@ class _Link:
             if alive and await self._admit(direction, unit, framed=framed):
                 alive = await self._send(direction, writer, unit)
         if alive and not writer.is_closing():
-            with contextlib.suppress(OSError):  # the other side has gone meanwhile
+            with contextlib.suppress(OSError):  # the other side has closed meanwhile
                 writer.write_eof()
 
     async def _send(self, direction: Direction, writer: asyncio.StreamWriter, unit: bytes) -> bool:
         """Send one unit and count it; False if the link is broken."""
         if writer.is_closing():
             return False
-        # Before it is sent, so that whoever has received it finds it counted.
+        # Before it is sent, so that a test that has seen it arrive finds it counted.
         self.proxy.count(direction, len(unit))
         try:
             writer.write(unit)
@@ -370,7 +370,7 @@ class _Link:
         return True
 
     async def _admit(self, direction: Direction, unit: bytes, *, framed: bool) -> bool:
-        """Whether a unit goes on; breaks the link where a fault wants it."""
+        """Return whether a unit is delivered; break the link if a fault requires it."""
         proxy = self.proxy
         if proxy.lose_next is direction:
             proxy.lose_next = None

@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
     ]
 )
 ROWS = pa.table({"k": [1, 2], "name": ["a", None], "price": [None, 1]}, schema=SCHEMA)
-#: Settings of the cluster that takes bad input, where the defaults are too large to be passed in a test.
+#: Settings of the cluster that takes bad input: limits that a test can exceed.
 LIMITS = {
     "insert_bytes_max": 12 << 20,
     "row_group_bytes": 5 << 20,
@@ -46,7 +46,7 @@ Statement = Callable[[Transaction], object]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an address answered: status, and the body as it came."""
+    """The answer of an address: status, and the body as it came."""
 
     status: int
     data: bytes
@@ -63,13 +63,13 @@ class Answer:
 
     @property
     def java_class(self) -> str:
-        """The exception of a WebHDFS answer, which decides what Spark makes of it."""
+        """The exception of a WebHDFS answer, which decides how Spark reacts."""
         name: str = self.json["RemoteException"]["javaClassName"]
         return name
 
 
 def http(method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-    """Send one request, as a program without the client library does; what is not bytes goes as JSON."""
+    """Send one request without the client library; a body that is not bytes is sent as JSON."""
     if body is not None and not isinstance(body, bytes | Iterator):
         body = json.dumps(body).encode()
     response = urllib3.request(method, url, body=body, headers=headers, retries=False, timeout=60.0)
@@ -85,7 +85,7 @@ class Addresses:
 
     @classmethod
     def of(cls, cluster: LocalCluster, replica: str) -> Addresses:
-        """Look them up."""
+        """Return the addresses of a replica."""
         ports = next(ports for ports in cluster.layout.replicas if ports.id == replica)
         return cls(f"http://127.0.0.1:{ports.api}/api/v1", f"http://127.0.0.1:{ports.data}")
 
@@ -110,11 +110,11 @@ def run(
 
 
 class Ground:
-    """A cluster with a table of known rows: what every refusal must leave as it is.
+    """A cluster with a table of known rows, which every refusal must leave as it is.
 
     Args:
-        cluster: It runs.
-        db: A client of it.
+        cluster: The running cluster.
+        db: A client of the cluster.
         table: Name of a table to make, with the columns of `SCHEMA`.
     """
 
@@ -128,7 +128,7 @@ class Ground:
     def refuses(
         self, error: type[TidelockError], *words: str
     ) -> Iterator[pytest.ExceptionInfo[TidelockError]]:
-        """Expect exactly this error, with these words in its message, and nothing changed by it."""
+        """Require exactly this error, with these words in its message, and an unchanged cluster."""
         with pytest.raises(error) as caught:
             yield caught
         check_message(caught.value, error, words)
@@ -146,7 +146,7 @@ class Ground:
         return caught.value
 
     def check_rollback_only(self, tx: Transaction) -> None:
-        """Client and home agree that only a rollback is left, and after it nothing is."""
+        """Require that client and home take a rollback only, and that the transaction is gone after it."""
         check_state(tx, TransactionState.FAILED)
         for statement in (
             lambda: tx.insert(self.table, ROWS),
@@ -162,7 +162,7 @@ class Ground:
         assert self.db.outcome(tx.tid).decision is Decision.ABORTED
 
     def check_intact(self) -> None:
-        """The next transaction works; its rows and the former ones are on every replica, and no others."""
+        """Require that the next transaction works, and that replicas have its rows and the former ones."""
         self.rows += ROWS.num_rows
         csn = self.db.insert(self.table, ROWS, wait="all").csn
         for replica in self.cluster.replicas:
@@ -172,19 +172,19 @@ class Ground:
 
 
 def check_state(tx: Transaction, state: TransactionState) -> None:
-    """The client knows how the transaction stands."""
+    """Require that the client knows the state of the transaction."""
     assert tx.state is state
 
 
 def check_message(error: TidelockError, kind: type[TidelockError], words: Iterable[str]) -> None:
-    """The error is of this very class, and its message holds these words."""
+    """Require that the error is of this very class, and that its message has these words."""
     assert type(error) is kind, repr(error)
     for word in words:
         assert word in error.message
 
 
 def check_home_wants_rollback(home: Addresses, tid: str, table: str) -> None:
-    """A program that ignores the refusal, and has no client library to stop it, is stopped by the home."""
+    """Require that the home also stops a program without the client library that ignores the refusal."""
     transaction = f"{home.api}/transactions/{tid}"
     assert http("GET", transaction).json["state"] == "failed"
     for route, body in ((f"/rows/{table}", stream(ROWS)), ("/commit", b"{}")):

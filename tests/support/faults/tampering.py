@@ -13,19 +13,19 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Op
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 
-#: How long the agent's writer may keep the catalog, in seconds.
+#: How long the agent's writer may lock the catalog, in seconds.
 _BUSY_S: Final = 30.0
 
 
 @contextlib.contextmanager
 def catalog(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a catalog, committed at the end."""
+    """Yield a connection to a catalog; it is committed at the end."""
     with contextlib.closing(sqlite3.connect(data_dir / "catalog.db", timeout=_BUSY_S)) as db, db:
         yield db
 
 
 def rows(data_dir: Path, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-    """Ask a catalog."""
+    """Return the rows of a query on a catalog."""
     with catalog(data_dir) as db:
         return list(db.execute(sql, args))
 
@@ -40,7 +40,7 @@ def flip_byte(file: Path, position: int) -> None:
 
 
 def change_znodes(connect: str, ops: Sequence[Op]) -> None:
-    """Apply operations below a cluster's root, each for itself."""
+    """Apply operations below a cluster's root, one by one."""
 
     async def apply() -> None:
         store = ZkStore(connect, session_timeout_s=10.0, request_timeout_s=30.0, multi_bytes_max=1 << 19)

@@ -1,1 +1,1 @@
-"""What the project says about itself: source files, walls between folders, pages and examples."""
+"""Reading the project itself: source files, walls between folders, pages and examples."""

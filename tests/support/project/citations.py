@@ -1,8 +1,8 @@
-"""Citations of rules, invariants, scenarios, facts, decisions and pages, and whether they lead anywhere.
+"""Citations of rules, invariants, scenarios, facts, decisions and pages, and the check of their targets.
 
 The forms are those of docs/design/README.md. Every docstring, comment, string and page is read. A citation
-dangles when what it names has no anchor in the repository. `python -m tests.support.project.citations` prints
-how many citations there are, and those that dangle.
+dangles when its target has no anchor in the repository. `python -m tests.support.project.citations` prints
+the number of citations, and the dangling ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ADR = re.compile(r"\bADR\s+(\d+)\b")
 _BARE_ADR = re.compile(r"\bdocs/adr/\d{4}(?![\w-])")
 _PAGE = re.compile(r"(?<![\w./<*-])((?:[\w.-]+/)*[\w-]+\.md)\b(?:#([\w-]+))?")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-#: A number of a section, of whatever document: numbers move, anchors stay.
+#: The number of a section of any document: numbers move, anchors stay.
 _SECTION = re.compile(
     r"\b(?:[Dd]esign(?:\.md)?,?\s+(?:sections?\s+)?\d[\d.]*|(?:[\w-]+\.md\)?,?\s+)?[Ss]ections?\s+\d[\d.]*"
     r"|[\w-]+\.md\)?,?\s+\d[\d.]*|[Rr]eliability\s+(?:finding\s+)?\d[\d.]*)"
@@ -76,14 +76,14 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Citation:
-    """One citation: where it stands, as it is written, and the anchor or path that it needs.
+    """One citation: its place, its text, and the anchor or path that it needs.
 
     Attributes:
         path: The file, from the root of the repository.
         line: Its line there, from 1.
-        kind: The kind of what is cited.
+        kind: The kind of its target.
         text: The citation as it is written.
-        target: The path of a page, with the anchor if one is cited; ``""`` where nothing could stand for it.
+        target: The path of a page, with the anchor if one is cited; ``""`` if no target is possible.
     """
 
     path: str
@@ -110,7 +110,7 @@ def anchors(text: str) -> frozenset[str]:
 
 @functools.cache
 def citations(path: str, text: str) -> tuple[Citation, ...]:
-    """Every citation in one file, whether it leads anywhere or not."""
+    """Return all citations in one file, dangling or not."""
     if path.endswith(".md"):
         return tuple(_of_page(path, text))
     units = _units(text) if path.endswith(".py") else [(1, text, False)]
@@ -122,7 +122,7 @@ def citations(path: str, text: str) -> tuple[Citation, ...]:
 
 
 def dangling(texts: Mapping[str, str], paths: frozenset[str] = frozenset()) -> list[Citation]:
-    """Citations that lead nowhere, in files given by their path and text.
+    """Return the citations without a target, in files given by their path and text.
 
     Args:
         texts: The files that are read; their pages hold the anchors.
@@ -163,7 +163,7 @@ def repository(root: Path = ROOT) -> tuple[Mapping[str, str], frozenset[str]]:
 
 
 def _short(path: str, line: int, text: str) -> Iterator[Citation]:
-    """Rules, codes and decisions by their short forms, and the old forms that nothing can stand for."""
+    """Yield rules, codes and decisions by their short forms, and old forms, which have no targets."""
     for found in _PARENTHESES.finditer(text):
         for item in found[1].split(";"):
             if rule := _RULE.fullmatch(item):
@@ -184,14 +184,14 @@ def _short(path: str, line: int, text: str) -> Iterator[Citation]:
 
 
 def _pages(path: str, line: int, text: str, *, by_name: bool) -> Iterator[Citation]:
-    """Pages by their path from the root, in prose also by their name alone."""
+    """Yield pages by their path from the root, in prose also by their name alone."""
     for found in _PAGE.finditer(text):
         if found[1].startswith("docs/") or (by_name and "/" not in found[1]):
             yield Citation(path, _line(line, text, found), Kind.PAGE, found[0], found[0])
 
 
 def _of_page(path: str, text: str) -> Iterator[Citation]:
-    """Citations of a page of Markdown: the short forms in its prose, its links, and paths of the design."""
+    """Yield the citations of a page of Markdown: short forms in its prose, its links, and design paths."""
     if path.startswith(f"{DESIGN}/"):
         for found in _PATH.finditer(text):
             yield Citation(path, _line(1, text, found), Kind.PATH, found[0], found[1].rstrip("/"))
@@ -214,14 +214,14 @@ def _line(first: int, text: str, found: re.Match[str]) -> int:
 
 
 def _blanked(pattern: re.Pattern[str], text: str) -> str:
-    """The text with spaces in place of what the pattern finds, line by line."""
+    """Return the text with each match of the pattern replaced by spaces, line by line."""
     return pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
 def _units(text: str) -> Iterator[tuple[int, str, bool]]:
-    """Strings and comments of a module: the first line, the text, and whether it is a docstring or a comment.
+    """Yield strings and comments of a module: first line, text, and whether it is a docstring or a comment.
 
-    Comments that follow each other are one. A string without a space is a value, and cites nothing.
+    Consecutive comments are one text. A string without a space is a value, and cites nothing.
     """
     tree = ast.parse(text)
     alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -244,7 +244,7 @@ def _units(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def main(root: Path = ROOT) -> str:
-    """Return how many citations there are of each kind, how many dangle and in how many files, and which."""
+    """Return the number of citations of each kind, the number of dangling ones, their files, and a list."""
     texts, paths = repository(root)
     cited = collections.Counter(one.kind for path, text in texts.items() for one in citations(path, text))
     lost = dangling(texts, paths)

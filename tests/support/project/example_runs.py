@@ -2,7 +2,7 @@
 
     python -m tests.support.project.example_runs URL FOLDER NAME...
 
-What the n-th of them prints is in the file FOLDER/n afterwards. One that fails ends the process.
+The output of the n-th program goes to the file FOLDER/n. A program that fails ends the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from examples.surroundings import session
 
 
 def main() -> None:
-    """Run until one fails."""
+    """Run the programs until one fails."""
     url, folder, *names = sys.argv[1:]
     with session():
         for number, name in enumerate(names):

@@ -2,7 +2,8 @@
 
     python -m tests.support.project.floors
 
-writes that table anew. A folder that is not named here may not hold modules of the product.
+writes the table of that page from this module. A folder that is not named here may not hold modules of the
+product.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Final
 
 from tests.support.project import source
 
-#: The log as everybody above it sees it.
+#: The folders of the log that all folders above it may import.
 _LOG: Final = ("csnlog", "csnlog/cluster", "csnlog/core")
-#: Replication as everybody above it sees it.
+#: The folders of the log and of replication that all folders above them may import.
 _REPLICATION: Final = ("replication", "replication/core")
 _AGENT: Final = (*_LOG, *_REPLICATION, "replica_agent/config")
 _STORE: Final = (*_AGENT, "replica_agent/tables", "replica_agent/storage")
@@ -38,7 +39,7 @@ _SERVICES: Final = (
         )
     ),
 )
-#: What routes need to name values; what is done with them is decided in the services.
+#: Folders that routes import to name values; the services decide what is done with them.
 _ROUTES: Final = (
     *_REPLICATION,
     "csnlog/core",
@@ -61,7 +62,7 @@ _ROUTES: Final = (
 )
 
 #: Folder: the folders that it may import, besides itself and the leaves. From the ground up: a folder names
-#: only folders that stand before it, so nothing runs up and there is no circle.
+#: only earlier folders, so no import runs up and there is no circle.
 FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "tidelock/wire": (),
     "csnlog/core": (),
@@ -111,7 +112,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
         *("workloads", "workloads/tpch"),
     ),
 }
-#: Modules that everybody may import; they import nothing of the namespace.
+#: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
     "tidelock.errors",
     "tidelock.parquet_rows",
@@ -129,7 +130,7 @@ _END: Final = "<!-- end of floors -->\n"
 
 
 def page_with_table(page: str) -> str:
-    """Return docs/architecture.md with the table of folders as :data:`FLOORS` and the docstrings have it."""
+    """Return docs/architecture.md with the table of folders from :data:`FLOORS` and the docstrings."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return before + _BEGIN + _table() + _END + after

@@ -1,4 +1,4 @@
-"""Holds answers of an agent against its OpenAPI document: the status, the content type, the body."""
+"""Compares answers of an agent with its OpenAPI document: the status, the content type, the body."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Checker:
             yield from ((method.upper(), path) for method in item if method != "servers")
 
     def differences(self, method: str, path: str, told: Told) -> list[str]:
-        """Return what an answer has that the document does not say; nothing if it is as documented.
+        """Return the differences between an answer and the document; an empty list if it is as documented.
 
         Args:
-            method: Of HTTP.
-            path: As the document has it, with names in braces.
+            method: The HTTP method.
+            path: The path in the document, with names in braces.
             told: The answer.
         """
         operation = self.document["paths"].get(path, {}).get(method.lower())

@@ -1,4 +1,4 @@
-"""An OpenAPI document as a page of Markdown: routes with what they take and answer, then the bodies."""
+"""An OpenAPI document as a page of Markdown: routes with their parameters and answers, then the bodies."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python -m tests.support.project.prose [FOLDER...]
 
-lists each phrase of the word list that still stands in the tree, or in some folders of it.
+prints each phrase of the word list that occurs in the tree, or in some folders of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from tests.support.project import source
 
 GLOSSARY: Final = "docs/glossary.md"
-#: Files whose text is no prose of this project, or shows the phrases on purpose.
+#: Files that are not prose of this project, or that show the phrases on purpose.
 EXEMPT: Final = ("LICENSE", GLOSSARY, "requirements.lock")
 #: Code spans, and the targets of links: names, not prose.
 _CODE = re.compile(r"``.*?``|`[^`]*`|(?<=\])\([^)]*\)")
@@ -29,7 +29,7 @@ _CODE = re.compile(r"``.*?``|`[^`]*`|(?<=\])\([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A phrase that does not appear: its pattern, whether it concerns the first word only, what to write."""
+    """A forbidden phrase: its pattern, whether it concerns the first word only, and the words to write."""
 
     pattern: re.Pattern[str]
     at_start: bool
@@ -94,7 +94,7 @@ def of_page(path: str, text: str) -> Iterator[Prose]:
 
 
 def violations(texts: Iterator[Prose], listed: tuple[Phrase, ...]) -> list[str]:
-    """Return a line for each phrase of the list that stands in a text, code spans left aside."""
+    """Return a line for each phrase of the list that occurs in a text outside its code spans."""
     found = []
     for prose in texts:
         text = _CODE.sub("``", prose.text)

@@ -1,4 +1,4 @@
-"""The commands that README.md tells its reader to type."""
+"""The commands of README.md's consoles, and the output that the page shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.project import pages
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A command, and what the page shows of its output."""
+    """A command, and the lines of its output that the page shows."""
 
     command: str
     shown: str
@@ -27,5 +27,5 @@ def commands() -> list[Typed]:
 
 
 def tidelock_commands() -> list[Typed]:
-    """Return those of the program `tidelock`."""
+    """Return the commands of the program `tidelock`."""
     return [one for one in commands() if one.command.startswith("tidelock ")]

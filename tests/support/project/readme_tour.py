@@ -2,8 +2,8 @@
 
     python -m tests.support.project.readme_tour FOLDER
 
-It prints what the blocks print, and the errors of Tidelock that end them. The first block of the page stands
-before the tour and is not part of it.
+It prints the output of the blocks, and the errors of Tidelock that end them. The first block of the page
+precedes the tour and is not part of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelock.errors import TidelockError
 
 
 def main() -> None:
-    """Run until one ends with an error that is not Tidelock's."""
+    """Run the blocks until one ends with an error that is not Tidelock's."""
     [folder] = sys.argv[1:]
     os.chdir(folder)
     names: dict[str, Any] = {}

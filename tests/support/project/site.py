@@ -1,8 +1,8 @@
 """Hooks of mkdocs.yml: pages from outside docs/, folders in the navigation, the page of the HTTP API.
 
-A page keeps the links that it has on GitHub. Where one leads to a page of the site it is turned into the way
-there; where it leads to a file that is no page (a test, an example) its text stays, with the path behind it.
-A link that leads nowhere is left as it is, so that mkdocs reports it.
+Pages have links that work on GitHub. A link to a page of the site gets the path in the site. A link to a file
+that is no page (a test, an example) becomes its text and the path in brackets. A link to a missing file stays
+as it is, so that mkdocs reports it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ OUTSIDE: Final = {
     "examples/README.md": "examples.md",
 }
 _INSIDE: Final = {site: path for path, site in OUTSIDE.items()}
-#: Made here; its source is docs/openapi.json.
+#: The page that this module makes from docs/openapi.json.
 HTTP_PAGE: Final = "reference/http.md"
-#: Folders that have a page which lists what is in them.
+#: Folders whose README or index lists their pages.
 LISTED: Final = ("adr", "design")
 
 
@@ -66,13 +66,13 @@ def pages_of(folder: str) -> list[str]:
 
 
 def listing_of(folder: str) -> str:
-    """Return the page that stands for a folder: its README or index; where it has none, an index is made."""
+    """Return the page of a folder: its README or index; without one, an index is made."""
     own = [name for name in ("README.md", "index.md") if (ROOT / "docs" / folder / name).exists()]
     return f"{folder}/{own[0] if own else 'index.md'}"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside docs/, those that list a folder, and the page of the HTTP API."""
+    """Add the pages from outside docs/, the pages that list folders, and the page of the HTTP API."""
     made = {site: (ROOT / path).read_text(encoding="utf-8") for path, site in OUTSIDE.items()}
     made[HTTP_PAGE] = http_page()
     for folder in LISTED:
@@ -85,7 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def http_page() -> str:
-    """Return the page of the HTTP API, from docs/openapi.json where that is there."""
+    """Return the page of the HTTP API, from docs/openapi.json if that exists."""
     document = ROOT / "docs/openapi.json"
     if not document.exists():
         return "# HTTP API\n\n[The protocol](../protocol.md) has all routes and bodies.\n"
@@ -101,7 +101,7 @@ def _listing(folder: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead the links of a page through the site."""
+    """Make the links of a page right in the site."""
     del config
     return relinked(markdown, page.file.src_uri, {file.src_uri for file in files})
 
@@ -110,8 +110,8 @@ def relinked(markdown: str, site_path: str, known: set[str]) -> str:
     """Return a page with links that are right in the site.
 
     Args:
-        markdown: With links as they are right in the repository.
-        site_path: Of the page.
+        markdown: The page, with links that are right in the repository.
+        site_path: The path of the page in the site.
         known: The paths of all files of the site.
     """
     source = _INSIDE.get(site_path, f"docs/{site_path}")

@@ -1,4 +1,4 @@
-"""What the source files say, read with `ast` and without importing any of them."""
+"""The content of the source files, read with `ast` and without importing any of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 #: The top folders that are packages of the namespace `tidelock`.
 PACKAGES = ("csnlog", "replication", "replica_agent", "spark", "tidelock")
-#: Packages with a name of their own, which others look for.
+#: Packages outside the namespace, whose names other programs look for.
 ENTRIES = ("pyspark_tidelock",)
 #: Packages of the checkout that are not installed. The first two have walls as the product has.
 WALLED_BESIDE = ("workloads", "demo")
@@ -53,7 +53,7 @@ def room_of(name: str) -> str:
     """Return the folder of the module that an imported name belongs to.
 
     Args:
-        name: As :func:`imports` gives it: a module, a package, or something inside of one.
+        name: A name of :func:`imports`: a module, a package, or a name inside of one.
     """
     parts = name.split(".")
     if parts[0] == "tidelock" and len(parts) > 1 and parts[1] in PACKAGES:
@@ -78,7 +78,7 @@ def product_modules() -> tuple[Module, ...]:
 
 
 def imports(module: Module) -> Iterator[tuple[str, int]]:
-    """Every imported name with its line: also below TYPE_CHECKING, inside functions, and by `import_module`.
+    """Yield every imported name with its line: also below TYPE_CHECKING, in functions, by `import_module`.
 
     `from a import b` gives `a.b`, since b may be a module; a rule about `a` has to match prefixes, which
     `below` does.
@@ -96,7 +96,7 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
 
 
 def below(name: str, *prefixes: str) -> bool:
-    """Whether a dotted name is one of the prefixes, or something inside one."""
+    """Return whether a dotted name is one of the prefixes, or a name inside one."""
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
 
 

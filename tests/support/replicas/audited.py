@@ -1,4 +1,4 @@
-"""A replica to be audited, made by hand: files and catalog as an agent leaves them, and the log beside."""
+"""A replica for audits, made by hand: files and catalog as an agent leaves them, and the log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AuditedReplica:
         self.tail = Csn(0)
 
     def copy(self, path: Path) -> AuditedReplica:
-        """Return another one in this folder. This one must be closed."""
+        """Return a copy in this folder. This replica must be closed."""
         shutil.copytree(self.path, path, dirs_exist_ok=True)
         return AuditedReplica(path, self.log)
 
@@ -68,7 +68,7 @@ class AuditedReplica:
         await self.commit(5, tid(5), many, manifest=PartId("r1-1-9"))
 
     async def store(self, by: Tid, contents: Sequence[bytes], pack: str | None = None) -> list[AddPart]:
-        """Store parts, all in a pack or each in a file of its own; returns their entries."""
+        """Store parts, all in a pack or each in a file of its own; return their entries."""
         first = 10 * by.counter
         metas = [
             PartMeta(PartId(f"r1-1-{first + n}"), TABLE, "", 1, len(data), checksum(data))
@@ -134,7 +134,7 @@ class AuditedReplica:
         db.close()
 
     def file_of(self, part: str) -> Path:
-        """The file that a part lies in."""
+        """Return the file of a part."""
         row = self.catalog.reader.part(PartId(part))
         assert row is not None
         assert row.file is not None
@@ -142,7 +142,7 @@ class AuditedReplica:
 
     @contextmanager
     def scratch(self) -> Iterator[AuditDatabase]:
-        """An audit's database."""
+        """Return the database of an audit."""
         made = AuditDatabase(self.path, "audit.db")
         try:
             yield made
@@ -154,7 +154,7 @@ class AuditedReplica:
         return LogFacts(scratch, self.files, read=self._read, barrier=self._barrier)
 
     async def audit(self) -> list[Finding]:
-        """Look once with all rules."""
+        """Run an audit once, with all rules."""
         with self.scratch() as scratch:
             facts = self.facts(scratch)
             found: list[Finding] = []
@@ -166,7 +166,7 @@ class AuditedReplica:
         return found
 
     async def _read(self, after: Csn, limit: int) -> list[LogRecord]:
-        """As `CsnLog.records`: without a gap, from the tail on."""
+        """Return records as `CsnLog.records` does: without a gap, from the tail on."""
         numbers = {one.csn: one for one in self.log}
         known = numbers.get(after)
         number = number_after(after, known.record) if known else Csn(after + 1)
@@ -183,10 +183,10 @@ class AuditedReplica:
         return self.tail
 
     async def close(self) -> None:
-        """Give everything back."""
+        """Close all files."""
         await self.catalog.close()
 
 
 def tid(number: int) -> Tid:
-    """The transaction of the n-th CSN."""
+    """Return the transaction of the n-th CSN."""
     return Tid(Csn(number - 1), R1, 1, number)

@@ -26,7 +26,7 @@ from tidelock.replication.core.digest import RangeDigest
 from tidelock.replication.core.model import ResolvedRecord
 
 REPLICA = ReplicaId("r1")
-#: Commit n of a hand-made catalog happened so many milliseconds after this time.
+#: Commit n of a hand-made catalog happened n milliseconds after this time.
 TIME_MS = 1_700_000_000_000
 
 _PART = """
@@ -83,7 +83,7 @@ class DataDir:
 
     @contextmanager
     def sql(self) -> Iterator[sqlite3.Connection]:
-        """A connection to the catalog, committed at the end."""
+        """Yield a connection to the catalog; it is committed at the end."""
         db = sqlite3.connect(self.path / "catalog.db")
         try:
             with db:
@@ -129,7 +129,7 @@ class DataDir:
     ) -> list[PartRow]:
         """Commit rows: one part for each table and partition, in files of their own or all in one pack.
 
-        Without ``change`` it is a merge that makes them.
+        Without ``change`` a merge makes them.
         """
         encoded = [part for name, rows in tables.items() for part in self._encode(name, rows, row_group_rows)]
         placed = self._write_pack(encoded) if pack else [self._write_file(part) for part in encoded]
@@ -145,7 +145,7 @@ class DataDir:
         return [self.part(part.part) for part in encoded]
 
     def remove(self, csn: int, part: PartId, *, change: bool = True) -> None:
-        """Commit the removal of a part; without ``change`` it is a merge that takes it."""
+        """Commit the removal of a part; without ``change`` a merge removes it."""
         with self.sql() as db:
             tid = str(Tid(Csn(csn - 1), REPLICA, 1, csn))
             sql = "UPDATE parts SET removal_tid = ?, removal_csn = ?, removal_change = ? WHERE part = ?"

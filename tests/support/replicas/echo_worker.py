@@ -1,6 +1,6 @@
-"""A worker process for tests of what all worker processes have in common; it does what it is told.
+"""A worker process for tests of the rules of all worker processes; its requests say what it does.
 
-Its configuration says how it starts: ``b"hang"`` and ``b"die"`` do not get to the end of the start. Then it
+Its configuration says how it starts: with ``b"hang"`` and ``b"die"`` it does not end its start. Then it
 answers ``b"config"`` with its configuration, ``b"die"`` by ending with status 3, ``b"work"`` with
 ``b"working"``, after which no thread of it runs again, and anything else with the same bytes.
 """
@@ -20,7 +20,7 @@ from tidelock.replica_agent.workers.frames import pack
 
 
 def main() -> None:
-    """Answer until the agent has gone."""
+    """Answer until the agent has ended."""
     given = child.begin(ignored=(signal.SIGTERM,))
     if given.config == b"hang":
         time.sleep(3600)
@@ -38,7 +38,7 @@ def main() -> None:
             case b"die":
                 os._exit(3)
             case b"work":
-                # One call in C, for years, which keeps the interpreter from the other thread.
+                # One endless call in C, which keeps the other thread from running.
                 sum(itertools.chain(map(given.connection.send, [pack(b"working")]), range(1 << 62)))
             case other:
                 given.connection.sendall(pack(other))

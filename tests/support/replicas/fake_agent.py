@@ -1,4 +1,4 @@
-"""Agents as a client sees them: real HTTP by docs/protocol.md, tables in memory, answers lost on order.
+"""Agents as a client sees them: real HTTP by docs/protocol.md, tables in memory, answers lost on request.
 
 A double for tests of the client alone. It knows no replication: all agents of a `FakeCluster` share one log,
 and each shows it up to its own `snapshot_csn`. Real agents are tested in tests/integration.
@@ -41,7 +41,7 @@ TIME_MS = 1_700_000_000_000
 
 @dataclass
 class FakeTransaction:
-    """What an agent knows of a transaction."""
+    """A transaction as the agent knows it."""
 
     tid: str
     snapshot_csn: int
@@ -54,7 +54,7 @@ class FakeTransaction:
 
 
 def token_of(tid: str) -> str:
-    """A token of a transaction, as far as a client looks at it."""
+    """Return a token of a transaction, with the fields that a client reads."""
     claims = base64.urlsafe_b64encode(json.dumps({"t": tid}).encode()).decode().rstrip("=")
     return f"tl1.{claims}.mac"
 
@@ -87,7 +87,7 @@ class FakeCluster:
         self.agents = {replica: FakeAgent(self, replica) for replica in replicas or ("r1",)}
 
     def __getitem__(self, replica: str) -> FakeAgent:
-        """The agent of a replica."""
+        """Return the agent of a replica."""
         return self.agents[replica]
 
     def __enter__(self) -> Self:
@@ -111,7 +111,7 @@ class FakeCluster:
             self.rows[f"default.{name}"] = [] if rows is None else [(self.csn, rows)]
 
     def table(self, name: str, csn: int) -> pa.Table:
-        """All rows of a table at a CSN."""
+        """Return all rows of a table at a CSN."""
         full = name if "." in name else f"default.{name}"
         if full not in self.definitions:
             raise UnknownTableError(f"there is no table {full}", table=full)
@@ -142,7 +142,7 @@ class FakeAgent:
 
     @property
     def snapshot_csn(self) -> int:
-        """What is applied here."""
+        """The CSN up to which this replica has applied the log."""
         return max(1, self.cluster.csn - self.lag)
 
     def plan(self, pattern: str, *faults: Fault | TidelockError | None) -> None:
@@ -157,7 +157,7 @@ class FakeAgent:
         return None
 
     def restart(self) -> None:
-        """Forget what an agent forgets."""
+        """Forget all that an agent forgets at a restart."""
         self.boot += 1
         self.transactions.clear()
         self.pins.clear()
@@ -170,14 +170,14 @@ class FakeAgent:
         self._thread.join()
 
     def count(self, pattern: str) -> int:
-        """How many requests matched `METHOD path`."""
+        """Return how many requests matched `METHOD path`."""
         return sum(bool(re.fullmatch(pattern, f"{r.method} {r.path}")) for r in self.requests)
 
     # -- routes
     # -----------------------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> Any:
-        """The JSON answer to a request, or the rows of a query."""
+        """Return the JSON answer to a request, or the rows of a query."""
         if self.secret and request.headers.get("Authorization") != f"Bearer {self.secret}":
             raise AccessDeniedError("the shared secret is missing or wrong")
         parts = [unquote(part) for part in request.path.split("/")[1:]]

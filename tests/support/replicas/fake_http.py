@@ -1,4 +1,4 @@
-"""HTTP as agents speak it, with answers that get lost on order: the lower half of `fake_agent`."""
+"""HTTP of agents, with answers that are lost on request: the lower half of `fake_agent`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class Fault(enum.Enum):
-    """What happens to one request instead of an answer."""
+    """A fault that happens to one request instead of an answer."""
 
-    #: The connection ends before the agent has looked at the request.
+    #: The connection ends before the agent has read the request.
     LOST_REQUEST = enum.auto()
-    #: The agent does it, and the connection ends before the answer.
+    #: The agent carries the request out, and the connection ends before the answer.
     LOST_ANSWER = enum.auto()
     #: Rows: the connection ends after the first batch, between two chunks.
     CUT = enum.auto()
     #: Rows: the answer ends properly after the first batch, without the end mark of the Arrow stream.
     SHORT = enum.auto()
-    #: The agent says nothing until the cluster is closed.
+    #: The agent sends no answer until the cluster is closed.
     SILENCE = enum.auto()
 
 
 @dataclass
 class Request:
-    """A request as it came."""
+    """A request: its method, path, query, headers and body."""
 
     method: str
     path: str
@@ -50,16 +50,16 @@ class Request:
 
 
 class Agent(Protocol):
-    """What answers the requests."""
+    """The program that answers the requests."""
 
     requests: list[Request]
     released: threading.Event
 
     def next_fault(self, request: Request) -> Fault | TidelockError | None:
-        """What goes wrong with this request."""
+        """Return the fault that this request meets; None: it is answered."""
 
     def answer(self, request: Request) -> Any:
-        """JSON, or the rows of a query; raises TidelockError."""
+        """Return JSON, or the rows of a query; raise TidelockError."""
 
 
 class Server(ThreadingHTTPServer):
@@ -89,7 +89,7 @@ class Server(ThreadingHTTPServer):
             super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients may go; that is what some tests are about."""
+        """Ignore clients that disconnect, as some tests do on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -97,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         agent = self.server.agent

@@ -1,4 +1,4 @@
-"""Mutations in this process, over a data directory made by hand: what a SQL process does, without one."""
+"""Mutations in this process, over a data directory made by hand: the work of a SQL process without one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Done:
-    """What a mutation told, and the rows that it produced."""
+    """The result that a mutation returned, and the rows that it produced."""
 
     affected: Affected
     rows: pa.Table
@@ -50,7 +50,7 @@ def run(
     tid: str | None = None,
     adopted: tuple[str, ...] = (),
 ) -> Done:
-    """Run a mutation at the newest CSN; raises what a caller of the agent would see."""
+    """Run a mutation at the newest CSN; raise the error that a caller of the agent would get."""
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
     request = MutationRequest(newest, tid, full_name(table), action, adopted)
     with closing(SqlSession(config(directory), request)) as session:
@@ -65,7 +65,7 @@ def run(
 
 
 def after(directory: DataDir, table: str, done: Done, *, csn: int | None = None) -> Counter[Row]:
-    """The rows of a table when the mutation is committed: of parts that stay, and those it produced."""
+    """Return a table's rows after the commit of a mutation: of the remaining parts, and its new rows."""
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
     reader = CatalogReader(directory.path)
     try:
@@ -80,12 +80,12 @@ def after(directory: DataDir, table: str, done: Done, *, csn: int | None = None)
 
 
 def as_rows(table: pa.Table) -> Counter[Row]:
-    """The rows of a table, however they are ordered."""
+    """Return the rows of a table, in any order."""
     return Counter(tuple(row.values()) for row in table.to_pylist())
 
 
 def stream_file(path: Path, rows: pa.Table, *, batch_rows: int = 1000) -> str:
-    """Write rows as an agent keeps the body of a merge."""
+    """Write rows into a file, as an agent stores the body of a merge."""
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, rows.schema) as writer:
         writer.write_table(rows, max_chunksize=batch_rows)
     return str(path)

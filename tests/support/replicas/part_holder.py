@@ -1,4 +1,4 @@
-"""A replica that serves parts on a real socket, and can be made to break off, lie, or hide what it has."""
+"""A replica that serves parts on a real socket, and can cut answers, send wrong ones, or refuse them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidelock.replication.core.model import Peer
 
 
 class PartHolder:
-    """Serves `/parts/<part>` with Range.
+    """A server of `/parts/<part>` with Range.
 
     Attributes:
-        parts: What it has.
+        parts: The bytes of its parts.
         asked: Part and first byte of each request.
-        etags: Whether it says which bytes it has.
-        breaks_after: Bytes after which an answer breaks off, or None.
+        etags: Whether answers have an ETag.
+        breaks_after: Bytes after which an answer is cut, or None.
         refuses: Status of every answer, or 0.
         gate: While closed, requests wait before they are answered.
     """
@@ -52,7 +52,7 @@ class PartHolder:
 
     @property
     def peer(self) -> Peer:
-        """Return this replica as the member list shows it."""
+        """Return the entry of this replica in the member list."""
         assert self._server is not None
         return Peer(self.replica, "", f"127.0.0.1:{self._server.port}", f"d-{self.replica}")
 

@@ -1,4 +1,4 @@
-"""A process that stands in for an agent and only runs its readers.
+"""A process that acts as an agent and only runs its readers.
 
     python -m tests.support.replicas.reader_host JSON
 
@@ -25,18 +25,18 @@ from tidelock.replica_agent.readers.pool import ReaderPool
 
 
 class Agent:
-    """The callbacks, answered as the test wants."""
+    """The callbacks of the readers, with the answers that the test sets."""
 
     def __init__(self) -> None:
-        """Until told otherwise, what is not applied is beyond the end of the log."""
+        """Begin with the answer that a CSN that is not applied is beyond the end of the log."""
         self.availability = ReadAvailability("beyond", "the log ends before this CSN")
 
     async def wait(self, csn: Csn) -> ReadAvailability:
-        """Say what the test wants said."""
+        """Return the answer that the test has set."""
         return self.availability
 
     def read(self, csn: Csn) -> None:
-        """Nothing is pinned here."""
+        """Return the answer without pinning the CSN."""
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """Tell the test."""

@@ -23,7 +23,7 @@ from tests.support.waiting import TIMEOUT_S
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     headers: dict[str, str]
@@ -50,7 +50,7 @@ def send(
 ) -> Answer:
     """Send one request on a connection of its own; a redirect is an answer, and a cut answer an error.
 
-    A body in pieces is sent as it comes, without its length.
+    A body in pieces is sent in chunks, without its length.
     """
     connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
     try:
@@ -65,7 +65,7 @@ class ReaderHost:
     """A process with a reader pool, as an agent has one (tests/support/replicas/reader_host.py)."""
 
     def __init__(self, data_dir: Path, replica: str = "r1", **settings: Any) -> None:
-        """Start it and wait until its readers are up; ``settings`` are fields of AgentSettings."""
+        """Start the process, wait until its readers are up; ``settings`` are fields of AgentSettings."""
         fields = {"replica": replica, "data_dir": str(data_dir)} | settings
         self.replica = replica
         self.data_dir = data_dir
@@ -99,11 +99,11 @@ class ReaderHost:
         return self._events.get(timeout=TIMEOUT_S)
 
     def no_more_events(self) -> bool:
-        """Whether all events have been taken."""
+        """Return whether all events have been taken."""
         return self._events.empty()
 
     def forget_events(self) -> None:
-        """Drop the events that nobody took."""
+        """Drop the events that no test has taken."""
         while not self._events.empty():
             self._events.get()
 
@@ -112,7 +112,7 @@ class ReaderHost:
         self._send({"availability": availability, "reason": reason})
 
     def start_drain(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Have it drain; the event ``drained`` tells the end."""
+        """Let the readers drain; the event ``drained`` reports the end."""
         self._send({"drain": timeout_s})
 
     def _send(self, command: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class ReaderHost:
         self.process.stdin.flush()
 
     def request(self, method: str, target: str, headers: dict[str, str] | None = None) -> Answer:
-        """Send one request on a connection of its own; http.client's errors tell of a cut answer."""
+        """Send one request on a connection of its own; a cut answer is an error of http.client."""
         return send(f"127.0.0.1:{self.port}", method, target, headers=headers)
 
     def get(self, path: str, **headers: str) -> Answer:
@@ -145,7 +145,7 @@ class ReaderHost:
         self._wait()
 
     def close(self) -> None:
-        """End it, whatever state it is in."""
+        """End the process, in whichever state it is."""
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             assert self.process.stdin is not None

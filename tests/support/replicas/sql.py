@@ -35,12 +35,12 @@ def orders_and_items(path: Path) -> DataDir:
 
 
 def request(sql: str, *params: Any, csn: int = 6, tid: str | None = None) -> SqlRequest:
-    """A statement, at the newest CSN unless told otherwise."""
+    """Return a statement, by default at the newest CSN."""
     return SqlRequest(csn=Csn(csn), tid=tid, sql=sql, params=params)
 
 
 async def table(pool: SqlPool, sql: str, *params: Any, csn: int = 6, tid: str | None = None) -> pa.Table:
-    """The whole result of a statement."""
+    """Return the whole result of a statement."""
     async with aclosing(pool.run(request(sql, *params, csn=csn, tid=tid))) as pieces:
         return pa.ipc.open_stream(b"".join([piece async for piece in pieces])).read_all()
 
@@ -48,12 +48,12 @@ async def table(pool: SqlPool, sql: str, *params: Any, csn: int = 6, tid: str | 
 async def rows(
     pool: SqlPool, sql: str, *params: Any, csn: int = 6, tid: str | None = None
 ) -> list[tuple[Any, ...]]:
-    """The rows of a statement."""
+    """Return the rows of a statement."""
     return [tuple(row.values()) for row in (await table(pool, sql, *params, csn=csn, tid=tid)).to_pylist()]
 
 
 def workers() -> list[psutil.Process]:
-    """The SQL processes that this process has started."""
+    """Return the SQL processes that this process has started."""
     return [
         child
         for child in psutil.Process().children()

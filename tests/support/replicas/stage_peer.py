@@ -1,4 +1,4 @@
-"""A peer that takes pushes, on a real socket: what it answers, and when, is the test's choice."""
+"""A peer that takes pushes, on a real socket; the test chooses its answers and their time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = Callable[[wire.StageRequest], Held | web.Response]
 
 
 class StagePeer:
-    """Records the pushes and hints it gets. Closing `gate` lets requests wait before they are answered."""
+    """A peer that records its pushes and hints. While `gate` is closed, requests wait for their answers."""
 
     def __init__(self, replica: str, disk: str) -> None:
         self.replica, self.disk = ReplicaId(replica), disk
@@ -51,7 +51,7 @@ class StagePeer:
 
     @property
     def peer(self) -> Peer:
-        """Return this peer as the member list shows it."""
+        """Return the entry of this peer in the member list."""
         assert self._server is not None
         return Peer(self.replica, f"127.0.0.1:{self._server.port}", "", self.disk)
 
@@ -61,7 +61,7 @@ class StagePeer:
         return [[str(item.tid) for item in push.tids] for push in self.pushes]
 
     def holds_all(self, push: wire.StageRequest) -> Held:
-        """Say that everything is durable here."""
+        """Answer that all parts are durable here."""
         return self.held(*(str(item.tid) for item in push.tids))
 
     def held(self, *tids: str, refused: dict[str, str] | None = None) -> Held:
@@ -71,7 +71,7 @@ class StagePeer:
     async def _stage(self, request: web.Request) -> web.StreamResponse:
         self.authorizations.add(request.headers.get("Authorization"))
         body = await request.read()
-        assert request.content_length == len(body)  # a receiver refuses what is too large before it reads it
+        assert request.content_length == len(body)  # a receiver refuses large bodies unread
         push = wire.decode(body)
         self.pushes.append(push)
         self.in_flight += 1

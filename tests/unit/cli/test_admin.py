@@ -1,4 +1,4 @@
-"""`tidelock admin optimize` and `db.optimize`: what is asked for, what people and programs are shown."""
+"""`tidelock admin optimize` and `db.optimize`: the request, and the output for people and programs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_programs_get_a_partition_as_json(fake_cluster: FakeCluster) -> None:
 
 
 def test_what_is_no_partition_is_refused(fake_cluster: FakeCluster) -> None:
-    """Before anything is asked of the cluster."""
+    """A value that names no partition is refused before a request is sent."""
     told = run(fake_cluster, "t", "--partition", "1994")
     assert told.exit_code == Exit.USAGE
     assert "COL=VALUE" in told.stderr
@@ -78,7 +78,7 @@ def test_what_is_no_partition_is_refused(fake_cluster: FakeCluster) -> None:
 
 
 def test_a_program_asks_with_values(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Dates and decimals travel as their texts; what the client has seen is seen by the merge."""
+    """Dates and decimals are sent as texts; the request carries the newest CSN that the client has seen."""
     done = fake_db.optimize(
         "t", {"day": dt.date(1994, 1, 2), "price": Decimal("1.50"), "n": None}, timeout_s=5
     )
@@ -88,7 +88,7 @@ def test_a_program_asks_with_values(fake_cluster: FakeCluster, fake_db: Database
 
 
 def test_errors_reach_the_program(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """As any other refusal."""
+    """An agent's error is raised to the program, as from any other call."""
     fake_cluster["r1"].plan("POST /admin/optimize", UnknownTableError("there is no table default.x"))
     with pytest.raises(UnknownTableError):
         fake_db.optimize("x")

@@ -1,4 +1,4 @@
-"""The command line: exit codes, what it prints for programs, what it says when something is wrong."""
+"""The command line: exit codes, output for programs and for people, errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tidelock = Callable[..., Result]
 
 @pytest.fixture
 def tidelock(fake_cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tidelock:
-    """Run a command in an empty folder against the replica `r1`; its result."""
+    """Run a command in an empty folder against the replica `r1`; return its result."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIDELOCK_URL", fake_cluster["r1"].url)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -46,13 +46,13 @@ def rows(tmp_path: Path) -> Path:
 
 
 def told(result: Result) -> Any:
-    """The JSON that a command has printed, which must have gone well."""
+    """Return the JSON that a successful command has printed."""
     assert result.exit_code == Exit.OK, result.stderr
     return json.loads(result.stdout)
 
 
 def complaint(result: Result, code: Exit) -> str:
-    """The one line of a command that failed with this exit code."""
+    """Return the one error line of a command that failed with this exit code."""
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     lines = result.stderr.splitlines()
@@ -85,7 +85,7 @@ def test_exit_code_of_an_error(error: BaseException, code: Exit) -> None:
 
 
 def test_every_error_has_an_exit_code() -> None:
-    """No error that Tidelock raises on purpose passes for a fault of its own, except the root class."""
+    """Every error that Tidelock raises on purpose has a code of its own, except the root class."""
     for name in errors.__all__:
         kind = getattr(errors, name)
         if isinstance(kind, type) and kind is not errors.TidelockError:
@@ -93,7 +93,7 @@ def test_every_error_has_an_exit_code() -> None:
 
 
 def test_exit_codes_are_documented() -> None:
-    """docs/command-line.md has the table as it is."""
+    """docs/command-line.md has the table of the code."""
     page = (source.ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
     for code in Exit:
         assert f"| {code.value} | {code.meaning} |" in page
@@ -159,7 +159,7 @@ def test_an_interrupt_ends_with_exit_code_130(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_cluster_is_named(tidelock: Tidelock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any address the default folder is looked at, and its absence is explained."""
+    """Without an address the default folder is used; the error explains its absence."""
     monkeypatch.delenv("TIDELOCK_URL")
     for command in ("status", "tables", "down"):
         said = complaint(tidelock(command), Exit.USAGE)
@@ -332,7 +332,7 @@ def test_the_version_is_that_of_the_distribution(tidelock: Tidelock) -> None:
 
 
 def test_agent_hands_its_flags_on(tidelock: Tidelock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tidelock agent` becomes the agent's process, with every flag as it came."""
+    """`tidelock agent` becomes the agent's process, with every flag unchanged."""
     called: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, command: called.append(command))
     tidelock("agent", "--replica", "r1", "--config", "agent.toml", "--help")

@@ -1,4 +1,4 @@
-"""Commits whose answers get lost: the client repeats them, and reports only what is certain (I8, I17)."""
+"""Commits whose answers are lost: the client repeats them, and reports certain outcomes only (I8, I17)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def begun(db: Database) -> Transaction:
 
 
 def test_commit_returns_csn_tid_and_time(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A commit returns where and when it became visible, and the transaction knows it too."""
+    """A commit returns its CSN and its time, and the transaction has them too."""
     tx = begun(fake_db)
     result = tx.commit()
     assert (result.csn, result.tid) == (fake_cluster.csn, tx.tid)
@@ -66,7 +66,7 @@ def test_commit_twice_is_the_same_commit(fake_cluster: FakeCluster, fake_db: Dat
 def test_outcome_of_a_dead_home_comes_from_another_replica(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """The home commits and dies before it answers: another replica's word makes the commit known."""
+    """The home commits and dies before it answers: the client gets the outcome from another replica."""
     home = fake_cluster["r1"]
     tx = begun(fake_db)
     home.plan(COMMIT, Fault.LOST_ANSWER)
@@ -107,7 +107,7 @@ def test_home_started_anew_before_the_commit_is_a_refusal(
 
 
 def test_fenced_home_is_told_by_its_class(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A home that was fenced says so; the log's word makes it certain that nothing was committed."""
+    """A home that was fenced says so; the log makes it certain that nothing was committed."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, FencedError("fenced by r2"))
     fake_cluster["r1"].transactions[tx.tid].state = "rolled_back"
@@ -117,7 +117,7 @@ def test_fenced_home_is_told_by_its_class(fake_cluster: FakeCluster, fake_db: Da
 
 
 def test_unknown_after_the_time_is_over(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """When nobody tells in time the answer is CommitUnknown, and commit() may be repeated."""
+    """Without an answer in time the error is CommitUnknown, and commit() may be repeated."""
     tx = begun(fake_db)
     for agent in fake_cluster.agents.values():
         agent.plan("(POST|GET) /(transactions/.*/commit|outcomes/.*|status)", *[Fault.LOST_REQUEST] * 10_000)
@@ -157,7 +157,7 @@ def test_a_refusal_is_certain_and_raised_at_once(
 
 
 def test_malformed_commit_is_rolled_back(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A commit that the home has not even looked at is rolled back there, not left to its lease."""
+    """A commit with a malformed request is rolled back at the home, not left to its lease."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, BadRequestError("wait"))
     with pytest.raises(BadRequestError):
@@ -169,7 +169,7 @@ def test_malformed_commit_is_rolled_back(fake_cluster: FakeCluster, fake_db: Dat
 def test_a_refused_repetition_tells_nothing_of_the_call_before(
     fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
 ) -> None:
-    """A committed transaction is not reported rolled back because the second call was wrong."""
+    """A committed transaction is not reported as rolled back after a wrong second call."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, *[CommitUnknownError("not decided", tid=tx.tid)] * 100)
     for agent in fake_cluster.agents.values():
@@ -188,14 +188,14 @@ def test_a_refused_repetition_tells_nothing_of_the_call_before(
 def test_internal_error_of_the_home_is_not_taken_for_a_refusal(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """After an error that says nothing about the commit, the outcome is asked for."""
+    """After an error that does not concern the commit the client asks for the outcome."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, TidelockError("internal error"))
     assert tx.commit().csn == fake_cluster.csn
 
 
 def test_unavailable_home_that_has_rolled_back(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """An unavailable home may have rolled back already: the log's word ends the repeats."""
+    """An unavailable home may have rolled back already: the log's outcome ends the repetitions."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, UnavailableError("r3 is 5000 CSNs behind"))
     fake_cluster["r1"].transactions[tx.tid].state = "rolled_back"
@@ -204,7 +204,7 @@ def test_unavailable_home_that_has_rolled_back(fake_cluster: FakeCluster, fake_d
 
 
 def test_home_that_could_not_commit_says_so_at_once(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A refusal "not committed, begin again" is certain: the log is not asked, the caller gets that class."""
+    """The refusal "not committed, begin again" is certain: the caller gets it, without a look at the log."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, NotCommittedError("r3 is 5000 CSNs behind; begin again"))
     with pytest.raises(NotCommittedError, match="5000 CSNs behind") as caught:
@@ -217,14 +217,14 @@ def test_home_that_could_not_commit_says_so_at_once(fake_cluster: FakeCluster, f
 def test_statement_that_could_not_be_committed_is_begun_again(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """A transaction of one statement is begun again by the client itself, and its rows are there once."""
+    """The client itself repeats a transaction of one statement, and its rows are there once."""
     fake_cluster["r1"].plan(COMMIT, NotCommittedError("the queue is full; begin again"))
     assert fake_db.insert("t", ROWS).csn == fake_cluster.csn
     assert fake_db.read("t").num_rows == 3
 
 
 def test_committed_but_not_applied_everywhere(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A commit that is done but not yet applied where the caller waits: the CSN is known."""
+    """A commit that is not applied yet on all replicas raises an error with its CSN."""
     tx = begun(fake_db)
     behind = CommitUnknownError("committed at CSN 9, but r3 did not apply it", tid=tx.tid, csn=9)
     fake_cluster["r1"].plan(COMMIT, *[behind] * 10_000)
@@ -242,7 +242,7 @@ def test_empty_transaction_has_no_csn(fake_db: Database) -> None:
 
 
 def test_outcomes_are_told_by_the_home_first(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Outcomes are told by the home first, and by the others when it is gone."""
+    """The client asks the home for an outcome first, and the others if the home has ended."""
     tx = begun(fake_db)
     assert fake_db.outcome(tx.tid).decision is Decision.RUNNING
     result = tx.commit()
@@ -267,7 +267,7 @@ def test_one_statement_insert_is_begun_again(fake_cluster: FakeCluster, fake_db:
 def test_one_statement_insert_of_a_reader_is_not_repeated(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """Rows that can be read once only are sent once only."""
+    """Rows of a reader, which can be read once only, are not sent again."""
     fake_cluster["r1"].plan("POST /transactions/.*/rows/t", Fault.LOST_ANSWER)
     with pytest.raises(UnavailableError):
         fake_db.insert("t", ROWS.to_reader())
@@ -277,7 +277,7 @@ def test_one_statement_insert_of_a_reader_is_not_repeated(
 def test_one_statement_insert_with_an_unknown_outcome_is_not_repeated(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """db.insert never begins again after a commit of unknown outcome: the rows might be there twice."""
+    """db.insert never begins again after an unknown outcome: the rows might be there twice."""
     pattern = "(POST|GET) /(transactions/.*/commit|outcomes/.*)"
     for agent in fake_cluster.agents.values():
         agent.plan(pattern, *[Fault.LOST_REQUEST] * 10_000)
@@ -290,7 +290,7 @@ def test_one_statement_insert_with_an_unknown_outcome_is_not_repeated(
 
 
 def joined(cluster: FakeCluster, tx: Transaction) -> JoinedTransaction:
-    """The transaction, as another process has it."""
+    """The transaction, joined by a token."""
     return join(cluster["r1"].url, token_of(tx.tid), timeout_s=5.0)
 
 
@@ -306,7 +306,7 @@ def joined(cluster: FakeCluster, tx: Transaction) -> JoinedTransaction:
 def test_refused_repetition_by_a_token_denies_no_commit(
     fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
 ) -> None:
-    """Behind a lost answer a refusal of the request itself is no word about the transaction."""
+    """After a lost answer a refusal of the request itself does not decide the transaction."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, Fault.LOST_ANSWER, error)
     with joined(fake_cluster, tx) as other, pytest.raises(CommitUnknownError, match=error.message) as caught:
@@ -321,7 +321,7 @@ def test_refused_repetition_by_a_token_denies_no_commit(
 def test_home_that_cannot_tell_denies_no_commit(
     fake_cluster: FakeCluster, fake_db: Database, error: TidelockError
 ) -> None:
-    """Its log may know more than it does."""
+    """A home that cannot tell the outcome decides nothing, since the log may have the commit."""
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, error)
     with joined(fake_cluster, tx) as other, pytest.raises(CommitUnknownError, match=error.message):

@@ -1,4 +1,4 @@
-"""Connecting, finding the agents, and what the client carries from one replica to the next (I11)."""
+"""Connecting, finding the agents, and the CSN that a client carries from replica to replica (I11)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ ROWS = pa.table({"k": [1, 2, 3]})
     ["", "127.0.0.1:8801", "ftp://host:1", "http://host:1/path", "http://host:1?x=1", "zk://", []],
 )
 def test_addresses_of_another_form(url: str) -> None:
-    """An address that names no agent is refused with the forms that do."""
+    """A malformed address is refused; the error shows the right forms."""
     with pytest.raises(BadRequestError, match=r"http://host:port|found none"):
         connect(url)
 
 
 def test_zookeeper_address_of_another_form() -> None:
-    """A zk address without root is refused before anything is connected."""
+    """A zk address without root is refused before a connection is made."""
     with pytest.raises(ConfigError, match="root"):
         connect("zk://127.0.0.1:1")
 
@@ -63,7 +63,7 @@ def test_several_addresses_are_tried_in_order(fake_cluster: FakeCluster) -> None
 
 
 def test_an_unknown_replica_is_refused_with_the_known_ones(fake_cluster: FakeCluster) -> None:
-    """A replica that does not exist is refused with the ones that do."""
+    """An unknown replica is refused; the error lists the existing ones."""
     with pytest.raises(BadRequestError, match="r1, r2, r3"):
         connect(fake_cluster["r1"].url, replica="r9")
 
@@ -80,7 +80,7 @@ def test_the_shared_secret_travels_with_every_request(fake_cluster: FakeCluster)
 
 
 def test_own_commit_is_seen_through_any_replica(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """The CSN of a commit goes with every begin and snapshot, to whichever replica they go."""
+    """Every begin and snapshot carries the CSN of the last commit, to any replica."""
     result = fake_db.insert("t", ROWS)
     assert fake_db.seen_csn == result.csn
     fake_cluster["r1"].plan("POST /(transactions|snapshots)", *[Fault.LOST_REQUEST] * 2)
@@ -92,7 +92,7 @@ def test_own_commit_is_seen_through_any_replica(fake_cluster: FakeCluster, fake_
 
 
 def test_clients_with_one_key_go_to_one_home(fake_cluster: FakeCluster) -> None:
-    """Wherever they are connected: one of all, by the label; while that is dead, the same other one."""
+    """The label chooses the home for all clients; while that is dead, all choose the same other one."""
     with connect(fake_cluster["r1"].url) as one, connect(fake_cluster["r3"].url) as other:
         homes = {}
         for label in "abcdef":
@@ -143,7 +143,7 @@ def test_csn_seen_by_many_threads(fake_db: Database) -> None:
 def test_tables_are_read_at_a_csn_not_below_what_was_seen(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """The list of tables contains the client's own commits."""
+    """The list of tables has the client's own commits."""
     csn = fake_db.insert("t", ROWS).csn
     assert [table["name"] for table in fake_db.tables()] == ["default.t"]
     assert fake_cluster["r1"].requests[-1].query == {"csn": str(csn)}
@@ -152,7 +152,7 @@ def test_tables_are_read_at_a_csn_not_below_what_was_seen(
 
 
 def test_a_created_table_is_seen_at_once(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A created table is seen at once; the same name a second time is refused."""
+    """A created table is visible at once; a second one of the same name is refused."""
     table = fake_db.create_table("new", pa.schema([("k", pa.int64())]), partition_by=["k"])
     assert table["csn"] == fake_cluster.csn == fake_db.seen_csn
     assert fake_cluster["r1"].requests[-1].json["partition_by"] == ["k"]
@@ -161,7 +161,7 @@ def test_a_created_table_is_seen_at_once(fake_cluster: FakeCluster, fake_db: Dat
 
 
 def test_lost_answer_of_create_table_is_unknown(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A create whose answer is lost is not repeated: the second would be refused because of the first."""
+    """A create with a lost answer is not repeated: the first one would make the second one fail."""
     fake_cluster["r1"].plan("POST /tables", Fault.LOST_ANSWER)
     with pytest.raises(CommitUnknownError, match=r"table\('new'\)"):
         fake_db.create_table("new", ROWS.schema)
@@ -177,7 +177,7 @@ def test_address_that_changed_is_learnt_again(fake_cluster: FakeCluster) -> None
 
 
 def test_a_home_has_an_address_for_others(fake_cluster: FakeCluster) -> None:
-    """The caller's name for a home may be local; the published address is reachable from everywhere."""
+    """The caller's address of a home may be local; the published address is reachable from everywhere."""
     port = fake_cluster["r1"].address.rpartition(":")[2]
     with connect(f"http://localhost:{port}") as db, db.begin() as tx:
         assert tx.url == f"http://localhost:{port}"
@@ -186,7 +186,7 @@ def test_a_home_has_an_address_for_others(fake_cluster: FakeCluster) -> None:
 
 
 def test_agent_of_another_cluster_is_not_asked(fake_cluster: FakeCluster) -> None:
-    """An address that now belongs to another cluster's agent teaches nothing."""
+    """The answer of another cluster's agent at a known address is ignored."""
     with FakeCluster("r1") as other, connect(fake_cluster["r1"].url, timeout_s=5.0) as db:
         original = other["r1"].answer
         other["r1"].answer = lambda request: {**original(request), "cluster_id": "c2"}  # type: ignore[method-assign]
@@ -199,7 +199,7 @@ def test_agent_of_another_cluster_is_not_asked(fake_cluster: FakeCluster) -> Non
 
 
 def test_silent_agent_is_passed_over(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A frozen replica is waited for once, for its own bound; then the others are asked first."""
+    """The client waits once for a frozen replica, then asks the others first."""
     fake_cluster["r1"].plan(".*", *[Fault.SILENCE] * 10)
     assert fake_db.begin().holder == "r2"
     assert fake_db.snapshot().holder == "r2"
@@ -215,7 +215,7 @@ def test_transactions_of_all_replicas(fake_cluster: FakeCluster, fake_db: Databa
 
 @contextmanager
 def other_server(status: int, body: bytes) -> Iterator[str]:
-    """A web server that is no agent; its address."""
+    """The address of a web server that is no agent."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -225,7 +225,7 @@ def other_server(status: int, body: bytes) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-            """Say nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -251,14 +251,14 @@ def other_server(status: int, body: bytes) -> Iterator[str]:
     ],
 )
 def test_answers_of_something_else(status: int, body: bytes, error: type[TidelockError]) -> None:
-    """An answer of another server becomes the nearest error class, which never claims too much certainty."""
+    """An answer of another server becomes an error class that claims no false certainty."""
     with other_server(status, body) as url, pytest.raises(TidelockError) as caught:
         connect(url)
     assert type(caught.value) is error
 
 
 def test_client_does_not_load_the_inside_of_an_agent() -> None:
-    """Importing the client loads neither kazoo nor anything of the agents."""
+    """The import of the client loads neither kazoo nor modules of the agents."""
     inside = ("kazoo", "aiohttp", "tidelock.csnlog", "tidelock.replication", "tidelock.replica_agent")
     code = f"import sys, tidelock.client; print([name for name in sys.modules if name.startswith({inside})])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -266,7 +266,7 @@ def test_client_does_not_load_the_inside_of_an_agent() -> None:
 
 
 def test_a_client_for_another_process(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A pickled client connects again, even if its first agent has ended, and sees no less than before."""
+    """A pickled client connects again, even if its first agent has ended, and never goes back in time."""
     fake_db.insert("t", ROWS)
     with connect(fake_cluster["r2"].url, replica="r2") as pinned:
         data = [pickle.dumps(db) for db in (fake_db, pinned)]

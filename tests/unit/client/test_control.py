@@ -23,7 +23,7 @@ OUTCOME = "GET /outcomes/.*"
 
 
 def test_kill_is_the_homes_to_do(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """It is asked there and nowhere else, and what it refuses is raised."""
+    """A kill is sent to the home only, and its refusal is raised."""
     tx = fake_db.begin()
     fake_db.kill(tx.tid)
     fake_db.kill(tx.tid)
@@ -70,7 +70,7 @@ def test_another_replica_waits_for_the_level(
 
 
 def test_a_level_that_is_not_reached(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Committed, with the CSN, and not yet where it was asked for: it may be asked again."""
+    """The error has the CSN of the commit, whose level is not reached yet; the call may be repeated."""
     tx = fake_db.begin()
     tx.insert("t", ROWS)
     not_there = CommitUnknownError("committed at CSN 3, but r3 did not apply it in time", csn=3)
@@ -84,7 +84,7 @@ def test_a_level_that_is_not_reached(fake_cluster: FakeCluster, fake_db: Databas
 
 
 def test_sql_in_a_transaction(fake_db: Database) -> None:
-    """One SELECT over all tables, with the transaction's own rows; a wrong one leaves rollback only."""
+    """A SELECT sees all tables and the transaction's own rows; a failed one leaves a rollback only."""
     with fake_db.begin() as tx:
         tx.insert("t", ROWS)
         assert tx.sql("select sum(k) as n from t where k > ?", [1]).to_pydict() == {"n": [5]}

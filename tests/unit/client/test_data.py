@@ -1,4 +1,4 @@
-"""Rows to insert: every form that people have becomes the same Arrow stream, piece by piece."""
+"""Rows to insert: every accepted form becomes the same Arrow stream, piece by piece."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Capsule:
     """An object of another library that speaks Arrow."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows, by Arrow's C interface."""
+        """Return the rows by Arrow's C interface."""
         return TABLE.__arrow_c_stream__(requested_schema)
 
 
@@ -85,7 +85,7 @@ def test_large_batches_are_cut() -> None:
 
 
 def test_rows_are_read_as_they_are_sent() -> None:
-    """A reader is asked for a batch only when the last one has gone."""
+    """A reader is asked for a batch only when the last one was sent."""
     asked: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -101,7 +101,7 @@ def test_rows_are_read_as_they_are_sent() -> None:
 
 
 def test_parquet_files_and_folders_give_all_rows(tmp_path: Path) -> None:
-    """A file, a folder and a list of both give the rows of all files, without what Spark hides."""
+    """A file, a folder and a list of both give the rows of all files, except Spark's hidden ones."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "_temporary").mkdir()
     for name in ("b.parquet", "sub/a.parquet", "_temporary/x.parquet", ".hidden.parquet"):
@@ -127,7 +127,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_fails_with_its_name(tmp_path: Path) -> None:
-    """A file whose pages are damaged fails in the middle with its name, and never gives fewer rows."""
+    """A file with damaged pages fails while it is read, with its name, and never gives fewer rows."""
     path = tmp_path / "damaged.parquet"
     pq.write_table(pa.table({"k": range(1000)}), path, compression="gzip", use_dictionary=False)
     content = bytearray(path.read_bytes())

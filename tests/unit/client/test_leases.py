@@ -1,4 +1,4 @@
-"""The heartbeat: one thread that keeps alive what is open, and nothing else."""
+"""The heartbeat: one thread that renews open transactions and snapshots only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Poll until something is so."""
+    """Poll until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not come about"
@@ -30,14 +30,14 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class FakeLease:
-    """A lease that notes its renewals."""
+    """A lease that records its renewals."""
 
     def __init__(self, lease_s: float, holder: str = "r1", error: Exception | None = None) -> None:
         self.lease_s, self.holder, self.error = lease_s, holder, error
         self.renewals: list[float] = []
 
     def renew(self, timeout_s: float) -> None:
-        """Note it; fail if told so."""
+        """Record the renewal; raise the planned error."""
         self.renewals.append(timeout_s)
         if self.error is not None:
             raise self.error
@@ -65,6 +65,18 @@ def test_forgotten_transaction_is_not_kept_alive(fake_cluster: FakeCluster, fake
     gc.collect()
     wait_for(lambda: not fake_db._connection.leases.running)
     assert fake_cluster["r1"].transactions[tid].state == "open"
+
+
+def test_lease_that_was_renewed_and_then_forgotten_is_not_kept_alive() -> None:
+    """A renewal leaves no reference behind: the thread ends once the program has dropped its last lease."""
+    leases = Leases()
+    lease = FakeLease(0.05)
+    renewals = lease.renewals
+    leases.add(lease)
+    wait_for(lambda: len(renewals) > 1)
+    del lease
+    gc.collect()
+    wait_for(lambda: not leases.running)
 
 
 def test_lease_lost_at_the_home_is_not_renewed(fake_cluster: FakeCluster, fake_db: Database) -> None:
@@ -124,7 +136,7 @@ def test_lease_that_cannot_be_renewed_is_dropped() -> None:
 
 
 def test_fault_of_one_renewal_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever a renewal raises, the thread goes on, and tries that lease again; the fault is logged."""
+    """After any error of a renewal the thread goes on and tries that lease again; the error is logged."""
     leases = Leases()
     faulty, well = FakeLease(0.05, error=KeyError("no such thing")), FakeLease(0.05)
     leases.add(faulty)
@@ -137,7 +149,7 @@ def test_fault_of_one_renewal_ends_no_other(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_lease_that_began_some_time_ago_is_renewed_at_once() -> None:
-    """Not after a third of it, which may be more than is left."""
+    """An old lease is renewed at once, since a third of it may be more than its remaining time."""
     leases = Leases()
     old, new = FakeLease(3600), FakeLease(3600)
     leases.add(new)
@@ -158,7 +170,7 @@ def test_closed_client_renews_nothing(fake_cluster: FakeCluster) -> None:
 
 
 def insert_in_child(db: Database, pipe: object) -> None:
-    """Work with a client that was made by the parent, and tell what was seen."""
+    """Use a client that the parent process has made, and send the results to the parent."""
     with db.begin() as tx:
         tx.insert("t", ROWS)
     pipe.send((tx.csn, len(db._connection.leases._due_s)))  # type: ignore[attr-defined]
@@ -166,7 +178,7 @@ def insert_in_child(db: Database, pipe: object) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_child_process_starts_anew(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """After a fork the child has connections of its own and keeps nothing of the parent alive."""
+    """After a fork the child has connections of its own and renews no lease of the parent."""
     tx = fake_db.begin(lease=0.2)
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()

@@ -1,4 +1,4 @@
-"""Snapshots of the client: one CSN for all reads, wherever they are served, and never fewer rows."""
+"""Snapshots of the client: one CSN for all reads, on any replica, and never fewer rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(fake_cluster: FakeCluster) -> None:
 
 
 def query_faults(cluster: FakeCluster, fault: Fault, count: int) -> None:
-    """Let each agent answer its next queries like this."""
+    """Let each agent answer its next queries with these faults."""
     for agent in cluster.agents.values():
         agent.plan("POST /query", *[fault] * count)
 
@@ -77,7 +77,7 @@ def test_parameters_that_json_cannot_carry(fake_db: Database) -> None:
 def test_cut_stream_is_an_error(
     fake_cluster: FakeCluster, fake_db: Database, fault: Fault, error: type[Exception]
 ) -> None:
-    """An answer that stops in the middle raises after the rows that came; nobody takes it for all."""
+    """An answer that stops in the middle raises after its rows, so it is not taken for the whole."""
     with fake_db.snapshot() as snap:
         stream = snap.scan("u").to_batches()
         stream.close()
@@ -92,7 +92,7 @@ def test_cut_stream_is_an_error(
 def test_whole_answers_are_asked_for_again(
     fake_cluster: FakeCluster, fake_db: Database, fault: Fault
 ) -> None:
-    """An answer that is collected as a whole comes from the next replica when one is cut."""
+    """A read that collects its whole answer goes to the next replica when the answer is cut."""
     with fake_db.snapshot() as snap:
         fake_cluster["r1"].plan("POST /query", fault)
         fake_cluster["r2"].plan("POST /query", fault)
@@ -109,7 +109,7 @@ def test_a_read_fails_when_all_answers_are_cut(fake_cluster: FakeCluster, fake_d
 
 
 def test_pinned_client_does_not_read_elsewhere(fake_cluster: FakeCluster) -> None:
-    """A client pinned to a replica gets an error when that one cannot serve it."""
+    """A client that is pinned to a replica gets an error when this replica cannot serve it."""
     with connect(fake_cluster["r1"].url, replica="r1") as db, db.snapshot() as snap:
         fake_cluster["r1"].plan("POST /query", Fault.CUT)
         with pytest.raises(UnavailableError, match="cut"):
@@ -127,7 +127,7 @@ def test_connections_are_kept_after_whole_streams(fake_cluster: FakeCluster, fak
 
 
 def test_explicit_csn_may_lie_in_the_past(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A CSN or time asked for is taken as it is, whatever this client has seen."""
+    """An explicit CSN or time is used unchanged, although the client has seen newer ones."""
     old = fake_cluster.csn
     fake_db.insert("u", ROWS)
     with fake_db.snapshot(csn=old) as snap:
@@ -153,7 +153,7 @@ def test_errors_of_the_agent_keep_their_class(fake_db: Database) -> None:
 
 
 def test_replica_that_is_behind_hands_over(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A snapshot goes to a replica that has what this client has seen (I11)."""
+    """A snapshot goes to a replica that has applied the CSN that the client has seen (I11)."""
     result = fake_db.insert("u", ROWS)
     fake_cluster["r1"].lag = 1
     with fake_db.snapshot() as snap:
@@ -188,7 +188,7 @@ def test_pin_moves_to_another_replica(fake_cluster: FakeCluster, fake_db: Databa
 
 
 def test_a_closed_snapshot_gives_its_pin_back(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A closed snapshot gives its pin back and reads nothing any more; closing it again is harmless."""
+    """A closed snapshot releases its pin and reads nothing any more; a second close does no harm."""
     snap = fake_db.snapshot()
     assert snap.path("u") == f"webhdfs://r1.test:9870/snapshots/{snap.csn}/default/u"
     snap.close()
@@ -201,7 +201,7 @@ def test_a_closed_snapshot_gives_its_pin_back(fake_cluster: FakeCluster, fake_db
 
 
 def test_close_of_an_unreachable_snapshot(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Closing never raises: a pin that cannot be given back ends by itself."""
+    """Closing never raises: a pin that cannot be released ends by itself."""
     snap = fake_db.snapshot()
     for agent in fake_cluster.agents.values():
         agent.stop()

@@ -1,4 +1,4 @@
-"""Transactions of the client: statements, the with-block, what a refusal and a lost lease lead to."""
+"""Transactions of the client: statements, the with-block, refusals and lost leases."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_explicit_commit_inside_the_block(fake_cluster: FakeCluster, fake_db: Da
 def test_lost_answer_of_an_insert_spoils_the_transaction(
     fake_cluster: FakeCluster, fake_db: Database
 ) -> None:
-    """Rows that may be staged or not leave a transaction that can only be rolled back."""
+    """After a lost answer the rows may be staged or not, so the transaction takes a rollback only."""
     fake_cluster["r1"].plan("POST /transactions/.*/rows/t", Fault.LOST_ANSWER)
     tx = fake_db.begin()
     with pytest.raises(UnavailableError, match="may have done"):
@@ -145,7 +145,7 @@ def test_lost_answer_of_an_insert_spoils_the_transaction(
 
 
 def test_insert_that_did_not_leave_may_be_repeated(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """An agent that takes no inserts just now has changed nothing: the transaction stays open."""
+    """An agent that refuses inserts for now has changed nothing: the transaction stays open."""
     fake_cluster["r1"].plan("POST /transactions/.*/rows/t", UnavailableError("suspended"))
     with fake_db.begin() as tx:
         with pytest.raises(UnavailableError, match="suspended"):
@@ -155,7 +155,7 @@ def test_insert_that_did_not_leave_may_be_repeated(fake_cluster: FakeCluster, fa
 
 
 def test_lost_answer_of_a_read_spoils_nothing(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A read changes nothing, so it may be repeated whatever happened to its answer."""
+    """A read changes nothing, so it may be repeated after a lost answer."""
     fake_cluster["r1"].plan("POST /query", Fault.LOST_ANSWER, Fault.CUT)
     with fake_db.begin() as tx:
         tx.insert("t", ROWS)
@@ -166,7 +166,7 @@ def test_lost_answer_of_a_read_spoils_nothing(fake_cluster: FakeCluster, fake_db
 
 
 def test_rows_that_raise_while_they_are_sent(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """An error of the caller's own rows is raised as it is, and the cut upload counts for nothing."""
+    """An error of the caller's own rows is raised unchanged, and the cut upload adds no rows."""
 
     def rows() -> object:
         yield ROWS.to_batches()[0]
@@ -180,7 +180,7 @@ def test_rows_that_raise_while_they_are_sent(fake_cluster: FakeCluster, fake_db:
 
 
 def test_begin_goes_to_the_next_replica(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """A replica that does not answer is passed over, and asked last for a while."""
+    """A replica that does not answer is skipped, and asked last for a while."""
     fake_cluster["r1"].plan("POST /transactions", Fault.LOST_REQUEST, StandbyError("starting"))
     assert fake_db.begin().holder == "r2"
     assert fake_db.begin().holder == "r2"
@@ -188,7 +188,7 @@ def test_begin_goes_to_the_next_replica(fake_cluster: FakeCluster, fake_db: Data
 
 
 def test_pinned_client_stays_with_its_replica(fake_cluster: FakeCluster) -> None:
-    """A client that was given a replica never goes on to another."""
+    """A client with a pinned replica never goes on to another one."""
     with connect(fake_cluster["r1"].url, replica="r2") as db:
         assert db.begin().holder == "r2"
         fake_cluster["r2"].plan("POST /transactions", StandbyError("behind"))
@@ -200,7 +200,7 @@ def test_pinned_client_stays_with_its_replica(fake_cluster: FakeCluster) -> None
 
 
 def test_begin_sends_its_arguments(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """Label, lease, freshness and metadata reach the agent; what is not given is left to it."""
+    """Label, lease, freshness and metadata reach the agent; arguments that are not given are left out."""
     fake_db.begin()
     assert fake_cluster["r1"].requests[-1].json == {"isolation": "snapshot"}
     fake_db.begin("load 7", lease="1.5s", fresh=True, meta={"job": 7})

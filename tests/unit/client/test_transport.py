@@ -1,4 +1,4 @@
-"""Bodies that an agent takes slowly: how long a client waits for a connection says nothing about them."""
+"""Bodies that an agent reads slowly: the timeout for a connection does not bound them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from tidelock.client.transport import NoAnswerError, Timeouts, Transport
 
-#: More than the buffers of a loopback connection hold.
+#: More bytes than the buffers of a loopback connection hold.
 CHUNKS, CHUNK = 64, bytes(1 << 20)
 CONNECT_S = 0.2
 
 
 class SlowAgent:
-    """Takes requests on one connection after the other; before each body it pauses."""
+    """A server that accepts one connection after the other, and pauses before each body."""
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
@@ -47,7 +47,7 @@ class SlowAgent:
         return bool(tail)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the server."""
         self._listener.close()
         self._thread.join(10)
 
@@ -63,7 +63,7 @@ def slow_agent(pause_s: float) -> Iterator[str]:
 
 
 def test_an_agent_may_take_a_body_slowly() -> None:
-    """Rows wait for an agent that is busy with those before, on a new connection and on one that was kept."""
+    """Rows wait for an agent that is busy with earlier ones, on a new and on a kept connection."""
     transport = Transport(scheme="http", token=None, timeouts=Timeouts(connect_s=CONNECT_S))
     with slow_agent(3 * CONNECT_S) as address:
         for _ in range(2):
@@ -72,7 +72,7 @@ def test_an_agent_may_take_a_body_slowly() -> None:
 
 
 def test_an_agent_that_takes_nothing_is_given_up() -> None:
-    """A frozen agent is told by the time that it has for an answer."""
+    """A frozen agent is given up after the timeout for an answer."""
     transport = Transport(scheme="http", token=None, timeouts=Timeouts(connect_s=CONNECT_S, answer_s=0.5))
     with slow_agent(4.0) as address, pytest.raises(NoAnswerError):
         transport.upload(address, "/rows", (CHUNK for _ in range(CHUNKS)), answer=dict)

@@ -46,13 +46,13 @@ async def cluster(ensemble: MemoryEnsemble) -> ClusterState:
     return await bootstrap(ensemble.store("bootstrap"), **SETTINGS)
 
 
-# ------------------------------------------------------------------------------------------ beginning a life
+# ------------------------------------------------------------------------------------------ beginning a boot
 
 
 async def test_a_start_raises_boot_and_fence_and_shows_the_replica(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """Boot 1 under fence 1; addresses, disk and nonce are there, and the sign of life is of this session."""
+    """Boot 1 has fence 1; addresses, disk and nonce are written, and the sign of life is of this session."""
     store = ensemble.store()
     own = await begin(store)
     assert own == OwnSession(R1, 1, "disk1", own.nonce, 1, cluster, CSN_NONE, CSN_NONE)
@@ -78,7 +78,7 @@ async def test_a_second_start_fences_the_first(ensemble: MemoryEnsemble, cluster
 async def test_a_start_survives_a_fault_at_each_request(
     ensemble: MemoryEnsemble, cluster: ClusterState, fault: RequestFault, number: int
 ) -> None:
-    """The raise is applied once, whatever is lost or late, and its fence is the one that was returned."""
+    """The raise is applied once, with any request lost or late, and its fence is the returned one."""
     store = ensemble.store()
     ensemble.plan = nth(number, fault, when=any_request)
     own = await begin(store)
@@ -124,14 +124,14 @@ async def test_a_foreign_raise_in_the_middle_of_a_start(
 
 
 async def test_a_known_past_is_no_obstacle(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """A restart knows what it has seen; ZooKeeper is as new or newer."""
+    """A restart knows its last CSN; a ZooKeeper that is as new or newer is accepted."""
     own = await begin(ensemble.store())
     known = KnownState(cluster.cluster_id, own.boot, own.fence, CSN_NONE, Csn(1), CSN_NONE)
     assert (await begin(ensemble.store(), known=known)).boot == 2
 
 
 async def test_a_record_below_the_tail_may_be_gone(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """It was collected in the normal course of things: that is no sign of a restored ensemble."""
+    """A record below the tail was deleted by garbage collection: that is no sign of a restored ensemble."""
     store = ensemble.store()
     await done(store, SetData(tree.TAIL, codec.encode_csn(Csn(2))), Delete("csn/0/csn-0000000001", 0))
     own = await begin(store, known=KnownState(cluster.cluster_id, last_csn=Csn(1)))
@@ -139,7 +139,7 @@ async def test_a_record_below_the_tail_may_be_gone(ensemble: MemoryEnsemble, clu
 
 
 async def test_the_record_at_the_tail_must_be_there(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """Only below the tail records are deleted; one that is missing at the tail was never written here."""
+    """Records are deleted below the tail only; a missing record at the tail was never written here."""
     store = ensemble.store()
     await done(store, SetData(tree.TAIL, codec.encode_csn(Csn(2))))
     with pytest.raises(ClusterMismatchError, match="record of CSN 2 does not exist"):
@@ -147,7 +147,7 @@ async def test_the_record_at_the_tail_must_be_there(ensemble: MemoryEnsemble, cl
 
 
 async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterState) -> None:
-    """Reads of a new session may be older than the barrier of the former one: they decide nothing."""
+    """Reads of a new session may be older than the former session's barrier, so they are repeated."""
     ensemble = MemoryEnsemble()
     await bootstrap(ensemble.store(), **SETTINGS)
     store = ensemble.store("starting")
@@ -167,7 +167,7 @@ async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterStat
     ensemble.plan, ensemble.turn = plan, turn
     own = await begin(store)
     assert own.boot == 1
-    # The first one, the mark of the expiry, and one for each of two whole looks.
+    # The first one, the mark of the expiry, and one for each of two complete checks.
     assert len(barriers) == 4
 
 
@@ -184,7 +184,7 @@ async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterStat
 async def test_an_ensemble_older_than_the_catalog_is_refused(
     ensemble: MemoryEnsemble, cluster: ClusterState, known: dict[str, Any], named: str
 ) -> None:
-    """One value that went back is enough: it was restored, and nothing may be written to it (S21)."""
+    """One value that went back proves a restored ensemble, to which nothing may be written (S21)."""
     await begin(ensemble.store())
     before = ensemble.tree.copy()
     with pytest.raises(ClusterMismatchError, match=named):
@@ -193,7 +193,7 @@ async def test_an_ensemble_older_than_the_catalog_is_refused(
 
 
 async def test_a_restored_backup_is_refused(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """A real one: the state from before two lives and some commits comes back under a running cluster."""
+    """A backup from before two boots and some commits comes back under a running cluster."""
     backup = ensemble.tree.copy()
     await begin(ensemble.store())
     own = await begin(ensemble.store())
@@ -206,7 +206,7 @@ async def test_a_restored_backup_is_refused(ensemble: MemoryEnsemble, cluster: C
 
 
 async def test_an_emptied_ensemble_is_refused() -> None:
-    """No cluster is created again where one was: the data directory would be forgotten (S22)."""
+    """No new cluster is made in place of an old one: the data directory would be lost (S22)."""
     ensemble = MemoryEnsemble()
     with pytest.raises(ClusterMismatchError, match="no cluster, and c1 is expected"):
         await begin(ensemble.store(), known=KnownState("c1", 1, 1))
@@ -216,7 +216,7 @@ async def test_an_emptied_ensemble_is_refused() -> None:
 async def test_a_backup_from_before_the_registration_is_refused(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """A replica that has had a fence is registered forever; so ZooKeeper is older."""
+    """A replica with a fence is registered forever, so a ZooKeeper without it is older."""
     with pytest.raises(ClusterMismatchError, match="no session of r9"):
         await begin(ensemble.store(), R9, known=KnownState(cluster.cluster_id, 1, 1))
 
@@ -224,13 +224,13 @@ async def test_a_backup_from_before_the_registration_is_refused(
 async def test_the_data_directory_of_another_cluster_is_refused(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """Both ids are named, since one of connect string and data directory is wrong."""
+    """The error names both ids, since either the connect string or the data directory is wrong."""
     with pytest.raises(ClusterMismatchError, match=f"belongs to cluster other.*holds {cluster.cluster_id}"):
         await begin(ensemble.store(), known=KnownState("other"))
 
 
 async def test_a_start_without_a_cluster_says_how_to_make_one() -> None:
-    """The first start of all names the replicas."""
+    """The error shows the first start, which names the replicas."""
     with pytest.raises(ConfigError, match="--bootstrap"):
         await begin(MemoryEnsemble().store())
 
@@ -238,7 +238,7 @@ async def test_a_start_without_a_cluster_says_how_to_make_one() -> None:
 async def test_an_unregistered_replica_is_told_who_is_registered(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """And what to do; after the registration it starts."""
+    """The error lists the registered replicas and the next step; once registered the replica starts."""
     store = ensemble.store()
     with pytest.raises(ConfigError, match=r"r9 is not registered .* r1, r2, r3; .*register it"):
         await begin(store, R9)
@@ -251,7 +251,7 @@ async def test_an_unregistered_replica_is_told_who_is_registered(
 async def test_a_replica_that_was_taken_out_does_not_start(
     ensemble: MemoryEnsemble, cluster: ClusterState, state: str, named: str
 ) -> None:
-    """Its znode stays forever, so that its numbers never repeat; it cannot be registered again either."""
+    """The znode of a removed replica stays forever, so its numbers never repeat; its id is not reused."""
     store = ensemble.store()
     out = SessionState(boot=3, disk="d", nonce="n", state=state)
     await done(store, SetData(tree.session(R1), codec.encode_session(out)))
@@ -263,7 +263,7 @@ async def test_a_replica_that_was_taken_out_does_not_start(
 
 
 async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """Acknowledgements name their disk: those of the replaced one count no longer (F7)."""
+    """Acknowledgements name their disk: those of a replaced disk no longer count (F7)."""
     await begin(ensemble.store())
     own = await begin(ensemble.store(), disk="disk2")
     assert (await shown(ensemble.store()))[0].disk == "disk2"
@@ -273,7 +273,7 @@ async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cl
 async def test_a_start_knows_how_far_the_replica_has_been(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """Former boots' published CSNs count, with whatever disk; a replica behind them publishes the largest."""
+    """A replica that is behind the published CSNs of its former boots, on any disk, publishes the largest."""
     store = ensemble.store()
     assert (await begin(store)).published_max == CSN_NONE
     for told in (Progress(Csn(9), Csn(9)), Progress(Csn(3), Csn(3), (), Csn(9))):
@@ -282,7 +282,7 @@ async def test_a_start_knows_how_far_the_replica_has_been(
 
 
 async def test_labels_of_an_operator_survive_a_start(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """The agent knows its addresses, the operator its place in the world."""
+    """A start writes the agent's addresses, and keeps the operator's labels."""
     store = ensemble.store()
     await register(store, R9, member=MemberState(labels={"zone": "b"}))
     await begin(store, R9)
@@ -296,7 +296,7 @@ async def test_labels_of_an_operator_survive_a_start(ensemble: MemoryEnsemble, c
 async def test_a_sign_of_life_left_by_a_former_life_is_replaced(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """A killed agent's session lives on for a while; its end must not take the new sign away (S27)."""
+    """The session of a killed agent ends later; its end must not delete the new sign of life (S27)."""
     killed = ensemble.store()
     await begin(killed)
     killed.suspend()
@@ -310,7 +310,7 @@ async def test_a_sign_of_life_left_by_a_former_life_is_replaced(
 async def test_a_new_session_gets_a_sign_of_life_of_its_own(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """The same holds when the own fence was raised meanwhile: the boot is the same."""
+    """A new session writes its own sign of life, also if the boot has raised its fence meanwhile."""
     store = ensemble.store()
     own = await begin(store)
     raised = msgspec.structs.replace(own.state, nonce="own raise")
@@ -326,7 +326,7 @@ async def test_a_new_session_gets_a_sign_of_life_of_its_own(
 async def test_a_fenced_life_leaves_the_sign_of_its_successor_alone(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """It gets False, and touches nothing."""
+    """A fenced boot gets False, and writes nothing."""
     old, new = ensemble.store(), ensemble.store()
     former = await begin(old)
     await begin(new)
@@ -339,7 +339,7 @@ async def test_a_fenced_life_leaves_the_sign_of_its_successor_alone(
 async def test_a_life_that_is_fenced_in_the_middle_deletes_nothing(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """The successor's sign has version 0, as the own one had: only the fence tells them apart."""
+    """The successor's sign has version 0, like the own one before: only the fence distinguishes them."""
     store, successor = ensemble.store(), ensemble.store()
     own = await begin(store)
     store.expire()
@@ -367,7 +367,7 @@ async def test_a_life_that_is_fenced_in_the_middle_deletes_nothing(
 async def test_without_a_link_there_is_no_sign_of_life(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """The caller waits for the next change of the link."""
+    """Without a link no sign of life is written; the caller waits for the next change of the link."""
     store = ensemble.store()
     own = await begin(store)
     store.suspend()
@@ -378,7 +378,7 @@ async def test_without_a_link_there_is_no_sign_of_life(
 async def test_a_sign_of_life_stands_in_the_end_whatever_went_wrong(
     ensemble: MemoryEnsemble, cluster: ClusterState, seed: int
 ) -> None:
-    """Called after every change, as an agent does, it ends with a sign of the session that is left."""
+    """Calls after every change, as an agent makes them, end with a sign of the last session."""
     store = ensemble.store()
     own = await begin(store)
     signs: list[asyncio.Task[bool]] = []

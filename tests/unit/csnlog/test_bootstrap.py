@@ -39,7 +39,7 @@ async def cluster(ensemble: MemoryEnsemble) -> ClusterState:
 
 
 async def test_the_bootstrap_makes_the_whole_tree(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
-    """Every znode of docs/protocol.md#zookeeper-tree, and nothing else; the first commit gets CSN 2."""
+    """It makes exactly the znodes of docs/protocol.md#zookeeper-tree; the first commit gets CSN 2."""
     store = ensemble.store()
     members = {
         path
@@ -78,7 +78,7 @@ async def test_a_cluster_that_is_there_is_used_as_it_is(
 
 
 async def test_of_racing_bootstraps_one_wins(ensemble: MemoryEnsemble) -> None:
-    """All replicas are started at once on an empty ensemble: they agree on one cluster."""
+    """Replicas that start at once on an empty ensemble agree on one cluster."""
     found = await asyncio.gather(*(bootstrap(ensemble.store(), **SETTINGS) for _ in range(5)))
     assert len({state.cluster_id for state in found}) == 1
 
@@ -88,7 +88,7 @@ async def test_of_racing_bootstraps_one_wins(ensemble: MemoryEnsemble) -> None:
 async def test_a_bootstrap_survives_a_fault_at_each_request(
     ensemble: MemoryEnsemble, fault: RequestFault, number: int
 ) -> None:
-    """Whatever is lost or late, one whole cluster is there, and it is the one that was returned."""
+    """With any request lost or late, one complete cluster is made, and it is the returned one."""
     ensemble.plan = nth(number, fault, when=any_request)
     state = await bootstrap(ensemble.store(), **SETTINGS)
     ensemble.plan = None
@@ -120,14 +120,14 @@ async def test_racing_bootstraps_agree_under_random_faults(ensemble: MemoryEnsem
 async def test_settings_that_contradict_each_other_are_refused(
     ensemble: MemoryEnsemble, changed: dict[str, Any], named: str
 ) -> None:
-    """Nothing is made then."""
+    """Contradicting settings are refused before a znode is made."""
     with pytest.raises(ConfigError, match=named):
         await bootstrap(ensemble.store(), **(SETTINGS | changed))
     assert paths(ensemble) == {""}
 
 
 async def test_a_root_with_something_else_in_it_is_refused(ensemble: MemoryEnsemble) -> None:
-    """A directory of another program is left alone, and named."""
+    """A root of another program is left unchanged, and named."""
     store = ensemble.store()
     await done(store, Create("tables"))
     with pytest.raises(ConfigError, match="'tables'"):
@@ -144,7 +144,7 @@ async def test_a_limit_that_the_tree_does_not_fit_into_is_named() -> None:
 async def test_a_cluster_of_a_newer_format_is_left_alone(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """An old agent says "upgrade", whatever it was started for."""
+    """An old agent says "upgrade", with any flags."""
     newer = msgspec.structs.replace(cluster, format_version=2)
     store = ensemble.store()
     await done(store, Delete(tree.CLUSTER, 0), Create(tree.CLUSTER, codec.encode_cluster(newer)))
@@ -155,7 +155,7 @@ async def test_a_cluster_of_a_newer_format_is_left_alone(
 
 
 async def test_without_a_connection_all_of_it_ends_in_time(ensemble: MemoryEnsemble) -> None:
-    """The error says what was tried for how long; a repetition is safe."""
+    """The error names the attempt and its time; a repetition is safe."""
     store = ensemble.store()
     store.suspend()
     with pytest.raises(UnavailableError, match=r"make the cluster within 0\.05 s"):
@@ -167,7 +167,7 @@ async def test_without_a_connection_all_of_it_ends_in_time(ensemble: MemoryEnsem
 
 
 async def test_a_registration_needs_a_cluster(ensemble: MemoryEnsemble) -> None:
-    """It makes none."""
+    """A registration does not make a cluster."""
     with pytest.raises(ConfigError, match="no cluster"):
         await register(ensemble.store(), R1)
 
@@ -177,7 +177,7 @@ async def test_a_registration_needs_a_cluster(ensemble: MemoryEnsemble) -> None:
 async def test_a_registration_survives_a_fault_at_each_request(
     ensemble: MemoryEnsemble, cluster: ClusterState, fault: RequestFault, number: int
 ) -> None:
-    """The replica is there once, in all its znodes."""
+    """The replica is registered once, with all its znodes."""
     ensemble.plan = nth(number, fault, when=any_request)
     assert await register(ensemble.store(), R9)
     assert {tree.replica(R9), tree.session(R9), tree.progress(R9)} <= paths(ensemble)

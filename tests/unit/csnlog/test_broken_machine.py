@@ -30,7 +30,7 @@ async def node() -> AsyncIterator[LogNode]:
 
 
 async def test_a_committer_that_contradicts_itself_stops_the_log(node: LogNode) -> None:
-    """Callers are told that their outcome is unknown, nothing is sent any more, the story is in the log."""
+    """Callers get an unknown outcome, nothing is sent any more, and the story is in the agent's log."""
     node.log._engine.committer.flight = Flight.COMMIT
     with capture_logs() as logs, pytest.raises(CommitUnknownError):
         await node.commit(2)
@@ -47,7 +47,7 @@ async def test_a_committer_that_contradicts_itself_stops_the_log(node: LogNode) 
 
 
 async def test_a_follower_that_contradicts_itself_stops_the_log(node: LogNode) -> None:
-    """It delivers nothing any more, and commits end too."""
+    """The follower delivers no more records, and commits end too."""
     follower = node.log._engine.follower
     assert follower is not None
     await until(lambda: follower.phase is FollowerPhase.RESTING)

@@ -1,4 +1,4 @@
-"""The bytes in ZooKeeper: they read back, they are canonical, and what cannot be read is told apart."""
+"""The bytes in ZooKeeper: they read back, they are canonical, and unreadable ones get the right error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_record_reads_back(record: Record) -> None:
 
 @given(st.lists(TIDS, min_size=1, max_size=4), INT)
 def test_a_commit_is_put_together_from_encoded_tids(tids: list[TidRecord], time_ms: int) -> None:
-    """Each transaction is encoded once; the record has the canonical bytes, and its size is foretold."""
+    """Each transaction is encoded once; the record has the canonical bytes, of the computed size."""
     payload = [codec.encode_tid(tid) for tid in tids]
     data = codec.encode_commit(R1, time_ms, payload)
     assert data == codec.encode_record(Record(RecordKind.COMMIT, R1, time_ms, tuple(tids)))
@@ -117,7 +117,7 @@ def test_a_manifest_reads_back(entries: list[Entry]) -> None:
     assert data.startswith(b'{"v":1,"entries":[')
 
 
-#: For each form: a value, how it is written and how it is read.
+#: For each form: a value, its writer and its reader.
 FORMS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (Record(RecordKind.GENESIS, R1, 0), codec.encode_record, codec.decode_record),
     ((RemovePart(TableName("d.t"), PartId("p")),), codec.encode_entries, codec.decode_entries),
@@ -148,7 +148,7 @@ def test_every_form_reads_back(
 def test_a_newer_version_asks_for_an_upgrade(
     value: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> None:
-    """A larger version is no corruption, whatever else the bytes hold, and it is never read as known."""
+    """Bytes of a newer version are no corruption, and are never read as a known version."""
     data = json.loads(encode(value)) | {"v": 2, "something": "new"}
     with pytest.raises(UpgradeNeededError, match="version 2") as caught:
         decode(json.dumps(data, separators=(",", ":")).encode())
@@ -159,7 +159,7 @@ def test_a_newer_version_asks_for_an_upgrade(
 def test_an_unknown_field_asks_for_an_upgrade(
     value: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> None:
-    """A field that this version does not know could be the one that matters: it is never dropped."""
+    """A field that this version does not know may be essential, so it is never dropped."""
     data = encode(value).replace(b'{"v":1', b'{"v":1,"zzz":1', 1)
     with pytest.raises(UpgradeNeededError, match="zzz"):
         decode(data)
@@ -210,7 +210,7 @@ def test_unknown_kinds_inside_a_record_ask_for_an_upgrade(data: bytes) -> None:
     ],
 )
 def test_nonsense_is_corrupt_and_is_shown(data: bytes) -> None:
-    """Everything else is corruption, and the message shows what was found."""
+    """All other bytes are corrupt, and the message shows them."""
     with pytest.raises(CorruptError, match="expected a commit record") as caught:
         codec.decode_record(data)
     assert not isinstance(caught.value, UpgradeNeededError)
@@ -218,7 +218,7 @@ def test_nonsense_is_corrupt_and_is_shown(data: bytes) -> None:
 
 @given(st.binary(max_size=64))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
-    """Whatever the bytes, the end is a value or a typed error."""
+    """Any bytes give a value or a typed error."""
     for _, _, decode in FORMS:
         try:
             decode(data)

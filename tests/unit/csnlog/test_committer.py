@@ -28,7 +28,7 @@ from tidelock.csnlog.core.store import Check, Create, Op, SetData
 
 
 def batch_of(bench: Bench) -> list[int]:
-    """Counters of the transactions in the commit under way."""
+    """Return the counters of the transactions in the running commit."""
     assert isinstance(bench.request, SendCommit)
     return [int(item.tid.rpartition("-")[2]) for item in bench.request.plan.batch]
 
@@ -42,7 +42,7 @@ def bench() -> Bench:
 
 
 def test_a_new_session_raises_the_fence_before_anything_is_read() -> None:
-    """In a session that has written nothing, no read is the newest (rule unknown)."""
+    """Reads of a session that has written nothing may be old (rule unknown), so it raises the fence first."""
     bench = Bench()
     bench.propose(proposal(1))
     seen = []
@@ -54,7 +54,7 @@ def test_a_new_session_raises_the_fence_before_anything_is_read() -> None:
 
 
 def test_the_commit_multi_ends_with_the_record(bench: Bench) -> None:
-    """Its shape is that of the design, each table is checked once, and the record comes last."""
+    """The multi has the elements of the design, checks each table once, and ends with the record."""
     bench.propose(proposal(0))
     bench.propose(
         proposal(1, {ORDERS: 0, ITEMS: 0}),
@@ -90,7 +90,7 @@ def test_the_commit_multi_ends_with_the_record(bench: Bench) -> None:
 
 
 def test_what_arrives_during_a_commit_makes_the_next_batch(bench: Bench) -> None:
-    """Batches form by themselves: one multi under way, the others collect, in their order."""
+    """While one multi is running, other transactions collect into the next batch, in order."""
     bench.propose(proposal(1))
     assert batch_of(bench) == [1]
     bench.propose(*(proposal(n) for n in range(2, 7)))
@@ -110,7 +110,7 @@ def test_a_batch_has_at_most_so_many_tids() -> None:
 
 
 def test_a_record_has_at_most_so_many_bytes() -> None:
-    """record_bytes_max bounds a record, to the byte as it is written."""
+    """record_bytes_max bounds a record, exactly to its written bytes."""
     items = [Proposal(TidRecord(tid(n), meta={"x": "y" * 100}), {}) for n in range(1, 10)]
     limit = codec.commit_bytes(R1, [len(codec.encode_tid(one.record)) for one in items[:4]])
     for bytes_max, expected in ((limit, [4, 4, 1]), (limit - 1, [3, 3, 3])):
@@ -132,7 +132,7 @@ def test_a_multi_has_at_most_so_many_bytes() -> None:
 
 @pytest.mark.parametrize(("limit", "bytes_max"), [("record_bytes_max", 300), ("multi_bytes_max", 700)])
 def test_a_transaction_that_fits_no_record_is_refused(limit: str, bytes_max: int) -> None:
-    """Too large even alone: refused before anything is sent, the others unharmed (S10)."""
+    """A transaction that is too large alone is refused before a request; the others go on (S10)."""
     bench = Bench(limits=replace(LogLimits(), **{limit: bytes_max}))
     large = Proposal(TidRecord(tid(1), meta={"x": "y" * 800}), {})
     bench.propose(large, proposal(2))
@@ -144,7 +144,7 @@ def test_a_transaction_that_fits_no_record_is_refused(limit: str, bytes_max: int
 
 
 def test_the_queue_is_bounded() -> None:
-    """Beyond queue_tids_max commits are refused at once (I16); those in line are not harmed."""
+    """Beyond queue_tids_max commits are refused at once (I16); waiting ones go on."""
     bench = Bench(limits=LogLimits(queue_tids_max=2), connect=False)
     bench.propose(*(proposal(n) for n in range(1, 4)))
     assert bench.verdicts == {tid(3): [Rejected(Cause.QUEUE_FULL, "2")]}
@@ -168,7 +168,7 @@ def test_the_queue_is_bounded() -> None:
 def test_transactions_that_contradict_each_other_do_not_share_a_batch(
     first: Proposal, second: Proposal
 ) -> None:
-    """Each would refuse or invalidate the other, so they go one after the other; others pass them by."""
+    """Transactions that would refuse each other are sent one after the other; others may overtake them."""
     bench = Bench(connect=False)
     bench.propose(first, second, proposal(3, {ITEMS: 0}))
     bench.connect()
@@ -188,7 +188,7 @@ def test_one_table_is_one_check_and_one_label_one_create(bench: Bench) -> None:
 
 
 def test_a_transaction_is_proposed_twice_and_committed_once(bench: Bench) -> None:
-    """commit() may be repeated while the first call is in line or under way (S13)."""
+    """commit() may be repeated while the first call waits or runs (S13)."""
     bench.propose(proposal(1), proposal(1), proposal(2), proposal(2))
     bench.serve_all()
     assert bench.log() == {tid(1): [2], tid(2): [3]}
@@ -199,7 +199,7 @@ def test_a_transaction_is_proposed_twice_and_committed_once(bench: Bench) -> Non
 
 
 def test_a_changed_table_refuses_its_transactions_alone(bench: Bench) -> None:
-    """F10: the table's tids end refused, the rest of the batch is committed."""
+    """F10: the transactions of the changed table are refused, the rest of the batch is committed."""
     bench.apply((SetData(tree.table(ORDERS), b"new"),))
     bench.propose(proposal(0))
     bench.propose(proposal(1, {ORDERS: 0}), proposal(2, {ITEMS: 0}), proposal(3, {ITEMS: 0, ORDERS: 0}))
@@ -210,7 +210,7 @@ def test_a_changed_table_refuses_its_transactions_alone(bench: Bench) -> None:
 
 
 def test_a_table_that_never_was_refuses_too(bench: Bench) -> None:
-    """A check of a table that is not there is a changed table, not a broken log."""
+    """A failed check of a missing table counts as a changed table, not as a broken log."""
     bench.propose(proposal(1, {ORDERS.__class__("d.ghost"): 0}), proposal(2))
     bench.serve_all()
     assert bench.decision(1) == Rejected(Cause.TABLE_CHANGED, "tables/d.ghost")
@@ -218,7 +218,7 @@ def test_a_table_that_never_was_refuses_too(bench: Bench) -> None:
 
 
 def test_two_create_the_same_table(bench: Bench) -> None:
-    """The second one is told that the table exists; its batch goes on without it (F10)."""
+    """The second one gets an error that the table exists; its batch goes on without it (F10)."""
     create = (Create("tables/d.new", b"{}"),)
     bench.propose(proposal(1, ddl=create))
     bench.propose(proposal(2, ddl=create), proposal(3))
@@ -228,7 +228,7 @@ def test_two_create_the_same_table(bench: Bench) -> None:
 
 
 def test_a_change_of_a_table_checks_the_version_that_it_changes(bench: Bench) -> None:
-    """Of two changes of one version the second is refused, and versions count definitions."""
+    """The second change of one version is refused; each definition has a new version."""
     for n in (1, 2):
         bench.propose(proposal(n, {ORDERS: 0}, ddl=(SetData(tree.table(ORDERS), b"v1", 0),)))
     bench.serve_all()
@@ -262,7 +262,7 @@ def test_a_serializable_transaction_travels_alone_and_checks_the_head(bench: Ben
 
 
 def test_a_request_that_the_store_finds_too_large_is_halved(bench: Bench) -> None:
-    """The store knows its limit better than any estimate; a single transaction too large is refused."""
+    """A request above the store's own limit is halved; a single transaction above it is refused."""
     bench.propose(proposal(0))
     bench.propose(*(proposal(n) for n in range(1, 5)))
     bench.serve()
@@ -281,7 +281,7 @@ def test_a_request_that_the_store_finds_too_large_is_halved(bench: Bench) -> Non
 
 
 def test_without_a_connection_transactions_wait(bench: Bench) -> None:
-    """A commit that could certainly not be sent stays in line, and its order too."""
+    """A commit that was certainly not sent keeps its place in the queue."""
     bench.propose(proposal(1), proposal(2))
     bench.answer_multi(Refused(Reason.NOT_CONNECTED))
     bench.tell(LinkChanged(connected=False, session=1))
@@ -294,7 +294,7 @@ def test_without_a_connection_transactions_wait(bench: Bench) -> None:
 
 
 def test_a_refusal_that_cannot_be_stops_the_log(bench: Bench) -> None:
-    """I15: what no correct history explains is not worked around; what waits is certainly not committed."""
+    """I15: an impossible refusal stops the log; waiting transactions are certainly not committed."""
     bench.propose(proposal(1))
     bench.propose(proposal(2))
     bench.answer_multi(Refused(Reason.NODE_EXISTS, 3))
@@ -335,7 +335,7 @@ def test_an_epoch_ends_with_an_end_record() -> None:
 
 
 def test_the_roll_over_multi() -> None:
-    """Fence and epoch are checked, so a fenced replica cannot close an epoch and nobody closes one twice."""
+    """Fence and epoch are checked: a fenced replica cannot close an epoch, and no epoch is closed twice."""
     bench = Bench(limits=LogLimits(epoch_limit=3))
     bench.propose(proposal(1))
     bench.serve_all()
@@ -378,7 +378,7 @@ def test_a_commit_aimed_at_a_closed_epoch_is_sent_again(bench: Bench) -> None:
 
 
 def test_the_end_is_the_largest_csn_known(bench: Bench) -> None:
-    """Own commits and what the follower met both move it, never back."""
+    """Own commits and the follower's records move the end of the log forward, never back."""
     assert bench.machine.end == CSN_NONE
     bench.propose(proposal(1))
     bench.serve_all()

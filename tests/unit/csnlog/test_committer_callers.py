@@ -39,7 +39,7 @@ def doubting(bench: Bench) -> Bench:
 
 
 def test_a_deadline_while_it_is_sent_is_an_unknown_commit(doubting: Bench) -> None:
-    """The caller gets Undecided once; the machine finds out, remembers, and answers a repeated commit()."""
+    """The caller gets Undecided once; the machine finds the outcome, and answers a repeated commit()."""
     doubting.tell(DeadlinePassed(tid(1)))
     doubting.tell(DeadlinePassed(tid(1)))
     assert doubting.verdicts[tid(1)] == [Undecided()]
@@ -52,7 +52,7 @@ def test_a_deadline_while_it_is_sent_is_an_unknown_commit(doubting: Bench) -> No
 
 
 def test_a_caller_who_gave_up_is_not_committed_behind_its_back(doubting: Bench) -> None:
-    """A transaction that turns out not to be applied is not sent again; a repeated commit() starts again."""
+    """A transaction that was not applied is not sent again by itself; a repeated commit() sends it."""
     doubting.propose(proposal(2))
     doubting.serve()
     doubting.tell(DeadlinePassed(tid(2)))
@@ -67,7 +67,7 @@ def test_a_caller_who_gave_up_is_not_committed_behind_its_back(doubting: Bench) 
 
 
 def test_a_caller_who_returns_in_time_is_served(doubting: Bench) -> None:
-    """A repeated commit() while the first is in doubt joins it, and is then sent again if need be."""
+    """A repeated commit() joins the first one while it is in doubt, and is sent again if necessary."""
     doubting.tell(DeadlinePassed(tid(1)))
     doubting.lose_request()
     doubting.propose(proposal(1))
@@ -77,7 +77,7 @@ def test_a_caller_who_returns_in_time_is_served(doubting: Bench) -> None:
 
 
 def test_a_deadline_after_the_commit_is_known_says_nothing(doubting: Bench) -> None:
-    """The follower has answered already."""
+    """A deadline has no effect after the follower has answered."""
     doubting.apply(doubting.ops())
     doubting.tell(Followed(Csn(2), ((tid(1), Csn(2)),)))
     doubting.tell(DeadlinePassed(tid(1)))
@@ -85,7 +85,7 @@ def test_a_deadline_after_the_commit_is_known_says_nothing(doubting: Bench) -> N
 
 
 def test_callers_of_a_stopped_committer_are_told_the_truth(doubting: Bench) -> None:
-    """A commit under way stays unknown for its caller; a commit that waits was certainly not sent."""
+    """A running commit stays unknown for its caller; a waiting one was certainly not sent."""
     doubting.propose(proposal(2))
     doubting.tell(StopAsked("closing"))
     assert doubting.verdicts == {tid(1): [Undecided()], tid(2): [Rejected(Cause.STOPPED, "closing")]}

@@ -75,12 +75,12 @@ def test_a_raise_is_repeated_as_it_was(doubting: Bench) -> None:
 
 
 def test_a_session_change_during_the_read_raises_again(doubting: Bench) -> None:
-    """Another session may read from a server that lags behind, so there the fence is raised first (F3)."""
+    """Another session may read from a server that lags, so the fence is raised in it first (F3)."""
     doubting.lose_reply()
     doubting.serve_until(ReadLog)
     doubting.session += 1
     doubting.tell(LinkChanged(connected=True, session=doubting.session))
-    # The answer of the old session is sound: the fence was raised there. One that failed is not an answer.
+    # The old session's answer is valid, since the fence was raised there. A failed read is no answer.
     doubting.request = None
     doubting.tell(LogRead(None, 0))
     doubting.resume()
@@ -91,7 +91,7 @@ def test_a_session_change_during_the_read_raises_again(doubting: Bench) -> None:
 
 
 def test_a_batch_in_doubt_keeps_others_waiting(doubting: Bench) -> None:
-    """Nothing is sent while something is in doubt, and the whole batch shares its fate."""
+    """While a batch is in doubt nothing is sent, and the whole batch gets one outcome."""
     doubting.propose(proposal(2), proposal(3))
     doubting.serve()
     doubting.lose_reply()
@@ -126,7 +126,7 @@ def test_what_the_follower_knows_is_not_in_doubt(doubting: Bench) -> None:
 
 @pytest.mark.parametrize("until", [DrawNonce, SendRaise, ReadLog])
 def test_the_follower_ends_a_doubt_at_any_moment(doubting: Bench, until: type) -> None:
-    """Whatever is under way goes on and finds nothing left to decide."""
+    """A running request goes on, and finds its question decided."""
     doubting.lose_reply()
     doubting.serve_until(until)
     doubting.tell(Followed(Csn(2), ((tid(1), Csn(2)),)))
@@ -137,7 +137,7 @@ def test_the_follower_ends_a_doubt_at_any_moment(doubting: Bench, until: type) -
 
 
 def test_a_tid_of_the_log_is_never_sent(bench: Bench) -> None:
-    """Even a transaction in line is answered from the log, however it got there (I1)."""
+    """A waiting transaction whose tid is in the log is answered from the log (I1)."""
     bench.propose(proposal(1))
     bench.propose(proposal(2))
     bench.tell(Followed(Csn(5), ((tid(2), Csn(5)),)))
@@ -150,7 +150,7 @@ def test_a_tid_of_the_log_is_never_sent(bench: Bench) -> None:
     "result", [Ok((None, None, 1, "csn/0/csn-0000000003")), Refused(Reason.BAD_VERSION, 1)]
 )
 def test_log_and_multi_that_disagree_stop_the_log(doubting: Bench, result: object) -> None:
-    """Two CSNs of one batch, or a refusal of what is in the log: a broken ensemble (I15)."""
+    """Two CSNs for one batch, or a refusal of a transaction in the log, prove a broken ensemble (I15)."""
     doubting.tell(Followed(Csn(2), ((tid(1), Csn(2)),)))
     doubting.answer_multi(result)  # type: ignore[arg-type]
     assert doubting.halted
@@ -160,7 +160,7 @@ def test_log_and_multi_that_disagree_stop_the_log(doubting: Bench, result: objec
 
 
 def test_a_foreign_fence_aborts_what_is_certainly_not_in_the_log(doubting: Bench) -> None:
-    """Refused by the fence and a foreign nonce: fenced, for good; what waits is aborted too."""
+    """A refusal by the fence with a foreign nonce is final; waiting transactions are aborted too."""
     doubting.propose(proposal(2))
     doubting.fence_by_another()
     doubting.serve_all()
@@ -216,7 +216,7 @@ def test_a_second_foreign_raise_changes_nothing(doubting: Bench) -> None:
 
 
 def test_a_server_that_lags_behind_is_not_a_foreign_fence(doubting: Bench) -> None:
-    """An older nonce of our own, read after a session change, says nothing: versions only grow."""
+    """An older nonce of our own, read after a session change, decides nothing: versions only grow."""
     old = doubting.tree.copy()
     doubting.lose_request()
     doubting.serve_until(ReadLog)
@@ -233,7 +233,7 @@ def test_a_server_that_lags_behind_is_not_a_foreign_fence(doubting: Bench) -> No
 
 
 def test_a_raise_that_landed_late_is_our_own(bench: Bench) -> None:
-    """The first attempt overtakes the second, which is refused: the nonce tells that nobody has fenced us."""
+    """The first attempt lands before the second, which is refused: the nonce shows no foreign fence."""
     bench.tell(FenceWanted(1))
     bench.serve_until(SendRaise)
     bench.delay()
@@ -246,7 +246,7 @@ def test_a_raise_that_landed_late_is_our_own(bench: Bench) -> None:
 
 
 def test_the_fence_is_raised_for_others(bench: Bench) -> None:
-    """Another multi of this replica ended Unknown under fence 1: raised once, not again for one below."""
+    """If another multi of this replica ended Unknown under fence 1, the fence is raised once."""
     bench.tell(FenceWanted(1))
     bench.tell(FenceWanted(1))
     bench.serve_all()
@@ -256,7 +256,7 @@ def test_the_fence_is_raised_for_others(bench: Bench) -> None:
 
 
 def test_a_doubted_fence_is_looked_at(bench: Bench) -> None:
-    """Somebody's multi was refused by the fence that we know: it is foreign."""
+    """If a multi was refused by the known fence, the session znode is read, and the fence is foreign."""
     bench.tell(FenceDoubted(0))
     assert bench.request is None
     bench.fence_by_another()
@@ -266,7 +266,7 @@ def test_a_doubted_fence_is_looked_at(bench: Bench) -> None:
 
 
 def test_a_session_znode_that_is_gone_stops_the_log(doubting: Bench) -> None:
-    """It is never deleted (F19), so this ensemble is not ours any more."""
+    """The session znode is never deleted (F19), so this is another ensemble."""
     doubting.apply((Delete(tree.session(R1), 1),))
     doubting.lose_request()
     doubting.serve_until(SendRaise)
@@ -291,7 +291,7 @@ def test_a_session_znode_that_cannot_be_stops_the_log(bench: Bench, node: Node) 
 
 
 def test_a_fence_of_a_restored_ensemble_is_not_taken(bench: Bench) -> None:
-    """Lower versions are never believed; the machine goes on asking and commits nothing."""
+    """Lower versions are ignored; the machine goes on asking and commits nothing."""
     bench.tell(FenceDoubted(1))
     bench.request = None
     bench.tell(FenceRead(Ok(Node(codec.encode_session(begun(R1)), 0, 0, 0)), bench.session))

@@ -34,7 +34,7 @@ LIMITS = LogLimits(batch_tids_max=3, queue_tids_max=20, epoch_limit=5)
 
 
 class World:
-    """Two replicas, all former states of the ensemble, and what is still on its way to it."""
+    """Two replicas, all former states of the ensemble, and the requests that are on their way."""
 
     def __init__(self, seed: int, *, fencing: bool) -> None:
         self.random = random.Random(seed)
@@ -46,7 +46,7 @@ class World:
         self.seen = [0, 0]
         self.late: list[tuple[int, tuple[Op, ...]]] = []
         self.counter = 0
-        #: The verdicts that callers have received, and from which verdict on they listen.
+        #: The verdicts that callers have received, and the first verdict that each listens to.
         self.heard: dict[str, CommitDecision] = {}
         self.listening: dict[str, int] = {}
         self.sessions = 10
@@ -116,14 +116,14 @@ class World:
         bench.propose(proposal(number, home=bench.home))
 
     def listen(self, bench: Bench) -> None:
-        """Callers hear the first verdict after they asked, and nothing that is said later."""
+        """Give callers the first verdict after their request, and no later one."""
         for one, already in list(self.listening.items()):
             if said := bench.verdicts.get(one, [])[already:]:
                 self.heard[one] = said[0]
                 del self.listening[one]
 
     def lose(self, _: int, bench: Bench) -> None:
-        """The request under way, or its reply, is lost, or it is late."""
+        """Lose the running request or its reply, or delay the request."""
         if bench.awaits(*WRITES):
             what = self.random.choice(("request", "reply", "late"))
             if what == "reply":
@@ -136,29 +136,29 @@ class World:
             bench.tell(LogRead(None, 0))
 
     def land(self, _: int, __: Bench) -> None:
-        """A late request arrives."""
+        """Deliver a late request."""
         if self.late:
             self.apply(self.late.pop(self.random.randrange(len(self.late)))[1])
 
     def new_session(self, which: int, bench: Bench) -> None:
-        """The session expires; a new one may read from far behind."""
+        """Expire the session; a new one may read old states."""
         self.sessions += 1
         bench.session = self.sessions
         self.seen[which] = self.random.randint(0, len(self.history) - 1)
         bench.tell(LinkChanged(connected=True, session=self.sessions))
 
     def expire(self, _: int, bench: Bench) -> None:
-        """A caller gives up."""
+        """Let a caller give up."""
         if self.counter:
             bench.tell(DeadlinePassed(f"1-{bench.home}-1-{self.random.randint(1, self.counter)}"))
 
     def resume(self, _: int, bench: Bench) -> None:
-        """A pause ends."""
+        """End a pause."""
         if bench.paused:
             bench.resume()
 
     def follow(self, which: int, bench: Bench) -> None:
-        """The follower has read on, in the session, to some state."""
+        """Let the follower read on, in its session, up to some state."""
         self.seen[which] = self.random.randint(self.seen[which], len(self.history) - 1)
         found = log_of(self.history[self.seen[which]])
         own = tuple((one, csns[0]) for one, csns in found.items() if f"-{bench.home}-" in one)
@@ -166,11 +166,11 @@ class World:
         bench.tell(Followed(end, own))
 
     def own(self, bench: Bench) -> frozenset[str]:
-        """The tids of a replica that are in the log."""
+        """Return the tids of a replica in the log."""
         return frozenset(one for one in log_of(self.shared) if f"-{bench.home}-" in one)
 
     def check(self) -> None:
-        """Raise AssertionError unless every answer is what happened."""
+        """Raise AssertionError unless every answer is true."""
         log = log_of(self.shared)
         assert all(len(csns) == 1 for csns in log.values()), f"I1: {log}"
         for bench in self.benches:
@@ -188,7 +188,7 @@ class World:
                     assert one not in log, f"I17: {one} {said}"
 
     def heal(self) -> None:
-        """No more faults: everything must come to an end (I14)."""
+        """End all faults: every commit must be decided (I14)."""
         for which, bench in enumerate(self.benches):
             for _ in range(500):
                 if bench.request is not None:
@@ -206,7 +206,7 @@ class World:
 @pytest.mark.parametrize("fencing", [False, True])
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_what_is_said_is_what_happened(seed: int, fencing: bool) -> None:
-    """After any history, and after it has healed, verdicts and log agree and nothing is left undecided."""
+    """After any history, and after the faults, verdicts and log agree and no commit is undecided."""
     world = World(seed, fencing=fencing)
     for _ in range(400):
         world.step()

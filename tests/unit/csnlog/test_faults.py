@@ -1,4 +1,4 @@
-"""Fault points: each kind does what it says at the pass it was armed for, and nothing happens unarmed."""
+"""Fault points: each kind acts at the pass for which it was armed, and unarmed points do nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _disarmed() -> Iterator[None]:
 
 
 def passes(count: int) -> list[str]:
-    """Pass the blocking point in front so many times; what each pass raised, or ''."""
+    """Pass the blocking `before` point this number of times; return the error of each pass, or ''."""
     raised = []
     for _ in range(count):
         try:
@@ -75,7 +75,7 @@ def test_a_fault_acts_at_its_pass(fault: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize(("fault", "number"), [("enospc", errno.ENOSPC), ("eio", errno.EIO)])
 def test_disk_faults_look_like_the_disk(fault: str, number: int) -> None:
-    """The error of a full or broken disk has its number, so that the code behind it takes its usual way."""
+    """The error of a full or broken disk has its errno, so that the code handles it as usual."""
     with (
         faults.armed(BEFORE, fault),
         pytest.raises(OSError, match=r"fault point tests\.faults\.before") as raised,
@@ -106,7 +106,7 @@ async def test_a_pause_lasts_until_it_is_released() -> None:
 
 
 def test_a_pause_in_a_thread_lasts_while_its_file_exists(tmp_path: Path) -> None:
-    """The file is the handle for tests of other processes: while it is there, the thread waits."""
+    """The thread waits while the file exists, so that other processes can release it."""
     hold = tmp_path / "hold"
     hold.touch()
     with faults.armed(BEFORE, f"pause:{hold}"):
@@ -120,7 +120,7 @@ def test_a_pause_in_a_thread_lasts_while_its_file_exists(tmp_path: Path) -> None
 
 
 def test_a_fault_with_a_file_is_armed_only_while_the_file_exists(tmp_path: Path) -> None:
-    """Without its file a fault neither acts nor counts; with it the passes count on from where they were."""
+    """Without its file a fault neither acts nor counts; with the file the count goes on."""
     file = tmp_path / "armed"
     with faults.armed(BEFORE, f"always@2:{file}"):
         assert passes(3) == ["", "", ""]
@@ -193,7 +193,7 @@ def test_a_step_is_named_component_step(name: str) -> None:
 
 
 def test_a_crash_kills_the_process_at_its_pass_and_leaves_a_note(tmp_path: Path) -> None:
-    """SIGKILL at the third pass; the journal tells the test, which sees nothing else of a dead process."""
+    """The third pass ends in SIGKILL, and the journal outlives the dead process."""
     program = (
         "from tidelock.csnlog.faults import step\nfor n in range(9): step('a.b').before_blocking(); print(n)"
     )
@@ -212,7 +212,7 @@ def test_a_crash_kills_the_process_at_its_pass_and_leaves_a_note(tmp_path: Path)
 
 
 def test_a_process_with_a_malformed_fault_does_not_start() -> None:
-    """A mistyped kind ends the process at its start, not silently in the middle of a test."""
+    """A mistyped kind ends the process at its start, so that no test runs without its fault."""
     done = subprocess.run(
         [sys.executable, "-c", "import tidelock.csnlog.faults"],
         env=os.environ | {"TIDELOCK_FAULTS": "a.b.before=crush"},

@@ -1,4 +1,4 @@
-"""A replica that fences another's boot: what the fence decides, who wins a race, which boots are safe."""
+"""A replica fences another's boot: the decided outcomes, races, and boots that cannot be fenced."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def store_of(node: LogNode) -> MemoryStore:
 
 
 async def test_a_silent_life_is_decided(ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode) -> None:
-    """Running before, aborted afterwards; when it wakes up it finds out, and commits nothing."""
+    """A transaction of a silent boot is running before the fence and aborted after it, for good."""
     tid = frozen.tid(1)
     assert await node.outcome(tid) == Running()
     version = await node.log.fence_out(R2, tid.boot)
@@ -78,7 +78,7 @@ async def test_a_silent_life_is_decided(ensemble: MemoryEnsemble, node: LogNode,
 
 
 async def test_what_it_has_committed_stays_committed(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """A record that landed before the fence is found, applied here or not."""
+    """A record that landed before the fence is found, whether or not it is applied here."""
     node.taking.clear()
     async with LogNode(ensemble.store("r2"), R2) as other:
         csn = await other.commit(1)
@@ -96,7 +96,7 @@ async def test_a_commit_on_its_way_lands_no_more(ensemble: MemoryEnsemble, node:
         late = nth(1, RequestFault.LATE, lambda call: call.store == "r2" and call.kind == "multi")
 
         def plan(call: StoreRequest) -> RequestFault | None:
-            if fault := late(call):  # and it cannot raise its own fence, which would deliver it
+            if fault := late(call):  # it cannot raise its own fence, which would deliver the multi
                 asyncio.get_running_loop().call_soon(store_of(other).suspend)
             return fault
 
@@ -114,7 +114,7 @@ async def test_a_commit_on_its_way_lands_no_more(ensemble: MemoryEnsemble, node:
 
 
 async def test_of_several_one_fences(ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode) -> None:
-    """The boot is raised by one, however many want it."""
+    """One of several replicas raises the fence, and the others find it raised."""
     async with LogNode(ensemble.store("r3"), R3) as third:
         done = await asyncio.gather(
             *(one.log.fence_out(R2, frozen.own.boot) for one in (node, third, node, third))
@@ -126,7 +126,7 @@ async def test_of_several_one_fences(ensemble: MemoryEnsemble, node: LogNode, fr
 
 
 async def test_a_living_replica_is_left_alone(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """Its sign of life stands: nothing is written. Nor is anything for a life that is over, or to come."""
+    """A replica with a sign of life is not fenced, nor is a boot that has ended or is yet to come."""
     async with LogNode(ensemble.store("r2"), R2) as other:
         await keep_alive(other.store, other.own)
         before = await shown(ensemble.store(), R2)
@@ -142,7 +142,7 @@ async def test_a_living_replica_is_left_alone(ensemble: MemoryEnsemble, node: Lo
 async def test_a_raise_of_unknown_end_lands_no_later(
     ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode, fault: RequestFault
 ) -> None:
-    """It says that it has not done it; what the next outcome then says does not change any more."""
+    """After an unknown end the raise is reported as not done; later outcomes do not change."""
     ensemble.plan = nth(1, fault, lambda call: call.store == "r1" and call.kind == "multi")
     assert not await node.log.fence_out(R2, frozen.own.boot)
     told = await node.outcome(frozen.tid(1))
@@ -155,7 +155,7 @@ async def test_a_raise_of_unknown_end_lands_no_later(
 async def test_who_cannot_write_fences_nobody(
     ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode
 ) -> None:
-    """Without a connection, and where this replica was fenced itself: the write checks its own fence."""
+    """A replica that is fenced or without a connection cannot fence: the write checks its own fence."""
     store_of(node).suspend()
     with pytest.raises(UnavailableError):
         await node.log.fence_out(R2, frozen.own.boot)
@@ -179,7 +179,7 @@ async def test_who_cannot_write_fences_nobody(
     ],
 )
 def test_what_an_operator_has_said_of_a_replica_stays(before: str, after: str) -> None:
-    """Struck and removed are states that a raise of the fence does not take back."""
+    """A raise of the fence keeps the operator's states "struck" and "removed"."""
     data = codec.encode_session(SessionState(3, "d", "n", before))
     change = seize(tree.session(R2), Node(data, 7, 0, 0), 3, "mine")
     assert change is not None
@@ -187,7 +187,7 @@ def test_what_an_operator_has_said_of_a_replica_stays(before: str, after: str) -
 
 
 def test_a_session_that_cannot_be_read_is_not_overwritten() -> None:
-    """Whatever stands there is of somebody newer, or damaged."""
+    """An unreadable session znode is of a newer version, or damaged, so it is not overwritten."""
     with pytest.raises(CorruptError):
         seize(tree.session(R2), Node(b"nonsense", 7, 0, 0), 3, "mine")
 

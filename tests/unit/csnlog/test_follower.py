@@ -41,7 +41,7 @@ def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
 
 
 def test_a_backlog_is_read_ahead_and_delivered_in_order() -> None:
-    """Up to read_ahead reads are under way, answers come in any order, records are taken in theirs."""
+    """Up to read_ahead reads run at once, answers come in any order, records are delivered in log order."""
     for seed in range(20):
         source = random.Random(seed)
         bench = FollowBench(log=60, read_ahead=8)
@@ -73,7 +73,7 @@ def test_a_quiet_log_costs_two_requests_a_record() -> None:
 
 
 def test_records_that_stream_in_are_not_looked_at_one_by_one() -> None:
-    """A look that finds a record says that more may be there: reads go ahead, looks are for the end."""
+    """After a look that finds a record the follower reads ahead; it looks again at the end."""
     bench = resting()
     bench.extend(*(commit(n) for n in range(5, 65)))
     bench.wake()
@@ -85,7 +85,7 @@ def test_records_that_stream_in_are_not_looked_at_one_by_one() -> None:
 
 
 def test_own_commits_are_not_read_back() -> None:
-    """The record is known from its commit; only the next watch is asked for."""
+    """The record is known from its commit; the follower requests only the next watch."""
     bench = resting()
     bench.extend(commit(5))
     bench.poke(Csn(5))
@@ -95,7 +95,7 @@ def test_own_commits_are_not_read_back() -> None:
 
 
 def test_an_own_commit_makes_the_records_below_it_known() -> None:
-    """Those of others in between are read at once, without a look, and the order stays."""
+    """Records of others in between are read at once, without a look, in order."""
     bench = resting()
     bench.extend(*(commit(n) for n in range(5, 9)))
     bench.poke(Csn(8))
@@ -115,7 +115,7 @@ def test_an_own_commit_far_ahead_is_read_in_windows() -> None:
 
 
 def test_hints_of_the_past_are_nothing() -> None:
-    """A watch or a poke of a record that was taken long ago asks for nothing."""
+    """A watch or a poke of an old record causes no request."""
     bench = resting()
     bench.tell(Poked(Csn(3), commit(3)))
     bench.tell(Got(Csn(4), commit(4)))
@@ -162,7 +162,7 @@ def test_a_roll_over_while_the_follower_waits() -> None:
 
 
 def test_an_own_commit_in_the_next_epoch_leads_over_end() -> None:
-    """A record known beyond the end of the epoch does not make the missing numbers of the epoch gaps."""
+    """A known record of the next epoch does not turn the unused numbers of this epoch into gaps."""
     bench = resting()
     bench.extend(commit(5), END, commit("a"), commit("b"))
     bench.poke(csn(1, 1))
@@ -172,7 +172,7 @@ def test_an_own_commit_in_the_next_epoch_leads_over_end() -> None:
 
 @pytest.mark.parametrize("answer", [0, -1])
 def test_a_record_behind_end_stops(answer: int) -> None:
-    """END is the last of its epoch, or the ensemble is not what we think (I15)."""
+    """A record after END in one epoch proves a broken ensemble (I15)."""
     bench = FollowBench(log=4)
     bench.extend(END)
     bench.log[Csn(6)] = commit("impossible")
@@ -183,7 +183,7 @@ def test_a_record_behind_end_stops(answer: int) -> None:
 
 @pytest.mark.parametrize("log", [5, 6])
 def test_a_start_on_an_end_record(log: int) -> None:
-    """The position says nothing of its kind, so the record there is read again."""
+    """The position does not tell the kind of its record, so that is read again."""
     bench = FollowBench(5, log=4)
     bench.extend(END, *(commit("a") for _ in range(log - 5)))
     bench.run()
@@ -195,7 +195,7 @@ def test_a_start_on_an_end_record(log: int) -> None:
 
 
 def test_not_written_yet_is_not_too_late() -> None:
-    """F9: NoNode with the tail at or below the own place means wait."""
+    """F9: NoNode with the tail at or below the own position means wait."""
     bench = resting()
     bench.delete_below(5)
     bench.tick()
@@ -208,7 +208,7 @@ def test_not_written_yet_is_not_too_late() -> None:
 
 
 def test_a_tail_above_the_own_place_is_too_late() -> None:
-    """F9: only a clone helps; it is found out by the periodic look even where no watch fires."""
+    """F9: only a clone helps; the periodic look finds it even if no watch fires."""
     bench = resting()
     bench.extend(*(commit(n) for n in range(5, 9)))
     bench.delete_below(8)
@@ -218,7 +218,7 @@ def test_a_tail_above_the_own_place_is_too_late() -> None:
 
 
 def test_a_start_exactly_at_the_tail_goes_on() -> None:
-    """Its position may be deleted, since it has it; what follows is there."""
+    """The record at its own position may be deleted; the following records exist."""
     bench = FollowBench(9, log=12)
     bench.delete_below(10)
     bench.run()
@@ -227,7 +227,7 @@ def test_a_start_exactly_at_the_tail_goes_on() -> None:
 
 @pytest.mark.parametrize(("is_end", "expected"), [(True, csn(1, 0)), (False, Csn(6))])
 def test_a_start_at_a_deleted_position_at_the_end(is_end: bool, expected: Csn) -> None:
-    """Nothing follows and the position is deleted: the next epoch's directory tells if it was END."""
+    """If nothing follows a deleted position, the next epoch's directory shows whether it was END."""
     bench = FollowBench(5, log=4, connect=False)
     bench.extend(END if is_end else commit(5))
     bench.tail = Csn(6)
@@ -241,7 +241,7 @@ def test_a_start_at_a_deleted_position_at_the_end(is_end: bool, expected: Csn) -
 
 
 def test_an_ensemble_that_lacks_what_was_applied_stops() -> None:
-    """S21, I15: behind a write barrier the own position is not in the log and was not deleted."""
+    """S21, I15: after a write barrier the own position is neither in the log nor below the tail."""
     bench = FollowBench(9, log=6)
     bench.run()
     assert isinstance(bench.final, Stopped)
@@ -249,7 +249,7 @@ def test_an_ensemble_that_lacks_what_was_applied_stops() -> None:
 
 
 def test_a_server_that_lags_behind_is_no_restored_ensemble() -> None:
-    """At the start a read may be stale; behind the barrier it is not."""
+    """A read at the start may be stale; a read after the barrier is not."""
     bench = FollowBench(6, log=5)
     bench.serve()
     bench.extend(commit(6), commit(7))
@@ -269,7 +269,7 @@ def test_a_gap_stops_and_is_never_skipped() -> None:
 
 @pytest.mark.parametrize("far", [6, 500])
 def test_a_gap_at_the_end_is_found_by_counting(far: int) -> None:
-    """F21: no watch fires for it; the directory holds more than was read, so it is listed once."""
+    """F21: no watch fires for the gap; the directory has more children than were read, so it is listed."""
     bench = resting()
     bench.log[Csn(far)] = commit("beyond")
     bench.tick()
@@ -317,7 +317,7 @@ def test_the_questions_of_a_gap_are_asked_in_one_session() -> None:
 
 
 def test_a_lagging_server_after_an_own_commit_is_no_gap() -> None:
-    """Own commits make records known; a new session's server may not have them yet."""
+    """Own commits make records known that the server of a new session may not have yet."""
     bench = resting()
     bench.extend(commit(5), commit(6))
     ahead = {number: bench.log.pop(number) for number in (Csn(5), Csn(6))}
@@ -336,7 +336,7 @@ def test_a_lagging_server_after_an_own_commit_is_no_gap() -> None:
 
 @pytest.mark.parametrize("answers", [0, 1, 2])
 def test_a_gap_that_an_own_commit_closes_is_none(answers: int) -> None:
-    """The missing record is heard of in mid-question, applied and deleted: what is answered then is old."""
+    """The missing record arrives between the questions, and is applied and deleted: later answers are old."""
     bench = FollowBench(log=4)
     del bench.log[Csn(3)]
     bench.run_until(lambda: any(isinstance(one, Inquire) for one in bench.requests))
@@ -354,7 +354,7 @@ def test_a_gap_that_an_own_commit_closes_is_none(answers: int) -> None:
 
 
 def test_deleted_records_do_not_look_like_a_gap() -> None:
-    """The count alone does not tell how many are deleted: listed once for each count, never stopped."""
+    """The count includes no deleted records: the follower lists once for each count, and never stops."""
     bench = resting(log=12)
     bench.tail = Csn(10)
     for _ in range(3):
@@ -435,7 +435,7 @@ def test_a_lost_watch_event_is_caught_up() -> None:
 
 
 def test_a_watch_that_fires_for_nothing() -> None:
-    """A hint may be wrong: read, look, rest."""
+    """After a false hint the follower reads, looks and rests."""
     bench = resting()
     bench.wake()
     bench.run()
@@ -444,7 +444,7 @@ def test_a_watch_that_fires_for_nothing() -> None:
 
 
 def test_a_record_that_comes_during_the_look() -> None:
-    """Poked while the look is under way: its late "no" is not believed."""
+    """A poke during a look makes its late "no" invalid."""
     bench = resting()
     bench.extend(commit(5))
     bench.poke(Csn(5))
@@ -456,7 +456,7 @@ def test_a_record_that_comes_during_the_look() -> None:
 
 
 def test_the_questions_at_rest() -> None:
-    """The record, the tail and the count, in this order."""
+    """A resting follower asks for the record, the tail and the count, in this order."""
     bench = resting()
     bench.tick()
     bench.run()

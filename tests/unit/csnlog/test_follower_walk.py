@@ -1,4 +1,4 @@
-"""Random walks over the follower: whatever fails, in whatever order, the log is followed exactly."""
+"""Random walks over the follower: with any failures, in any order, it follows the log exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelock.csnlog.core.ids import Csn
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_orders_and_failures(seed: int) -> None:
-    """Whatever fails, in whatever order answers come, the log is followed exactly (I2)."""
+    """With any failures and any order of answers the log is followed exactly (I2)."""
     source = random.Random(seed)
     bench = FollowBench(log=3, read_ahead=source.choice((1, 2, 5, 16)))
     expected = [Csn(2), Csn(3)]

@@ -1,4 +1,4 @@
-"""Labels: who may commit under one, how the multi makes or moves it, what a run is told that comes late."""
+"""Labels: the right to commit under one, its elements of the multi, and the answer to a late run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TestMulti:
         assert bench.decision(4) == bench.decision(5)
 
     def test_those_that_have_read_different_deletions_travel_apart(self) -> None:
-        """One of them certainly is refused; the other must not be refused with it."""
+        """One of them is certainly refused, and must not make the other one fail."""
         bench = Bench()
         bench.propose(batch_of(1, 1), batch_of(2, 1, label="other"))
         bench.serve_all()
@@ -118,7 +118,7 @@ class TestMulti:
         ],
     )
     def test_what_others_do_to_the_label_meanwhile(self, meanwhile: tuple[object, ...], cause: Cause) -> None:
-        """Moved, deleted, or made again at the version that was read: it alone is refused."""
+        """Only the transaction whose label was moved, deleted or made again is refused."""
         bench = Bench()
         bench.propose(batch_of(1, 1))
         bench.serve_all()
@@ -166,7 +166,7 @@ async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
 
 
 async def test_a_label_is_read_with_both_versions(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """That of `labels` before that of the label."""
+    """The version of `labels` is read before that of the label."""
     assert await node.log.label("query") == LabelRead(None)
     data = codec.encode_label(LabelState("1-r2-1-1", 3))
     ensemble.tree.apply((Create(LABEL, data), SetData(LABEL, data), SetData(tree.LABELS)), 0)
@@ -188,7 +188,7 @@ async def test_a_label_that_cannot_be_read(ensemble: MemoryEnsemble, node: LogNo
 
 
 async def test_a_commit_that_meets_a_moved_label(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """Its error is not the error of a label that exists: the caller reads the label again."""
+    """A moved label gives another error than an existing one, so that the caller reads it again."""
     first = batch_of(1, 1)
     await node.log.commit(first, timeout_s=30)
     with pytest.raises(LabelMovedError) as caught:
@@ -201,11 +201,11 @@ class TestLabels:
 
     @pytest.fixture
     def labels(self, node: LogNode, catalog: Catalog) -> Labels:
-        """Of r1, where nothing is applied."""
+        """The labels of r1, where no record is applied."""
         return Labels(node.log, catalog.reader, CsnWaiters(Csn(1)), settings(wait_bound_s=0.05))
 
     async def test_without_a_connection_begin_refuses_nobody(self, labels: Labels, node: LogNode) -> None:
-        """The commit looks again; a status is asked for to be known."""
+        """Without a connection `begin` accepts a label, since the commit checks it; a status is an error."""
         assert isinstance(node.store, MemoryStore)
         node.store.suspend()
         await labels.refuse_repeated("query", 3)
@@ -218,7 +218,7 @@ class TestLabels:
     async def test_a_first_run_that_is_not_applied_here(
         self, labels: Labels, ensemble: MemoryEnsemble
     ) -> None:
-        """It is refused all the same, without its CSN."""
+        """A second run is refused without a CSN if the first one is not applied here."""
         async with LogNode(ensemble.store("r2"), R2) as other:
             first = Proposal(TidRecord(str(other.tid(1)), label="query", batch=4), {}, (), "query")
             await other.log.commit(first, timeout_s=30)
@@ -232,7 +232,7 @@ class TestLabels:
     async def test_a_first_run_that_is_applied_while_it_is_looked_for(
         self, node: LogNode, catalog: Catalog
     ) -> None:
-        """The second run waits for it, within its time."""
+        """The second run waits, within its time, until the first one is applied."""
         waiters = CsnWaiters(Csn(1))
         labels = Labels(node.log, catalog.reader, waiters, settings(wait_bound_s=30.0))
         committed = await node.log.commit(batch_of(1, 4), timeout_s=30)

@@ -92,7 +92,7 @@ async def test_commits_get_csns_and_everybody_follows(node: LogNode, other: LogN
 
 
 async def test_commits_of_one_turn_of_the_loop_share_a_record(node: LogNode) -> None:
-    """The first of those that are ready together does not leave alone."""
+    """Commits that are ready together are sent together."""
     assert len(set(await asyncio.gather(*(node.commit(n) for n in range(1, 21))))) == 1
 
 
@@ -130,7 +130,7 @@ async def test_roll_over_under_load(ensemble: MemoryEnsemble) -> None:
 async def test_refusals_are_errors_and_leave_nothing_in_the_log(
     node: LogNode, more: dict[str, object], error: type[Exception], details: dict[str, object]
 ) -> None:
-    """Each cause has its error with its details, and nothing is in the log of it."""
+    """Each cause has its error with details, and the log has no record of it."""
     await node.log.commit(node.proposal(1, label="taken"), timeout_s=30)
     with pytest.raises(error) as caught:
         await node.log.commit(node.proposal(2, **more), timeout_s=30)  # type: ignore[arg-type]
@@ -141,14 +141,14 @@ async def test_refusals_are_errors_and_leave_nothing_in_the_log(
 
 
 async def test_a_transaction_that_is_too_large(node: LogNode) -> None:
-    """Refused before anything is sent."""
+    """A transaction that is too large is refused before a request is sent."""
     large = Proposal(TidRecord(str(node.tid(1)), meta={"x": "y" * 300_000}), {})
     with pytest.raises(TooLargeError, match="record_bytes_max"):
         await node.log.commit(large, timeout_s=30)
 
 
 async def test_without_a_connection_a_commit_is_refused_in_time(node: LogNode) -> None:
-    """Not sent within its time: certainly not committed; afterwards everything goes on."""
+    """A commit that was not sent in time is certainly not committed; later commits succeed."""
     memory(node).suspend()
     assert node.log.state is LogState.SUSPENDED
     with pytest.raises(UnavailableError, match="in time"):
@@ -159,7 +159,7 @@ async def test_without_a_connection_a_commit_is_refused_in_time(node: LogNode) -
 
 
 async def test_a_commit_that_is_sent_and_not_answered_in_time(node: LogNode) -> None:
-    """Unknown for its caller; found out behind its back, and a repeated commit() tells the same CSN."""
+    """The commit is unknown to its caller; the log finds the outcome for a repeated commit()."""
     with faults.armed("csnlog.commit.before", "pause"):
         with pytest.raises(CommitUnknownError) as caught:
             await node.commit(1, timeout_s=0.01)
@@ -193,7 +193,7 @@ async def test_a_cancelled_caller_leaves_nothing_behind(node: LogNode) -> None:
 @pytest.mark.parametrize("point", ["csnlog.commit", "csnlog.rollover", "csnlog.raise"])
 @pytest.mark.parametrize("fault", [".before=once", ".after=once", ".after=lost-reply"])
 async def test_a_fault_point_costs_no_commit(ensemble: MemoryEnsemble, point: str, fault: str) -> None:
-    """In front of a write a fault means: not sent; behind it: the reply is lost. Both end in one CSN."""
+    """A fault before a write prevents it, a fault after it loses the reply. Both end in one CSN."""
     name, kind = (point + fault).split("=")
     limits = LogLimits(epoch_limit=4, recheck_s=0.1, retry_s=0.005)
     with faults.armed(name, kind):
@@ -206,7 +206,7 @@ async def test_a_fault_point_costs_no_commit(ensemble: MemoryEnsemble, point: st
 
 
 async def test_an_own_commit_is_delivered_without_being_read(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """The home knows its record: it is taken although the read that the watch has caused fails."""
+    """The home knows its own record, and delivers it although the read for it fails."""
     await node.commit(1)
     await until(lambda: node.reached == 2)
     ensemble.plan = lambda call: RequestFault.REQUEST_LOST if call.kind == "get" else None
@@ -233,7 +233,7 @@ async def test_a_fenced_write_counts_without_its_fence_check(node: LogNode) -> N
 async def test_a_fenced_write_that_ends_unknown_lands_no_later(
     ensemble: MemoryEnsemble, node: LogNode, fault: RequestFault
 ) -> None:
-    """When Unknown is returned the fence has been raised, so a look tells what happened (F3)."""
+    """Unknown is returned after a raise of the fence, so a read decides (F3)."""
     before = node.log.fence
     ensemble.plan = nth(1, fault)
     assert isinstance(await node.log.fenced((Create("pins/1"),)), Unknown)
@@ -245,7 +245,7 @@ async def test_a_fenced_write_that_ends_unknown_lands_no_later(
 
 
 async def test_a_fenced_write_that_meets_a_raise_is_repeated(node: LogNode) -> None:
-    """Refused by the own, newer fence: certainly not applied, so it is sent again."""
+    """A write that the own, newer fence refuses was certainly not applied, so it is sent again."""
     memory(node).expire()
     results = await asyncio.gather(*(node.log.fenced((Create(f"pins/{n}"),)) for n in range(20)))
     assert all(isinstance(one, Ok | Unknown) or one == Refused(Reason.NOT_CONNECTED) for one in results)
@@ -254,7 +254,7 @@ async def test_a_fenced_write_that_meets_a_raise_is_repeated(node: LogNode) -> N
 
 
 async def test_a_fenced_replica_writes_nothing_more(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """The first refused write finds the foreign nonce; from then on everything is refused."""
+    """The first refused write finds the foreign nonce; then all writes are refused."""
     await fence(ensemble, node)
     with pytest.raises(FencedError):
         await node.log.fenced((Create("pins/1"),))
@@ -267,7 +267,7 @@ async def test_a_fenced_replica_writes_nothing_more(ensemble: MemoryEnsemble, no
 
 
 async def test_a_commit_of_a_fenced_replica_is_aborted(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """A commit finds it out too, and was certainly not applied."""
+    """A commit of a fenced replica is refused, and was certainly not applied."""
     await fence(ensemble, node)
     with pytest.raises(FencedError):
         await node.commit(1)
@@ -297,7 +297,7 @@ async def test_a_barrier_sees_what_was_acknowledged(node: LogNode, other: LogNod
 
 
 async def test_a_barrier_of_a_new_log(node: LogNode) -> None:
-    """Only the two genesis records are there."""
+    """A new log ends at CSN 1."""
     assert await node.log.barrier() == 1
 
 
@@ -305,7 +305,7 @@ async def test_a_barrier_of_a_new_log(node: LogNode) -> None:
 async def test_a_barrier_under_faults(
     ensemble: MemoryEnsemble, node: LogNode, other: LogNode, fault: RequestFault
 ) -> None:
-    """It is repeated, or says that it is not available; it never tells an old end."""
+    """A barrier is repeated, or unavailable; it never returns an old end."""
     end = await other.commit(1)
     for n in range(1, 8):
         ensemble.plan = nth(n, fault, lambda call: call.store == "r1")
@@ -328,7 +328,7 @@ async def test_a_barrier_needs_a_connection(node: LogNode) -> None:
 async def test_outcomes_are_looked_for_in_their_order(
     ensemble: MemoryEnsemble, node: LogNode, other: LogNode
 ) -> None:
-    """Committed wherever it is found, then too old, then aborted by boot, else running."""
+    """An outcome is committed if found anywhere, else too old, else aborted by its boot, else running."""
     assert await other.commit(1) == 2
     await until(lambda: node.reached == 2)
     nothing = Csn(0)
@@ -350,7 +350,7 @@ async def test_outcomes_are_looked_for_in_their_order(
 
 
 async def test_an_outcome_is_found_before_it_is_applied(node: LogNode, other: LogNode) -> None:
-    """In the log, taken, or being delivered: the catalog need not have it yet, and boots do not matter."""
+    """A record in the log, received, or being delivered is committed, for any boot."""
     node.taking.clear()
     for n in range(1, 30):
         await other.commit(n)
@@ -360,7 +360,7 @@ async def test_an_outcome_is_found_before_it_is_applied(node: LogNode, other: Lo
 
 
 async def test_an_outcome_needs_a_connection(node: LogNode, other: LogNode) -> None:
-    """The log cannot be read to its end."""
+    """Without a connection the log cannot be read to its end, so the outcome is an error."""
     memory(node).suspend()
     with pytest.raises(UnavailableError):
         await node.outcome(other.tid(1))
@@ -394,7 +394,7 @@ async def test_pages_of_the_log(ensemble: MemoryEnsemble) -> None:
 
 
 async def test_a_restart_goes_on_behind_its_position(ensemble: MemoryEnsemble) -> None:
-    """Also where the position is an END record: nothing is delivered twice, nothing is left out."""
+    """No record is delivered twice or skipped, also if the position is an END record."""
     limits = LogLimits(epoch_limit=4)
     async with LogNode(ensemble.store(), limits=limits) as first:
         for n in range(1, 10):
@@ -433,7 +433,7 @@ async def test_a_newer_record_stops_the_log(ensemble: MemoryEnsemble, node: LogN
 
 
 async def test_a_page_with_a_broken_record(ensemble: MemoryEnsemble) -> None:
-    """It says so, and where."""
+    """The error of a page names the broken record."""
     store = ensemble.store()
     await store.multi((Create(tree.record_prefix(0), b"nonsense", sequential=True),))
     with pytest.raises(CorruptError, match="CSN 2"):
@@ -441,7 +441,7 @@ async def test_a_page_with_a_broken_record(ensemble: MemoryEnsemble) -> None:
 
 
 async def test_a_replica_below_the_tail_is_too_late(ensemble: MemoryEnsemble, node: LogNode) -> None:
-    """It has to clone; it neither waits forever nor skips."""
+    """A replica below the tail must be cloned; it neither waits forever nor skips records."""
     for n in range(1, 6):
         await node.commit(n)
     store = ensemble.store()
@@ -476,7 +476,7 @@ async def test_before_the_start_and_after_the_end(ensemble: MemoryEnsemble) -> N
 
 
 async def test_a_commit_that_is_under_way_at_the_end_stays_unknown(node: LogNode) -> None:
-    """This replica cannot decide it any more, and never claims to, however often it is asked."""
+    """A commit that runs at the end of the log stays unknown, however often its caller asks."""
     with faults.armed("csnlog.commit.before", "pause"):
         waiting = asyncio.create_task(node.commit(1))
         await until(lambda: faults.hits("csnlog.commit.before"))
@@ -487,7 +487,7 @@ async def test_a_commit_that_is_under_way_at_the_end_stays_unknown(node: LogNode
 
 
 def test_the_tests_limits_are_those_of_an_agent() -> None:
-    """Only pauses differ, so that tests see the bounds that users get."""
+    """The limits of tests differ from an agent's only in pauses."""
     assert (LIMITS.record_bytes_max, LIMITS.read_ahead) == (
         LogLimits().record_bytes_max,
         LogLimits().read_ahead,

@@ -1,9 +1,8 @@
-"""Random histories of whole logs over the store in memory: faults at any request, crashes, second lives.
+"""Random histories of whole logs over the store in memory: faults at any request, crashes, further boots.
 
 Three replicas commit while a share of all requests fails in every way that the store knows. Now and then a
-replica dies in mid-work and a new life of it starts, which fences the old one. At the end everything that was
-said to callers is compared with the log, and with the outcomes that every replica tells (I1, I2, I4, I8,
-I17).
+replica dies during its work and begins a new boot, which fences the old one. At the end all answers to
+callers are compared with the log, and with the outcomes of every replica (I1, I2, I4, I8, I17).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Walk:
         self.counter = 0
 
     async def begin(self, replica: ReplicaId) -> None:
-        """Start a life of a replica where its last one ended; whatever still runs of that one is a zombie."""
+        """Begin a boot of a replica where its last one ended; the rest of that one is a zombie."""
         before = self.nodes.get(replica)
         node = LogNode(
             self.ensemble.store(f"{replica}-{len(self.lives)}"),
@@ -53,7 +52,7 @@ class Walk:
         self.lives.append(node)
 
     async def client(self) -> None:
-        """Commit through any replica; repeat the same commit while it is not known what became of it."""
+        """Commit through any replica; repeat the same commit while its outcome is unknown."""
         for _ in range(12):
             node = self.nodes[self.random.choice(REPLICAS)]
             self.counter += 1
@@ -72,7 +71,7 @@ class Walk:
                 break
 
     async def run(self) -> None:
-        """Clients under faults, and deaths of replicas in between."""
+        """Run clients under faults, with deaths of replicas in between."""
         await make_cluster(self.ensemble.store("setup"), REPLICAS)
         for replica in REPLICAS:
             await self.begin(replica)
@@ -114,7 +113,7 @@ class Walk:
 @pytest.mark.parametrize("rate", [0.0, 0.02, 0.1, 0.3])
 @pytest.mark.parametrize("seed", range(6))
 async def test_whatever_happens_the_log_is_what_was_said(seed: int, rate: float) -> None:
-    """Acknowledged: there, once, at that CSN, for everybody. Refused: not there. Unknown: decided by now."""
+    """Acknowledged commits are in the log once, at their CSN; refused ones are not; no commit is unknown."""
     walk = Walk(seed, rate)
     try:
         await walk.run()

@@ -1,4 +1,4 @@
-"""The one form of the state machines: what is checked after a step, and the story of one that is broken."""
+"""The common form of the state machines: the checks after a step, and the story of a broken machine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ R1 = ReplicaId("r1")
 
 
 def committer(*, thorough: bool) -> Committer:
-    """A committer that has one transaction in line."""
+    """A committer with one waiting transaction."""
     machine = Committer(R1, begun(R1), 0, LogLimits(), thorough=thorough)
     machine.step(commits.Propose(proposal(1)))
     return machine
 
 
 def test_a_broken_invariant_raises_with_the_last_steps() -> None:
-    """The error names the machine and the contradiction, and tells events and instructions in their order."""
+    """The error names machine and contradiction, and has the events and instructions in order."""
     machine = committer(thorough=False)
     machine.step(commits.LinkChanged(connected=True, session=1))
     machine.flight = Flight.COMMIT
@@ -48,7 +48,7 @@ def test_a_broken_invariant_raises_with_the_last_steps() -> None:
 
 
 def test_a_story_is_bounded() -> None:
-    """It keeps the last steps, and of one step with very many events the last of these."""
+    """A story keeps the last steps, and the last events of a long step."""
     machine = committer(thorough=False)
     for number in range(3 * STORY_STEPS):
         machine.step(commits.DeadlinePassed(f"1-r1-1-{number + 100}"))
@@ -60,7 +60,7 @@ def test_a_story_is_bounded() -> None:
 
 
 def test_a_story_does_not_keep_what_messages_carry() -> None:
-    """Of records, entries and proposals it keeps the numbers, so its memory is bounded too."""
+    """A story keeps only the numbers of records, entries and proposals, so its memory is bounded."""
     machine = Follower(Csn(1), 4)
     machine.step(commits.LinkChanged(connected=True, session=1))
     machine.step(follows.Got(Csn(1), Record(RecordKind.GENESIS, R1, 0)))
@@ -73,7 +73,7 @@ def test_a_story_does_not_keep_what_messages_carry() -> None:
 
 
 def test_cheap_invariants_are_checked_always_and_all_of_them_by_a_thorough_machine() -> None:
-    """A tid that waits twice is found only by looking at all of them."""
+    """A tid that waits twice is found only by the check of all invariants."""
     for thorough in (False, True):
         machine = committer(thorough=thorough)
         machine.pending.queue *= 2
@@ -86,21 +86,21 @@ def test_cheap_invariants_are_checked_always_and_all_of_them_by_a_thorough_machi
 
 
 def test_an_event_that_cannot_come_breaks_the_follower() -> None:
-    """A pair of phase and sign that is not in the table is a contradiction, not something to work around."""
+    """A pair of phase and sign that the table lacks is a contradiction."""
     machine = Follower(Csn(1), 4)
     with pytest.raises(InvariantError, match="'probe found' cannot come while the follower is 'anchoring'"):
         machine.step(follows.Probed(Csn(1), exists=True))
 
 
 def test_an_answer_that_was_not_asked_for_breaks_the_committer() -> None:
-    """The result of a commit that was never sent."""
+    """The result of a commit that was never sent is a contradiction."""
     machine = committer(thorough=False)
     with pytest.raises(InvariantError, match="the answer to a commit that was not sent"):
         machine.step(commits.CommitEnded(Unknown("lost")))
 
 
 def test_prefix_and_copies_tell_their_story_too() -> None:
-    """All machines share one form."""
+    """Prefix and copies also raise an error with their story."""
     prefix = Prefix(Csn(1), 0, apply_records_max=3)
     prefix.step(PartHeld(PartId("r1-1-1")))
     with pytest.raises(InvariantError, match="Prefix contradicts itself: CSN 7 was applied") as caught:
@@ -124,7 +124,7 @@ def test_a_state_that_was_saved_can_be_restored() -> None:
 
 
 def test_every_phase_says_what_is_to_be_done_next() -> None:
-    """The sets of phases that the follower goes by have each phase once."""
+    """The follower's sets of phases have each phase once."""
     sets = (phase.ANCHORING, phase.ANCHOR_MISSED, phase.STREAMING, phase.MISSED, phase.QUIET)
     assert sorted(one.value for some in sets for one in some) == sorted(one.value for one in FollowerPhase)
 
@@ -151,5 +151,5 @@ def test_a_hint_is_taken_in_every_phase() -> None:
 def test_a_refusal_is_judged_by_element_and_reason(
     part: ElementRole, reason: Reason, expected: object
 ) -> None:
-    """A refusal that no correct history explains is corrupt."""
+    """A refusal that is impossible in a correct history is corrupt."""
     assert judge(part, reason) == expected

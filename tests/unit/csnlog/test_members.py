@@ -49,7 +49,7 @@ async def store(ensemble: MemoryEnsemble) -> MemoryStore:
 
 @pytest.fixture
 async def members(store: MemoryStore) -> AsyncIterator[Members]:
-    """The list of an observer that is never refreshed: what it learns, it learns by hints."""
+    """The member list of an observer that is never refreshed: it learns by hints only."""
     members = Members(store, refresh_s=10_000)
     await members.start()
     yield members
@@ -69,7 +69,7 @@ async def start(store: MemoryStore, replica: ReplicaId, disk: str) -> OwnSession
 
 
 async def test_all_registered_replicas_are_there_after_the_start(members: Members) -> None:
-    """Also those that were never started; none of them has a disk that counts."""
+    """The list has replicas that never started, too; they have no valid disk."""
     assert dict(members.snapshot()) == {R1: NEVER_STARTED, R2: NEVER_STARTED}
     assert members.disk_of(R1) is None
     assert members.disk_of(R3) is None
@@ -78,7 +78,7 @@ async def test_all_registered_replicas_are_there_after_the_start(members: Member
 async def test_a_start_a_change_of_progress_and_a_death_are_seen(
     ensemble: MemoryEnsemble, members: Members
 ) -> None:
-    """By hints alone, each told to the listeners."""
+    """Starts, progress and deaths arrive by hints alone, and listeners are notified of each."""
     told = Counter()
     members.on_change(told)
     replica = ensemble.store()
@@ -109,14 +109,14 @@ async def test_a_snapshot_does_not_change(ensemble: MemoryEnsemble, members: Mem
 
 
 async def test_a_replica_that_is_registered_later_appears(ensemble: MemoryEnsemble, members: Members) -> None:
-    """It comes as a whole, with the addresses that the operator gave."""
+    """A new replica appears at once, with the operator's addresses."""
     await register(ensemble.store(), R3, member=MemberState(api="r3:1"))
     await until(lambda: R3 in members.snapshot())
     assert members.snapshot()[R3].member.api == "r3:1"
 
 
 async def test_lost_hints_are_made_up_for(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
-    """Everything is read again every refresh_s, whatever was told (S34)."""
+    """The list is read again every refresh_s, without hints (S34)."""
     members = Members(store, refresh_s=0.02)
     await members.start()
     ensemble.servers[0].disarm(store)
@@ -141,7 +141,7 @@ async def test_a_broken_connection_hides_nothing(
 
 
 async def test_the_start_waits_for_a_whole_view(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
-    """It begins without a link, loses a request, and ends when everything has been read."""
+    """The start waits for the link and repeats a lost request, until all znodes were read."""
     store.suspend()
     members = Members(store, refresh_s=10_000)
     starting = asyncio.create_task(members.start())
@@ -156,7 +156,7 @@ async def test_the_start_waits_for_a_whole_view(ensemble: MemoryEnsemble, store:
 
 
 async def test_a_znode_that_cannot_be_read_hides_no_other(ensemble: MemoryEnsemble, members: Members) -> None:
-    """A replica of a newer version is there; but its disk counts for nothing here."""
+    """A replica of a newer version is listed, without a valid disk."""
     await start(ensemble.store(), R1, "disk1")
     await until(lambda: members.disk_of(R1) == "disk1")
     await done(ensemble.store(), SetData(tree.session(R1), b'{"v":99,"what":1}'))
@@ -185,7 +185,7 @@ async def test_a_server_that_lags_behind_takes_nothing_back(
 
 
 async def test_a_reading_that_fails_is_told(store: MemoryStore) -> None:
-    """A view that is not kept up any more must not go on saying whose disk counts."""
+    """A list that fails to read on must not go on naming valid disks."""
     members = Members(store, refresh_s=10_000)
     await members.start()
 

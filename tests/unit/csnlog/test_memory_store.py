@@ -1,4 +1,4 @@
-"""The store in memory: it passes the suite of all stores, and its faults do what they are called."""
+"""The store in memory: it passes the suite of all stores, and its faults act as named."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class MemoryWorld:
         self.ensemble = MemoryEnsemble(multi_bytes_max=MULTI_BYTES_MAX)
 
     async def store(self) -> Store:
-        """A connected store."""
+        """Return a connected store."""
         return self.ensemble.store()
 
     async def expire(self, store: Store) -> None:
-        """Let its session expire."""
+        """Let the session of a store expire."""
         assert isinstance(store, MemoryStore)
         store.expire()
 
@@ -60,7 +60,7 @@ def ensemble() -> MemoryEnsemble:
 
 @pytest.fixture
 async def store(ensemble: MemoryEnsemble) -> MemoryStore:
-    """A store on it, with a znode `a` at version 0."""
+    """A store on the ensemble, with a znode `a` at version 0."""
     store = ensemble.store()
     await done(store, Create("a"))
     return store
@@ -97,7 +97,7 @@ async def test_a_fault_does_what_it_is_called(
 
 
 async def test_a_read_with_a_fault_arms_no_watch(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
-    """A call that did not end Ok arms none, whichever way it went wrong."""
+    """A call that did not end Ok arms no watch."""
     watch = Counter()
     for fault in RequestFault:
         ensemble.plan = nth(1, fault, when=lambda call: call.kind == "get")
@@ -111,7 +111,7 @@ async def test_a_read_with_a_fault_arms_no_watch(ensemble: MemoryEnsemble, store
 async def test_a_late_request_lands_behind_others_and_own_reads(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
-    """Own reads in the same session miss it, others overtake it, and it is refused by what they did (F1)."""
+    """Own reads in the same session miss it, others overtake it, and their writes refuse it (F1)."""
     other = ensemble.store()
     ensemble.plan = nth(1, RequestFault.LATE)
     assert isinstance(await store.multi((SetData("a", b"late", 0),)), Unknown)
@@ -127,7 +127,7 @@ async def test_a_late_request_lands_behind_others_and_own_reads(
 async def test_a_late_request_lands_before_the_next_write_of_its_session(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
-    """That is what makes a write, and only a write, a barrier."""
+    """The next write of a session lands after its late request, so a write is a barrier, a read is not."""
     ensemble.plan = nth(1, RequestFault.LATE)
     await store.multi((SetData("a", b"late", 0),))
     ensemble.plan = None
@@ -140,7 +140,7 @@ async def test_a_late_request_lands_before_the_next_write_of_its_session(
 async def test_a_late_request_of_a_vanished_client_may_land_any_time(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
-    """A new process of a replica writes, and the request of the old one still lands: hence the fence."""
+    """A request of a dead process may land after writes of its successor: hence the fence."""
     ensemble.plan = nth(1, RequestFault.LATE)
     await store.multi((Create("b"),))
     ensemble.plan = None
@@ -155,7 +155,7 @@ async def test_a_late_request_of_a_vanished_client_may_land_any_time(
 async def test_a_late_request_is_refused_when_its_session_has_ended(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
-    """An ended session sends nothing any more, whatever was on its way."""
+    """A request under way is refused when its session has ended."""
     ensemble.plan = nth(1, RequestFault.LATE)
     await store.multi((Create("b"),))
     ensemble.end_session(store.session)
@@ -180,7 +180,7 @@ async def test_a_cut_connection_comes_back_and_fires_the_watches(store: MemorySt
 async def test_a_suspended_store_stays_down_until_it_is_resumed(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
-    """Its session may end meanwhile: it learns that when it comes back."""
+    """A suspended store learns of the end of its session when it is resumed."""
     await done(store, Create("e", ephemeral=True))
     session = store.session
     store.suspend()
@@ -207,7 +207,7 @@ async def test_a_call_in_a_session_that_has_ended_is_unknown(
 
 
 async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
-    """At 2^31-1 one prefix is refused forever, and another gets the same number: hence epochs."""
+    """After 2^31-1 creates fail, or get the same number again: hence epochs."""
     tree = ZnodeTree()
     tree._znodes["a"] = Znode(b"", creates=2**31 - 2)
     made = [tree.apply((Create(f"a/{prefix}-", sequential=True),), 0)[0] for prefix in ("s", "s", "s", "t")]
@@ -233,7 +233,7 @@ async def test_random_faults_repeat_with_their_seed() -> None:
 
 
 async def test_a_plan_sees_every_request(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
-    """Store, number, kind, path and operations, so that a test can aim."""
+    """A plan gets store, number, kind, path and operations, so that a test can choose its request."""
     calls: list[StoreRequest] = []
 
     def plan(call: StoreRequest) -> None:
@@ -255,7 +255,7 @@ async def test_a_plan_sees_every_request(ensemble: MemoryEnsemble, store: Memory
 
 
 async def test_a_server_that_lags_shows_its_readers_the_past() -> None:
-    """Nothing new and no watch until it catches up; a client's own write makes it catch up with that."""
+    """A lagging server shows no new state and fires no watch, until it catches up or its client writes."""
     ensemble = MemoryEnsemble(servers=2)
     writer = ensemble.store()
     ensemble.choose = lambda servers: servers[-1]
@@ -274,7 +274,7 @@ async def test_a_server_that_lags_shows_its_readers_the_past() -> None:
 
 
 async def test_a_client_never_reconnects_to_a_server_behind_what_it_has_seen() -> None:
-    """In the same session; a new one starts from anywhere, and after a lost answer it has seen nothing."""
+    """In one session states never go back; a new session may begin with any state."""
     ensemble = MemoryEnsemble(servers=2)
     ensemble.choose = lambda servers: servers[-1]
     store = ensemble.store()
@@ -282,7 +282,7 @@ async def test_a_client_never_reconnects_to_a_server_behind_what_it_has_seen() -
     ensemble.plan = nth(1, RequestFault.REPLY_LOST)
     assert isinstance(await store.multi((Create("a"),)), Unknown)
     await reconnected(store)
-    assert await store.exists("a") == Ok(None)  # the write is decided, and this server has not heard of it
+    assert await store.exists("a") == Ok(None)  # the write is decided, and this server does not have it yet
     ensemble.servers[1].catch_up()
     await node(store, "a")
     ensemble.choose = lambda servers: servers[0]

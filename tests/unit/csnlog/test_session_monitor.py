@@ -20,7 +20,7 @@ from tidelock.csnlog.zookeeper.session_monitor import ConnectBackoff, InFlight, 
 
 
 def test_the_deadline_counts_from_when_an_answered_request_was_sent() -> None:
-    """2/3 of the session timeout later; an answer to an older request takes nothing back."""
+    """The deadline is 2/3 of the session timeout later; answers to older requests do not move it back."""
     clock = SessionClock(9.0)
     assert clock.deadline_s == float("-inf")
     clock.prove(100.0)
@@ -41,7 +41,7 @@ def test_an_idle_session_is_probed_well_before_its_deadline() -> None:
 
 
 def test_an_attempt_to_connect_is_short_until_servers_turn_out_to_be_slow() -> None:
-    """It never takes longer than a session lives, and the first answer makes it short again."""
+    """An attempt never takes longer than the session timeout, and the first answer makes it short again."""
     patience = ConnectBackoff(SessionClock(12.0))
     attempts = []
     for _ in range(6):
@@ -71,7 +71,7 @@ async def test_the_inbox_keeps_the_order_of_each_thread_and_loses_nothing() -> N
 
 
 def test_posting_to_a_closed_loop_is_no_error() -> None:
-    """The thread of kazoo may outlive the loop for a moment."""
+    """A post to a closed loop is ignored, since kazoo's thread may outlive the loop for a moment."""
     with contextlib.closing(asyncio.new_event_loop()) as loop:
 
         async def make() -> LoopQueue:
@@ -114,7 +114,7 @@ async def test_waiting_for_a_place_has_the_bound_of_a_request() -> None:
 
 
 async def test_an_abandoned_request_is_unknown_and_its_late_answer_finds_nobody() -> None:
-    """And all places are free again."""
+    """An abandoned request is Unknown, its late answer is dropped, and its place is free again."""
     flights = InFlight(limit=1, timeout_s=10.0)
     await flights.place()
     item = reply()
@@ -131,7 +131,7 @@ async def test_an_abandoned_request_is_unknown_and_its_late_answer_finds_nobody(
 
 
 async def test_a_request_that_timed_out_keeps_its_place_until_it_is_answered() -> None:
-    """It is still on its way; only its caller has stopped waiting. Younger ones wait on."""
+    """A request that timed out is still on its way, so it keeps its place; younger ones wait."""
     flights = InFlight(limit=2, timeout_s=10.0)
     old, young = reply(), reply()
     young.sent_s = old.sent_s + 5.0
@@ -149,7 +149,7 @@ async def test_a_request_that_timed_out_keeps_its_place_until_it_is_answered() -
 
 
 async def test_a_cancelled_caller_is_left_alone() -> None:
-    """Its answer, its end by timeout and its abandonment do nothing to it."""
+    """Answer, timeout and abandonment have no effect on a cancelled caller."""
     flights = InFlight(limit=1, timeout_s=0.0)
     answered, abandoned = reply(), reply()
     for item in (answered, abandoned):
@@ -166,7 +166,7 @@ async def test_a_cancelled_caller_is_left_alone() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 37])
 def test_the_session_timeout_is_read_out_of_the_first_answer(chunk: int) -> None:
-    """However the bytes are cut; later ones are not looked at, and all arrive unchanged."""
+    """The timeout is found in any division of the bytes; all bytes are passed on unchanged."""
     noted: list[float] = []
     left, right = socket.socketpair()
     with right:
@@ -188,12 +188,12 @@ class Clock:
         self.now_s = 100.0
 
     def monotonic(self) -> float:
-        """The time that was set."""
+        """Return the time that was set."""
         return self.now_s
 
 
 class Wire:
-    """A connection that a test switches, and what the keeper did to it."""
+    """A connection that a test controls, and the keeper's actions on it."""
 
     def __init__(self, clock: SessionClock) -> None:
         self.up = True
@@ -215,7 +215,7 @@ class Wire:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of the keeper."""
+    """Return the time of the keeper's clock."""
     clock = Clock()
     monkeypatch.setattr(session_monitor, "time", clock)
     return clock
@@ -233,7 +233,7 @@ async def wire(now: Clock) -> AsyncIterator[Wire]:
 
 
 async def test_the_link_ends_at_its_deadline_before_anybody_looks(now: Clock, wire: Wire) -> None:
-    """The clock decides, at the moment of the question; the connection is cut at the next look."""
+    """The clock decides at the moment of the question; the connection is cut at the next check."""
     assert (wire.keeper.link, wire.told) == (LinkState.CONNECTED, [(LinkState.CONNECTED, 7)])
     now.now_s += 5.9
     links = [wire.keeper.link]
@@ -245,7 +245,7 @@ async def test_the_link_ends_at_its_deadline_before_anybody_looks(now: Clock, wi
 
 
 async def test_a_cut_link_is_not_believed_in_until_it_comes_up_again(now: Clock, wire: Wire) -> None:
-    """An answer that comes late over the old connection proves nothing about the new one."""
+    """A late answer over the old connection proves nothing about the new one."""
     now.now_s += 6.1
     wire.keeper.tick()
     wire.keeper.clock.prove(now.now_s)
@@ -267,7 +267,7 @@ async def test_requests_on_their_way_end_with_the_link(now: Clock, wire: Wire) -
 
 
 async def test_an_idle_link_is_probed_and_a_busy_one_is_not(now: Clock, wire: Wire) -> None:
-    """A request that is on its way is a probe already."""
+    """An idle link is probed; on a busy one the request under way is the probe."""
     wire.keeper.tick()
     assert wire.probes == 0
     now.now_s += 2.3
@@ -280,7 +280,7 @@ async def test_an_idle_link_is_probed_and_a_busy_one_is_not(now: Clock, wire: Wi
 
 
 async def test_a_lost_connection_is_told_once(wire: Wire) -> None:
-    """Listeners hear of changes, not of repetitions; the link is down from the very moment of the loss."""
+    """Listeners are notified of changes, not of repetitions; the link is down from the moment of the loss."""
     wire.up = False
     assert wire.keeper.link is LinkState.SUSPENDED
     wire.keeper.went_down()

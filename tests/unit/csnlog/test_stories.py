@@ -1,4 +1,4 @@
-"""The stories of the state machines (tests/testdata) are what the machines say today."""
+"""The stories of the state machines (tests/testdata) have the present output of the machines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORIES: Final = sorted(stories.TESTDATA.glob("*/*.txt"))
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_story_is_what_the_machine_says(path: Path, request: pytest.FixtureRequest) -> None:
-    """Command by command; --rewrite-scripts writes the file again, to be reviewed as a difference."""
+    """Each command of a story has its output; --rewrite-scripts writes the file again, for a review."""
     text = path.read_text(encoding="utf-8")
     told = stories.tell(text, TELLERS[path.parent.name]())
     if request.config.getoption("--rewrite-scripts"):
@@ -35,7 +35,7 @@ def test_a_story_is_what_the_machine_says(path: Path, request: pytest.FixtureReq
 
 
 def test_every_machine_has_stories_with_a_title() -> None:
-    """The first line says what the story is about."""
+    """The first line of a story is its title."""
     assert {path.parent.name for path in STORIES} == set(TELLERS)
     assert all(path.read_text(encoding="utf-8").startswith("# ") for path in STORIES)
 

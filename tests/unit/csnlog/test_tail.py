@@ -38,7 +38,7 @@ from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, Re
 def test_how_far_the_tail_may_go(
     applied: Csn, keep: int, present: Csn, last_of: dict[int, int], expected: Csn
 ) -> None:
-    """So many records stay up to the one that the slowest replica has applied, across epochs."""
+    """The set number of records stays below the CSN of the slowest replica, across epochs."""
     assert tail_after(applied, keep, present, last_of) == expected
 
 
@@ -49,7 +49,7 @@ class World:
         self.ensemble, self.store, self.node = ensemble, store, node
 
     async def publish(self, **applied: int) -> None:
-        """Let replicas say how far they are."""
+        """Let replicas publish their progress."""
         for replica, at in applied.items():
             data = codec.encode_progress(Progress(Csn(at), Csn(at)))
             assert isinstance(await self.store.multi((SetData(tree.progress(ReplicaId(replica)), data),)), Ok)
@@ -59,11 +59,11 @@ class World:
         return await move_tail(self.store, self.node.log.fenced, keep)
 
     async def delete(self, at: Csn) -> bool:
-        """Delete what is below it."""
+        """Delete the records below the tail."""
         return await delete_below(self.store, self.node.log.fenced, at)
 
     async def records(self, epoch: int = 0) -> list[int]:
-        """Numbers of the records that are left in an epoch."""
+        """Return the numbers of the records that are left in an epoch."""
         names = await self.ensemble.store().children(tree.epoch_dir(epoch))
         return sorted(map(tree.sequence_of_name, names.value)) if isinstance(names, Ok) else []
 
@@ -81,7 +81,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_the_slowest_replica_holds_the_tail(world: World) -> None:
-    """Also one that never was there; one that is struck does not, as long as it stays so."""
+    """A replica that never started holds the tail too; a struck one does not."""
     await world.publish(r1=csn(1, 3), r2=csn(1, 1))
     assert await world.move(1) == 0
     await world.publish(r3=4)
@@ -97,7 +97,7 @@ async def test_the_slowest_replica_holds_the_tail(world: World) -> None:
 
 
 async def test_a_replica_that_comes_back_is_not_left_out(world: World) -> None:
-    """It is struck when it is looked at, and not any more when the tail is to move: the multi is refused."""
+    """A replica that is struck at the check and back before the move makes the multi fail."""
     await world.publish(r1=5, r2=5)
     session = await world.store.get(tree.session(R3))
     assert isinstance(session, Ok)
@@ -114,7 +114,7 @@ async def test_a_replica_that_comes_back_is_not_left_out(world: World) -> None:
 
 
 async def test_records_and_empty_epochs_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In requests of a bounded size; what is not below the tail stays."""
+    """Records below the tail and empty epochs are deleted in bounded requests; others stay."""
     monkeypatch.setattr(tail, "DELETES_MAX", 2)
     await world.publish(r1=csn(2, 1), r2=csn(2, 1), r3=csn(2, 1))
     moved = await world.move(4)
@@ -125,11 +125,11 @@ async def test_records_and_empty_epochs_go(world: World, monkeypatch: pytest.Mon
     assert isinstance(names, Ok)
     assert "0" not in names.value
     assert {"1", "2"} <= set(names.value)
-    assert await world.delete(moved)  # again: there is nothing to do
+    assert await world.delete(moved)  # again: nothing is left to delete
 
 
 async def test_half_a_deletion_is_finished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever records an agent has deleted before it died: the next one lists what is there."""
+    """After a half-done deletion the next agent lists the remaining records and deletes them."""
     monkeypatch.setattr(tail, "DELETES_MAX", 1)
     await world.publish(r1=5, r2=5, r3=5)
     moved = await world.move(1)
@@ -142,7 +142,7 @@ async def test_half_a_deletion_is_finished(world: World, monkeypatch: pytest.Mon
 
 
 async def test_a_deletion_that_another_overtakes_ends(world: World) -> None:
-    """Its multi is refused whole; the next run goes on."""
+    """A deletion that meets another one is refused as a whole; the next run goes on."""
     await world.publish(r1=5, r2=5, r3=5)
     assert await world.move(1) == 5
     overtaken = False
@@ -162,7 +162,7 @@ async def test_a_deletion_that_another_overtakes_ends(world: World) -> None:
 
 
 async def test_a_quiet_log_is_left_alone(world: World) -> None:
-    """The tail moves in steps of a hundredth of what is kept."""
+    """The tail moves in steps of a hundredth of the kept records."""
     await world.publish(r1=5, r2=5, r3=5)
     assert await world.move(1) == 5
     await world.store.multi((Create("csn/0/other", b""),))

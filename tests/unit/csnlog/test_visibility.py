@@ -40,7 +40,7 @@ class Change:
 
 
 def oracle(history: list[Change], snapshot: Csn, own: Tid | None) -> set[int]:
-    """The parts that a reader sees, by replaying the history: no metadata of parts is involved."""
+    """Return the parts that a reader sees, by replaying the history, without metadata of parts."""
     seen: set[int] = set()
     for change in sorted((c for c in history if c.csn is not None), key=lambda c: c.csn or 0):
         if change.csn is not None and change.csn <= snapshot:
@@ -53,7 +53,7 @@ def oracle(history: list[Change], snapshot: Csn, own: Tid | None) -> set[int]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Change]:
-    """Transactions in the order of their CSNs, then undecided ones; a part is removed at most once."""
+    """Draw transactions in the order of their CSNs, then undecided ones; a part is removed at most once."""
     alive: set[int] = set()
     history: list[Change] = []
     parts = 0
@@ -89,7 +89,7 @@ def metadata(history: list[Change]) -> dict[int, PartVersions]:
 @given(histories(), st.integers(0, 80), st.sampled_from([None, *(tid(n) for n in (1, 2, 5, 100, 101, 999))]))
 def test_function_sql_and_oracle_agree(history: list[Change], snapshot: int, own: Tid | None) -> None:
     """At every snapshot, inside and outside of every transaction, all three show the same parts."""
-    # A committed transaction reads no more; its own view is its snapshot's business only while it is open.
+    # A committed transaction reads no more; own changes are visible only while it is open.
     if any(change.tid == own and change.csn is not None for change in history):
         own = None
     parts = metadata(history)
@@ -99,7 +99,7 @@ def test_function_sql_and_oracle_agree(history: list[Change], snapshot: int, own
 
 
 def in_sql(parts: Mapping[int, PartVersions], args: Mapping[str, Any]) -> set[int]:
-    """The parts that the catalog shows."""
+    """Return the parts that the catalog shows."""
     database = sqlite3.connect(":memory:")
     try:
         database.execute("CREATE TABLE parts (n, creation_tid, creation_csn, removal_tid, removal_csn)")
@@ -128,13 +128,13 @@ def test_a_part_lives_from_its_creation_to_before_its_removal() -> None:
 
 
 def test_an_imported_part_is_visible_from_the_first_snapshot_on() -> None:
-    """Imports carry CSN 1 explicitly; nothing is visible by lack of metadata."""
+    """Imported parts have CSN 1; no part is visible by a lack of metadata."""
     part = PartVersions(tid(1), CSN_IMPORT)
     assert [visible(part, Csn(s)) for s in (0, 1, 2)] == [False, True, True]
 
 
 def test_an_uncommitted_part_is_seen_by_its_maker_alone() -> None:
-    """Own writes are visible to the transaction that made them (I5)."""
+    """A transaction sees its own writes, and no other transaction does (I5)."""
     part = PartVersions(tid(1))
     assert visible(part, Csn(9), tid(1))
     assert not visible(part, Csn(9), tid(2))
@@ -156,7 +156,7 @@ def test_an_uncommitted_removal_hides_a_part_from_its_remover_alone() -> None:
 def test_impossible_metadata_is_corruption(
     creation_csn: Csn | None, removal_tid: Tid | None, removal_csn: Csn | None
 ) -> None:
-    """A removal without a remover, before a creation or of an uncommitted part is refused, never shown."""
+    """A removal without a remover, before its creation, or of an uncommitted part is refused."""
     with pytest.raises(ValueError, match="part of"):
         PartVersions(tid(1), creation_csn, removal_tid, removal_csn)
 
@@ -166,7 +166,7 @@ def test_impossible_metadata_is_corruption(
 
 @dataclass
 class Table:
-    """A table by its rows, each of which is a number: which part holds which, and who is there at a CSN."""
+    """A table whose rows are numbers: the rows of each part, and the parts at each CSN."""
 
     rows: dict[int, frozenset[int]] = field(default_factory=dict)
     parts: dict[int, PartVersions] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class Table:
     csn: int = 1
 
     def commit(self, adds: frozenset[int] | None, removes: Collection[int]) -> None:
-        """One transaction: a part with these rows comes (None: those of the parts that go, a merge)."""
+        """Make a transaction that adds a part with these rows (None: a merge of the removed parts)."""
         self.csn += 1
         made = tid(self.csn)
         if adds is None:
@@ -190,7 +190,7 @@ class Table:
             self.rows[number], self.parts[number] = adds, PartVersions(made, Csn(self.csn))
 
     def alive(self) -> list[int]:
-        """The parts that are there at the newest CSN."""
+        """Return the parts at the newest CSN."""
         return [
             number for number, part in self.parts.items() if part.creation_csn and part.removal_csn is None
         ]
@@ -201,9 +201,9 @@ OWN = Tid(Csn(1), ReplicaId("r2"), 1, 1)
 
 @st.composite
 def beside_merges(draw: st.DrawFn) -> tuple[Table, int, set[Tid], frozenset[int]]:
-    """A table, the CSN of a transaction that is open, what it has adopted, and its rows, by replaying them.
+    """Draw a table, the snapshot of an open transaction, its adopted merges, and its rows by a replay.
 
-    It removes parts that it sees and adds one, at any time; others insert, remove and merge.
+    It removes visible parts and adds one, at any time; others insert, remove and merge.
     """
     table, fresh, begun = Table(), iter(range(10_000)), 0
     mine: frozenset[int] = frozenset()
@@ -243,7 +243,7 @@ def beside_merges(draw: st.DrawFn) -> tuple[Table, int, set[Tid], frozenset[int]
 def test_a_transaction_sees_the_rows_of_its_snapshot_whatever_it_adopts(
     made: tuple[Table, int, set[Tid], frozenset[int]],
 ) -> None:
-    """Each once, with its own changes: those of a replay that knows of no part, function and SQL alike."""
+    """Function and SQL show each row once, with own changes, like a replay that knows no parts."""
     table, begun, adopted, mine = made
     seen = {number for number, part in table.parts.items() if visible(part, Csn(begun), OWN, adopted)}
     assert sorted(row for part in seen for row in table.rows[part]) == sorted(mine)
@@ -252,7 +252,7 @@ def test_a_transaction_sees_the_rows_of_its_snapshot_whatever_it_adopts(
 
 
 def test_a_merge_is_adopted_if_all_that_it_took_is_seen() -> None:
-    """Also that which another adopted one has made; one from above the snapshot spoils it."""
+    """A merge is adopted if all its inputs are visible, also outputs of adopted merges."""
 
     def took(merge: str, creation: str, csn: int) -> Replaced:
         return Replaced(merge, creation, Csn(csn))

@@ -49,7 +49,7 @@ LOG = [logged(4, "load", manifest=True), logged(5, "a"), logged(6, "x"), logged(
 
 
 def batch(tid: str, csn: int | None, first_key: int, lines: Sequence[int], ns: int) -> list[dict[str, Any]]:
-    """Return the notes of a writer about one transaction; without a CSN its outcome is unknown."""
+    """Return the notes of a writer about one transaction; without a CSN the outcome is unknown."""
     keys = [str(first_key + number) for number in range(len(lines))]
     common = {"process": tid, "keys": keys}
     return [
@@ -89,13 +89,13 @@ def history(rows: Sequence[Row], csn: int, b_at: int | None = 7, log: Sequence[A
 
 
 def violations(found: History) -> str:
-    """All that the invariants say against a history."""
+    """Return all violations of the invariants in a history."""
     return "\n".join(f"{one.invariant}: {one.what}" for one in check(found))
 
 
 @pytest.mark.parametrize(("rows", "csn"), [(AT_5, 5), (AT_5, 6), (AT_7, 7), (AT_7, 9), (AT_5[:1], 4)])
 def test_what_was_acknowledged_is_visible_from_its_csn_on(rows: list[Row], csn: int) -> None:
-    """At each CSN exactly the loaded orders and those of the transactions up to it are there."""
+    """At each CSN exactly the loaded orders and those of earlier transactions are visible."""
     assert violations(history(rows, csn)) == ""
 
 
@@ -116,13 +116,13 @@ def test_what_was_acknowledged_is_visible_from_its_csn_on(rows: list[Row], csn: 
     ],
 )
 def test_lost_doubled_and_unknown_orders_are_found(rows: list[Row], csn: int, told: str) -> None:
-    """Too few, too many, at the wrong CSN, another price: all named by the order; the loaded ones as 0."""
+    """Missing, doubled, misplaced and changed orders are found by their keys, loaded ones as 0."""
     found = violations(history(rows, csn))
     assert re.search(told, found), found
 
 
 def test_a_transaction_of_unknown_outcome_is_judged_by_the_log() -> None:
-    """It has to be visible where the log has it, whatever its client has heard."""
+    """A transaction of unknown outcome must be visible from its CSN in the log on."""
     assert violations(history(AT_7, 7, b_at=None)) == ""
     assert "I5 NODIRTY" in violations(history(AT_7, 7, b_at=None, log=LOG[:3]))
 
@@ -137,7 +137,7 @@ def test_a_transaction_of_unknown_outcome_is_judged_by_the_log() -> None:
     ],
 )
 def test_a_log_that_contradicts_the_clients_is_found(log: list[Any], told: str) -> None:
-    """Missing, doubled and displaced transactions, and those of nobody."""
+    """Missing, doubled, displaced and unknown transactions of the log are found."""
     listed = Listing("r1", 5, ORDERS, frozenset({Part(*LOADED_PART)}))
     found = violations(replace(history(AT_5, 5, log=log), listings=(listed,)))
     assert re.search(told, found), found
@@ -153,7 +153,7 @@ def test_a_log_that_contradicts_the_clients_is_found(log: list[Any], told: str) 
     ids=["a part misses", "other bytes", "a part of the load misses"],
 )
 def test_replicas_that_differ_are_found(bend: Callable[[list[Part]], list[Part]], told: str) -> None:
-    """Every replica has to list the parts that the log has, those of the load too, to the checksum."""
+    """Every replica must list the parts of the log and of the load, with their checksums."""
     parts = [Part(*LOADED_PART), Part(*NEW_PART)]
     sound = replace(
         history(AT_7, 7), listings=tuple(Listing(one, 7, ORDERS, frozenset(parts)) for one in ("r1", "r2"))

@@ -26,12 +26,12 @@ def cluster() -> Iterator[FakeCluster]:
 
 
 def clients_of(cluster: FakeCluster, folder: Path) -> Clients:
-    """One client process for each agent."""
+    """Return clients with one process for each agent."""
     urls = [agent.url for agent in cluster.agents.values()]
     keys = {"last_loaded": 100, "writers": 8, "orders": 10}
     return Clients(
         [
-            Setup(urls, replica, str(folder / "history.jsonl"), 0.01, keys, None, 5.0)
+            Setup(urls, replica, str(folder / "history.jsonl"), 0.01, keys, None, 60.0)
             for replica in cluster.agents
         ],
         folder,
@@ -39,23 +39,28 @@ def clients_of(cluster: FakeCluster, folder: Path) -> Clients:
 
 
 def acknowledged(folder: Path) -> list[Write]:
-    """The orders that the clients were told are committed."""
+    """Return the orders whose commits were acknowledged."""
     return load(folder / "history.jsonl").ended(End.OK)
 
 
+def homes_of(writes: list[Write]) -> dict[int, str]:
+    """Return the home of each writer, by its number."""
+    return {(int(write.key) - 101) // 10 % 8: str(write.tid).split("-")[1] for write in writes}
+
+
 def test_writers_write_until_they_rest(cluster: FakeCluster, tmp_path: Path) -> None:
-    """Each writer writes to the replica of its process; after the rest all is noted and nothing follows."""
+    """Each writer writes to the replica of its process; the history has all commits, none after the rest."""
     with clients_of(cluster, tmp_path) as clients:
         clients.start(4, interval_s=0.01, calm_after_s=60.0, calm_interval_s=0.01)
         eventually(lambda: clients.commits >= 12)
+        eventually(lambda: len(homes_of(acknowledged(tmp_path))) == 4, what="a commit of each writer")
         clients.rest()
         commits = clients.commits
     told = acknowledged(tmp_path)
     csns = {write.tid: write.csn for write in told}
     assert csns == cluster.outcomes
     assert len(csns) == commits
-    homes = {(int(write.key) - 101) // 10 % 8: str(write.tid).split("-")[1] for write in told}
-    assert homes == {0: "r1", 1: "r2", 2: "r1", 3: "r2"}
+    assert homes_of(told) == {0: "r1", 1: "r2", 2: "r1", 3: "r2"}
 
 
 def test_a_burst_commits_exactly_what_it_is_told(cluster: FakeCluster, tmp_path: Path) -> None:
@@ -78,7 +83,7 @@ def test_a_wave_commits_together(cluster: FakeCluster, tmp_path: Path) -> None:
 
 
 def test_a_process_that_fails_is_told_with_its_last_words(cluster: FakeCluster, tmp_path: Path) -> None:
-    """An error that a repetition cannot mend ends the writer's process, and the demo reports the reason."""
+    """An error that would come again ends the writer's process, and the demo reports the reason."""
     del cluster.definitions["default.lineitem"]
     with clients_of(cluster, tmp_path) as clients, pytest.raises(DemoError, match="there is no table"):
         clients.burst("r1", 0, 1, 1)

@@ -1,4 +1,4 @@
-"""How the demo begins and ends: its folder, its exit code, what it leaves behind."""
+"""The beginning and the end of the demo: its folder, its exit code, its leftovers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Play = Callable[[], Report]
 
 @dataclass
 class Calls:
-    """How often the cluster was started and ended, and what is played in between."""
+    """The number of starts and ends of the cluster, and the scenario between them."""
 
     play: Play
     ups: int = 0
@@ -71,7 +71,7 @@ def violated() -> Report:
 
 
 def test_a_good_run_leaves_nothing(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The cluster is ended, the folder removed, the table is the result."""
+    """After a good run the cluster is ended, the folder removed, and the table printed."""
     assert command.run(0.1, tmp_path / "demo") == 0
     assert (calls.ups, calls.downs) == (1, 1)
     assert not (tmp_path / "demo").exists()
@@ -81,7 +81,7 @@ def test_a_good_run_leaves_nothing(calls: Calls, tmp_path: Path, capsys: pytest.
 
 
 def test_json_is_the_only_result(calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json standard output is for programs alone."""
+    """With --json standard output has JSON only."""
     assert command.run(0.1, tmp_path / "demo", json_out=True) == 0
     assert json.loads(capsys.readouterr().out)["violations"] == []
 
@@ -96,7 +96,7 @@ def test_a_kept_cluster_runs_on(calls: Calls, tmp_path: Path) -> None:
 def test_a_violation_is_an_exit_code_and_a_line(
     calls: Calls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The check and its finding are told last, and what was written stays for a look."""
+    """The failed check and its finding are the last lines, and the folder stays."""
     calls.play = violated
     assert command.run(0.1, tmp_path / "demo") == command.EXIT_VIOLATION
     assert calls.downs == 1
@@ -105,7 +105,7 @@ def test_a_violation_is_an_exit_code_and_a_line(
 
 
 def test_an_error_ends_the_cluster_and_keeps_the_logs(calls: Calls, tmp_path: Path) -> None:
-    """The error says where they are."""
+    """The error names the folder of the logs."""
     calls.play = fail(DemoError("three tries"))
     with pytest.raises(DemoError) as caught:
         command.run(0.1, tmp_path / "demo")
@@ -136,7 +136,7 @@ def test_a_missing_pyspark_is_told_before_anything_starts(
 
 
 def test_a_folder_in_use_is_refused(calls: Calls, tmp_path: Path) -> None:
-    """Nothing is started, and nothing of it is removed."""
+    """A folder in use is refused before a start, and stays unchanged."""
     (tmp_path / "mine").touch()
     with pytest.raises(ConfigError, match="is not empty"):
         command.run(0.1, tmp_path)
@@ -147,7 +147,7 @@ def test_a_folder_in_use_is_refused(calls: Calls, tmp_path: Path) -> None:
 def test_without_a_folder_a_temporary_one_is_used(
     calls: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is removed as well."""
+    """The temporary folder is removed after the run."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     seen: list[Path] = []
 

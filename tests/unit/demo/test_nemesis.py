@@ -1,4 +1,4 @@
-"""When the demo strikes: when the victim has served the running stage and others must serve its rest."""
+"""The moment of a strike: the victim has served part of the running stage, others must serve its rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workloads.agents import Agents, Served
 
 @dataclass
 class Stage:
-    """A stage in the form that Spark's status tracker reports."""
+    """A stage in the form of Spark's status tracker."""
 
     stageId: int  # noqa: N815 - as in PySpark
     numTasks: int  # noqa: N815
@@ -30,7 +30,7 @@ class Stage:
 
 @dataclass
 class World:
-    """Spark, the agents and the cluster; each look takes the next scene, and the last one stays."""
+    """Spark, the agents and the cluster; each request moves to the next scene, the last one stays."""
 
     scenes: Sequence[tuple[Sequence[Stage], int]]
     looks: int = 0
@@ -39,18 +39,18 @@ class World:
     seen: threading.Event = field(default_factory=threading.Event)
 
     def statusTracker(self) -> World:  # noqa: N802 - as in PySpark
-        """The tracker is this world as well."""
+        """Return this world as the tracker."""
         return self
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802
-        """The stages of the present scene; asking moves on."""
+        """Return the stages of the present scene, and move on."""
         self.looks += 1
         if self.looks > len(self.scenes):
             self.seen.set()
         return [stage.stageId for stage in self._scene()[0]]
 
     def getStageInfo(self, stage: int) -> Stage | None:  # noqa: N802
-        """One of them."""
+        """Return a stage of the scene."""
         return next((item for item in self._scene()[0] if item.stageId == stage), None)
 
     def served(self, _replica: str) -> Served:
@@ -59,24 +59,24 @@ class World:
         return Served(opens, 1000 * opens)
 
     def kill(self, _replica: str, signum: signal.Signals) -> bool:
-        """Note the signal."""
+        """Record the signal."""
         self.signals.append(signum)
         return True
 
     def start(self, _replica: str, *, timeout_s: float) -> None:
-        """Start at once."""
+        """Start the victim at once."""
 
     def log(self, replica: str) -> Path:
-        """A log."""
+        """Return the path of a log."""
         return Path(replica)
 
     @property
     def replicas(self) -> list[str]:
-        """All of them."""
+        """Return all replicas."""
         return ["r1", "r2", "r3"]
 
     def snapshot_csn(self, replica: str) -> int:
-        """The next of the CSNs; None = no answer."""
+        """Return the next of the CSNs; None = no answer."""
         csns = self.csns[replica]
         csn = csns.pop(0) if len(csns) > 1 else csns[0]
         if csn is None:
@@ -88,13 +88,13 @@ class World:
 
 
 def nemesis_of(world: World) -> Nemesis:
-    """The one under test."""
+    """Return the nemesis under test."""
     anything = cast("Any", world)
     return Nemesis(anything, anything, cast("Agents", anything), "r1")
 
 
 def watch(world: World, signum: signal.Signals = signal.SIGKILL) -> Watch:
-    """Run a query until all scenes were looked at, or the strike has come."""
+    """Run a query until all scenes are over, or the strike has come."""
     with nemesis_of(world).during(signum) as result:
         while result.strike is None and result.error is None:
             if world.seen.wait(0.01):
@@ -103,7 +103,7 @@ def watch(world: World, signum: signal.Signals = signal.SIGKILL) -> Watch:
 
 
 def test_it_strikes_between_two_tasks_of_a_stage_that_the_victim_serves() -> None:
-    """The strike tells the stage, its tasks, and what the victim had served since the query began."""
+    """The strike reports the stage, its tasks, and the victim's reads since the query began."""
     world = World([([Stage(7, 12, 0, 2)], 40), ([Stage(7, 12, 3, 2)], 55)])
     strike = watch(world).strike
     assert strike is not None
@@ -128,14 +128,14 @@ def test_it_strikes_between_two_tasks_of_a_stage_that_the_victim_serves() -> Non
     ],
 )
 def test_it_waits_for_all_its_conditions(scenes: Sequence[tuple[Sequence[Stage], int]]) -> None:
-    """Without all of the conditions it does not strike, and says so."""
+    """The nemesis strikes only if all conditions hold, and reports it otherwise."""
     world = World(scenes)
     assert watch(world).strike is None
     assert world.signals == []
 
 
 def test_it_strikes_once_however_long_the_query() -> None:
-    """One signal, however long the query goes on."""
+    """A query of any length gets one signal."""
     world = World([([Stage(7, 12, 0, 2)], 0), ([Stage(7, 12, 3, 2)], 9)])
     with nemesis_of(world).during(signal.SIGSTOP) as result:
         while result.strike is None:
@@ -144,7 +144,7 @@ def test_it_strikes_once_however_long_the_query() -> None:
 
 
 def test_a_watch_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that does not answer while it is watched is an error of the demo, not a silent miss."""
+    """An agent that does not answer the watch is an error of the demo."""
     world = World([([Stage(7, 12, 0, 2)], 0)])
     answers = iter([Served(0, 0)])
 
@@ -165,7 +165,7 @@ def test_a_watch_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_waits_until_the_victim_is_where_the_others_are(
     signum: signal.Signals, sent: list[signal.Signals]
 ) -> None:
-    """A killed replica is started, a frozen one goes on; both count as back when they have caught up."""
+    """A killed replica is started, a frozen one continued; both are back when they have caught up."""
     world = World([([], 0)], csns={"r1": [None, 5, 9, 12, 14], "r2": [10], "r3": [9, 11, 12, 12]})
     assert nemesis_of(world).bring_back(signum, 5.0) >= 0
     assert world.signals == sent
@@ -173,7 +173,7 @@ def test_it_waits_until_the_victim_is_where_the_others_are(
 
 
 def test_a_victim_that_stays_behind_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says where it is and where its log lies."""
+    """The error names the CSN of the victim and the path of its log."""
     monkeypatch.setattr(nemesis, "LOOK_INTERVAL_S", 0.0)
     world = World([([], 0)], csns={"r1": [3], "r2": [10], "r3": [9]})
     with pytest.raises(DemoError, match=r"r1 is at CSN 3 .* the others are at 10; see r1"):

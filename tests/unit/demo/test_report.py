@@ -19,7 +19,7 @@ from workloads.tpch.queries import Q3, Q18
 
 
 def a_round(number: int, kind: Kind = Kind.UNDISTURBED, duration_s: float = 2.0) -> Round:
-    """A round whose last query took so long."""
+    """Return a round whose last query took this time."""
     answers = [Answer(Q3, [], 1.0), Answer(Q18, [], duration_s)]
     served = {"r1": Served(10, 1_000), "r2": Served(0, 0), "r3": Served(0, 0)}
     return Round(number, kind, 100 * number, answers, served)
@@ -76,7 +76,7 @@ def printed(report: Report, steps: list[str]) -> str:
 
 
 def test_the_stall_is_measured_against_the_same_query_before() -> None:
-    """The query ran at the same CSN without a strike; bytes are those of the victim and of all others."""
+    """The stall is the time beyond the same query without a strike; bytes are of victim and others."""
     killed = a_report(Findings()).disturbances[0]
     assert killed.undisturbed_s == pytest.approx(2.5)
     assert killed.stall_s == pytest.approx(9.0)
@@ -84,7 +84,7 @@ def test_the_stall_is_measured_against_the_same_query_before() -> None:
 
 
 def test_a_query_that_was_faster_has_no_negative_stall() -> None:
-    """A strike can hit a query that ran quickly anyway."""
+    """A struck query that was fast has the stall 0, not a negative one."""
     quick = struck(1, Kind.KILLED)
     quick.answers[-1] = Answer(Q18, [], 1.0)
     assert disturbance(quick, "r1").stall_s == pytest.approx(0.0)
@@ -106,14 +106,14 @@ def test_what_counts_as_a_hit(item: Round, hit: bool) -> None:
 
 
 def test_signals_of_the_kinds() -> None:
-    """Killed means SIGKILL, frozen SIGSTOP."""
+    """A kill is SIGKILL, a freeze SIGSTOP."""
     assert Kind.KILLED.signum is signal.SIGKILL
     assert Kind.FROZEN.signum is signal.SIGSTOP
     assert Kind.UNDISTURBED.signum is None
 
 
 def test_the_table_has_the_figures() -> None:
-    """Commits, tids per CSN, rows, stalls, catch-up, violations and next steps can all be read off."""
+    """The table has commits, tids per CSN, rows, stalls, catch-up, violations and next steps."""
     findings = Findings()
     findings.check("x", None)
     text = printed(a_report(findings), ["look here", "and [there]"])
@@ -150,7 +150,7 @@ def test_violations_are_counted_in_the_table_and_listed_in_json() -> None:
 
 
 def test_next_steps_depend_on_whether_the_cluster_still_runs() -> None:
-    """Commands for a cluster that is gone would be no help."""
+    """Commands are shown only for a cluster that still runs."""
     folder = Path("somewhere")
     assert any("tidelock down --data-dir somewhere" in step for step in next_steps(folder, kept=True))
     gone = next_steps(folder, kept=False)

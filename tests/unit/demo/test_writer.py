@@ -1,4 +1,4 @@
-"""Writers of the demo against agents that lose answers and forget transactions: each batch is in once."""
+"""Writers of the demo against agents that lose answers and forget transactions: each batch counts once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write(cluster: FakeCluster, folder: Path, batches: int, *, timeout_s: float 
 
 
 def visible(cluster: FakeCluster) -> dict[str, tuple[int, int]]:
-    """Rows in orders and in lineitem for each order key."""
+    """Return the rows in orders and in lineitem for each order key."""
     orders = cluster.table("orders", cluster.csn)["o_orderkey"].to_pylist()
     lines = cluster.table("lineitem", cluster.csn)["l_orderkey"].to_pylist()
     return {str(key): (orders.count(key), lines.count(key)) for key in sorted({*orders, *lines})}
@@ -67,7 +67,7 @@ def noted(history: History) -> dict[str, tuple[int, int]]:
 
 
 def told(history: History) -> list[tuple[str | None, int | None]]:
-    """Tid and CSN of each transaction that was acknowledged, in the order of their CSNs."""
+    """Return tid and CSN of each acknowledged transaction, in the order of the CSNs."""
     return sorted({(write.tid, write.csn) for write in history.ended(End.OK)}, key=lambda pair: pair[1] or 0)
 
 
@@ -95,7 +95,7 @@ def test_batches_are_committed_and_noted(cluster: FakeCluster, tmp_path: Path) -
 def test_a_lost_message_neither_loses_nor_doubles_a_batch(
     cluster: FakeCluster, tmp_path: Path, pattern: str, fault: Fault
 ) -> None:
-    """Whatever is lost, request or answer, every order ends up there once."""
+    """After a lost request or a lost answer every order is there once."""
     cluster["r1"].plan(pattern, fault, fault)
     history = write(cluster, tmp_path, 2)
     assert len(told(history)) == 2
@@ -103,7 +103,7 @@ def test_a_lost_message_neither_loses_nor_doubles_a_batch(
 
 
 def test_a_home_that_has_forgotten_is_sent_the_batch_again(cluster: FakeCluster, tmp_path: Path) -> None:
-    """After a restart of its home a transaction is gone, and the batch goes into a new one."""
+    """After a restart of the home its transaction is gone, and the batch goes into a new one."""
     with writing(cluster) as worker, Recorder(tmp_path / "history.jsonl") as history:
         begin = worker.home.begin
         restarts = iter([True])
@@ -121,7 +121,7 @@ def test_a_home_that_has_forgotten_is_sent_the_batch_again(cluster: FakeCluster,
 
 
 def test_an_unknown_outcome_is_asked_for_elsewhere(cluster: FakeCluster, tmp_path: Path) -> None:
-    """When the home stays silent after the commit, another replica tells that it is in."""
+    """If the home is silent after the commit, another replica has the outcome."""
     cluster["r1"].plan(COMMIT, *[Fault.LOST_ANSWER] * 1000)
     cluster["r1"].plan(OUTCOME, *[Fault.LOST_ANSWER] * 1000)
     history = write(cluster, tmp_path, 1, timeout_s=0.3)
@@ -132,7 +132,7 @@ def test_an_unknown_outcome_is_asked_for_elsewhere(cluster: FakeCluster, tmp_pat
 def test_an_outcome_that_nobody_knows_is_noted_as_unknown(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The history says so instead of guessing, and the writer goes on."""
+    """The history records an unknown outcome, and the writer goes on."""
     monkeypatch.setattr(writer, "OUTCOME_TIMEOUT_S", 0.3)
     for agent in (cluster["r1"], cluster["r2"]):
         agent.plan(OUTCOME, *[Fault.LOST_ANSWER] * 1000)
@@ -143,13 +143,13 @@ def test_an_outcome_that_nobody_knows_is_noted_as_unknown(
 
 
 def test_a_refusal_that_repeating_cannot_mend_ends_the_writer(tmp_path: Path) -> None:
-    """A batch that does not fit is no matter of a lost message."""
+    """A refusal of the batch itself ends the writer."""
     with FakeCluster("r1", "r2") as cluster, pytest.raises(UnknownTableError):
         write(cluster, tmp_path, 1)
 
 
 def test_a_stopped_writer_ends_without_a_further_batch(cluster: FakeCluster, tmp_path: Path) -> None:
-    """Stopping is heard while the replica does not answer, and before the first batch."""
+    """A writer can be stopped while the replica does not answer, and before its first batch."""
     with writing(cluster, timeout_s=0.3) as worker, Recorder(tmp_path / "history.jsonl") as history:
         cluster["r1"].stop()
         thread = threading.Thread(target=worker.run, args=(history,))
@@ -163,7 +163,7 @@ def test_a_stopped_writer_ends_without_a_further_batch(cluster: FakeCluster, tmp
 
 
 def test_keys_of_writers_never_meet() -> None:
-    """Batches of all writers take up the keys above the loaded ones without gap and without overlap."""
+    """Batches of all writers use the keys above the loaded ones, without gaps and overlaps."""
     taken = [
         key
         for batch in range(3)
@@ -174,6 +174,6 @@ def test_keys_of_writers_never_meet() -> None:
 
 
 def test_the_pace_calms_down() -> None:
-    """The calm interval holds from its time on."""
+    """The pace has the calm interval from its time on."""
     assert Pace(1.0, calm_after_s=1000.0, calm_interval_s=2.0).interval_s == pytest.approx(1.0)
     assert Pace(1.0, calm_after_s=0.0, calm_interval_s=2.0).interval_s == pytest.approx(2.0)

@@ -1,7 +1,7 @@
 """The rules about the shape of the code (rule layers), enforced by parsing every source file.
 
 Each rule is a function from modules to violations. It is applied to the code, where it must find nothing, and
-to a small offender, where it must find something: a rule that can no longer see its offence is no rule.
+to a small offender, where it must find something, so that a rule cannot become blind.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.support.project import source
 from tests.support.project.floors import DOORS, FLOORS, LEAVES, page_with_table
 from tests.support.project.source import Module
 
-#: Where the extra `spark` is installed.
+#: Folders that need the extra `spark`.
 WITH_SPARK = ("spark/", "pyspark_tidelock/")
 #: Libraries that come with pydantic and aiohttp, whose interfaces show their types.
 BROUGHT_ALONG = ("pydantic_core", "yarl")
 KAZOO_MODULE = "csnlog/zookeeper/kazoo_store.py"
 DURABILITY_MODULE = "replication/partfs.py"
 
-#: Ends the first line of the docstring of a pure core: events in, instructions out.
+#: The end of the first docstring line of a pure core, which takes events and returns instructions.
 PURE_MARK = " Pure."
 #: Folders in which every module is a pure core.
 PURE_FOLDERS = ("csnlog/core", "replication/core")
@@ -52,14 +52,14 @@ PURE_PARTS = ("http.HTTPStatus", "urllib.parse")
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 600
-#: Of the name of a test, behind `test_`: fewer do not say what holds.
+#: Smallest number of words after `test_`: fewer words do not say what the test checks.
 TEST_NAME_WORDS_MIN = 4
 #: Folders whose docstring is a card: job, may import, entry points, failure.
 WITH_ROOM_CARD = ("csnlog/", "replication/", "replica_agent/")
 
 
 def walls(modules: Iterable[Module]) -> list[str]:
-    """Imports from a folder that FLOORS does not let a module's folder import, or from an unknown one."""
+    """Return imports that FLOORS does not allow, and imports from unknown folders."""
     wrong = []
     for module in modules:
         room = module.path.rpartition("/")[0]
@@ -83,12 +83,12 @@ def unknown_rooms(modules: Iterable[Module]) -> list[str]:
 
 
 def is_pure(module: Module) -> bool:
-    """Whether a module says of itself that it is a pure core."""
+    """Return whether a module's docstring marks it as a pure core."""
     return source.summary(module).endswith(PURE_MARK)
 
 
 def unmarked_cores(modules: Iterable[Module]) -> list[str]:
-    """Modules of a pure folder that do not say that they are pure."""
+    """Return the modules of a pure folder without the mark of a pure core."""
     return [
         module.path
         for module in modules
@@ -99,7 +99,7 @@ def unmarked_cores(modules: Iterable[Module]) -> list[str]:
 
 
 def missing_libraries(modules: Iterable[Module]) -> list[str]:
-    """Imports of libraries that no installation brings: `tidelock`, or `tidelock[spark]` for Spark."""
+    """Return imports of libraries that neither `tidelock` nor, for Spark, `tidelock[spark]` installs."""
     project = tomllib.loads((source.ROOT / "pyproject.toml").read_text())["project"]
     base = [*project["dependencies"], *BROUGHT_ALONG, *sys.stdlib_module_names, "tidelock"]
     spark = [*base, *project["optional-dependencies"]["spark"]]
@@ -116,7 +116,7 @@ def missing_libraries(modules: Iterable[Module]) -> list[str]:
 
 
 def short_names(modules: Iterable[Module]) -> list[str]:
-    """Imports of a top folder by its short name, which would load its modules a second time."""
+    """Return imports of a top folder by its short name, which load its modules a second time."""
     top_folders = [package for package in source.PACKAGES if package != "tidelock"]
     return [
         f"{module.path}:{line} imports {name}"
@@ -127,7 +127,7 @@ def short_names(modules: Iterable[Module]) -> list[str]:
 
 
 def kazoo_elsewhere(modules: Iterable[Module]) -> list[str]:
-    """Imports of kazoo outside the one module that turns its results into outcomes."""
+    """Return imports of kazoo outside the module that turns its results into outcomes."""
     return [
         f"{module.path}:{line} imports {name}"
         for module in modules
@@ -137,7 +137,7 @@ def kazoo_elsewhere(modules: Iterable[Module]) -> list[str]:
 
 
 def durability_elsewhere(modules: Iterable[Module]) -> list[str]:
-    """Calls of fsync, rename and their kin outside the one module that makes files durable."""
+    """Return calls of fsync, rename and the like outside the module that makes files durable."""
     return [
         f"{module.path}:{line} uses {name}"
         for module in modules
@@ -168,7 +168,7 @@ def _pure_names() -> tuple[str, ...]:
 
 
 def long_functions(modules: Iterable[Module]) -> list[str]:
-    """Functions that do not fit on a screen."""
+    """Return functions that do not fit on a screen."""
     return [
         f"{module.path}:{line} {name} has {count} lines"
         for module in modules
@@ -178,7 +178,7 @@ def long_functions(modules: Iterable[Module]) -> list[str]:
 
 
 def long_modules(modules: Iterable[Module]) -> list[str]:
-    """Modules that surely have more than one job."""
+    """Return modules that are so long that they have more than one job."""
     return [
         f"{module.path} has {module.line_count} lines"
         for module in modules
@@ -187,7 +187,7 @@ def long_modules(modules: Iterable[Module]) -> list[str]:
 
 
 def vague_test_names(modules: Iterable[Module]) -> list[str]:
-    """Names of tests that say nothing when they stand in a list of failures."""
+    """Return names of tests that are too short to say what failed."""
     return [
         f"{module.path}:{line} {name}"
         for module in modules
@@ -197,7 +197,7 @@ def vague_test_names(modules: Iterable[Module]) -> list[str]:
 
 
 def hidden_results(modules: Iterable[Module]) -> list[str]:
-    """`with client.transaction()` of kazoo, which hides what every element of the multi ended with."""
+    """Return uses of kazoo's `with client.transaction()`, which hides the results of the multi's elements."""
     return [
         f"{module.path}:{line} hides the results of a multi"
         for module in modules
@@ -208,7 +208,7 @@ def hidden_results(modules: Iterable[Module]) -> list[str]:
 
 Rule = Callable[[Iterable[Module]], list[str]]
 
-#: Each rule with offenders (path, text) that it must see.
+#: Each rule with offenders (path, text) that it must find.
 RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     walls: (
         ("csnlog/x.py", "from tidelock.replication import apply"),
@@ -266,7 +266,7 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
 }
 #: Rules that hold for the tests, benchmarks and examples as well.
 RULES_FOR_ALL = (short_names, long_functions, long_modules, vague_test_names)
-#: Rules that hold for what stands beside the product and has walls too.
+#: Rules that hold for folders beside the product that have walls too.
 RULES_FOR_WALLED = (walls, unknown_rooms, impure_cores)
 
 
@@ -293,18 +293,18 @@ def test_the_code_keeps_the_rule(rule: Rule) -> None:
     ids=_ids,
 )
 def test_the_rule_sees_an_offender(rule: Rule, path: str, text: str) -> None:
-    """The rule finds an offence where there is one."""
+    """The rule finds the offence of each offender."""
     assert len(rule([Module.parse(path, text)])) == 1
 
 
 @pytest.mark.parametrize("path", [KAZOO_MODULE, DURABILITY_MODULE, *DOORS, "tidelock/errors.py"])
 def test_the_modules_that_rules_name_exist(path: str) -> None:
-    """A module that a rule names by its path is there, so the rule cannot pass by a renamed file."""
+    """Each module that a rule names by its path exists, so that a renamed file cannot escape the rule."""
     assert path in {module.path for module in source.product_modules()}
 
 
 def test_floors_name_only_folders_below_them() -> None:
-    """FLOORS is written from the ground up: no folder may import one that stands behind it in the table."""
+    """FLOORS is written from the ground up: a folder may import only folders that precede it in the table."""
     order = list(FLOORS)
     for folder, below in FLOORS.items():
         assert (source.ROOT / folder).is_dir()
@@ -312,14 +312,14 @@ def test_floors_name_only_folders_below_them() -> None:
 
 
 def test_the_page_shows_the_floors() -> None:
-    """docs/architecture.md has the table of folders as it is (python -m tests.support.project.floors)."""
+    """docs/architecture.md has the present table of folders (python -m tests.support.project.floors)."""
     page = (source.ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     assert page_with_table(page) == page
 
 
 @pytest.mark.parametrize("folder", [room for room in FLOORS if room.startswith(WITH_ROOM_CARD)])
 def test_each_room_says_what_it_is_for(folder: str) -> None:
-    """The docstring of a room has its job, what it may import, its entry points, and what a failure does."""
+    """The docstring of a room has its job, its imports, its entry points, and the effect of failures."""
     module = next(one for one in source.modules_of(folder) if one.path == f"{folder}/__init__.py")
     text = " ".join((ast.get_docstring(module.tree) or "").split())
     below = ", ".join(FLOORS[folder]) or "nothing of ours"

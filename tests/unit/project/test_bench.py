@@ -1,4 +1,4 @@
-"""The pure parts of the benchmark: statistics, lags, aims and tables. What it measures is not tested here."""
+"""The pure parts of the benchmark: statistics, lags, aims and tables. Measurements are not tested here."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ FOUND: dict[str, Any] = {
     ("share", "expected"), [(0.0, 1.0), (0.5, 5.0), (0.51, 6.0), (0.9, 9.0), (0.91, 10.0), (1.0, 10.0)]
 )
 def test_percentile_is_a_measured_value(share: float, expected: float) -> None:
-    """A percentile is the smallest measured value that so many do not exceed, whatever their order."""
+    """A percentile is the smallest measured value that this share of unsorted values does not exceed."""
     assert percentile([10.0, 1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 4.0, 6.0, 5.0], share) == expected
 
 
 def test_nothing_has_no_statistics() -> None:
-    """Without values there is no percentile and no mean, instead of a figure that means nothing."""
+    """Without values no percentile and no mean is given."""
     with pytest.raises(ValueError, match="no percentile"):
         percentile([], 0.5)
     with pytest.raises(ValueError, match="no geometric mean"):
@@ -126,13 +126,13 @@ def test_geometric_mean_of_opposite_ratios_is_one() -> None:
 
 
 def test_latencies_are_in_milliseconds() -> None:
-    """Seconds come in, milliseconds go out."""
+    """Latencies are given in seconds and shown in milliseconds."""
     assert Latencies.of([0.001, 0.002, 0.1]) == Latencies(2.0, 100.0, 100.0)
 
 
 @pytest.mark.parametrize(("csn", "expected"), [(1, 1.0), (5, 1.0), (6, 2.0), (9, 3.0), (10, None)])
 def test_a_csn_is_reached_by_the_first_moment_that_contains_it(csn: int, expected: float | None) -> None:
-    """A replica that jumps over a CSN has reached it with the jump."""
+    """A replica reaches a CSN at the first moment at which its CSN is as large."""
     assert reached([(1.0, 5), (2.0, 7), (3.0, 9)], csn) == expected
 
 
@@ -182,7 +182,7 @@ def test_failed_attempts_are_repeated_and_counted() -> None:
     ],
 )
 def test_an_aim_has_a_direction(aim: Aim, kept: bool, asked: str) -> None:
-    """A rate wants to be high, a time low; the bound itself is good enough."""
+    """A rate must be at least its bound, a time at most its bound."""
     assert aim.reached is kept
     assert aim.asked == asked
 
@@ -208,7 +208,7 @@ def _minute(commits: int, size: float) -> dict[str, float]:
 
 
 def test_the_last_minute_is_compared_with_the_second_and_the_fifth() -> None:
-    """A rate that falls and sizes that grow after the fifth minute are what is looked for."""
+    """The comparison shows a rate that falls and sizes that grow after the fifth minute."""
     minutes = [
         _minute(count, size) for count, size in [(9, 1), (100, 2), (90, 4), (90, 8), (90, 10), (80, 15)]
     ]
@@ -222,7 +222,7 @@ def test_the_last_minute_is_compared_with_the_second_and_the_fifth() -> None:
 
 
 def test_every_part_has_its_tables() -> None:
-    """All that was measured is shown, a peer that was left out with its reason."""
+    """All measurements are shown, and a peer that was left out has its reason."""
     shown = list(sheets(FOUND))
     assert all(len(row) == len(sheet.header) for sheet in shown for row in sheet.rows)
     text = "\n".join(sheet.markdown() for sheet in shown)

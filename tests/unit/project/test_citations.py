@@ -1,7 +1,7 @@
 """Citations: each leads to an anchor in the repository, in the forms of docs/design/README.md.
 
-The rule is applied to the repository, where it must find nothing, and to small offenders, one for each way in
-which a citation can dangle.
+The rule is applied to the repository, where it must find nothing, and to small offenders, one for each kind
+of dangling citation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def module(words: str) -> str:
 
 
 def test_every_citation_of_the_repository_leads_to_an_anchor() -> None:
-    """No docstring, comment, string or page cites what is not in the repository."""
+    """All citations in docstrings, comments, strings and pages have a target in the repository."""
     texts, paths = citations.repository()
     assert [str(one) for one in dangling(texts, paths)] == []
 
@@ -65,7 +65,7 @@ def test_every_citation_of_the_repository_leads_to_an_anchor() -> None:
     ],
 )
 def test_a_citation_that_dangles_in_code_is_seen(words: str, kind: Kind) -> None:
-    """Docstrings and comments alike: the citation is found, as what it is, on its line."""
+    """A dangling citation in a docstring or a comment is found, with its kind and its line."""
     comment = "x = 1\n" + "".join(f"#: {line}\n" for line in words.split("\n"))
     for text, first in ((module(words), 1), (comment, 2)):
         (found,) = dangling({**PAGES, "csnlog/x.py": text})

@@ -1,4 +1,4 @@
-"""Tests that need a container engine: left out in one line where none answers, failed in CI, else run."""
+"""Tests that need a container engine: skipped without an engine, failed in CI, else run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _nothing_remembered() -> Iterator[None]:
 
 
 def fake_docker(folder: Path, script: str) -> None:
-    """A `docker` that does as the script says."""
+    """Make a `docker` program from a script."""
     (folder / "docker").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     (folder / "docker").chmod(0o755)
 

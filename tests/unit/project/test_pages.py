@@ -1,4 +1,4 @@
-"""Every page of Markdown keeps the form of the house: prose of 100 columns, links that lead somewhere."""
+"""Every page of Markdown keeps the form of the house: prose of 100 columns, links with a target."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _dead_links(page: str) -> Iterator[str]:
 
 
 def test_the_rule_of_links_sees_a_dead_one(tmp_path: Path) -> None:
-    """A file that is not there and a heading that is not there are both found."""
+    """A link to a missing file and a link to a missing heading are both found."""
     (tmp_path / "a.md").write_text("# One\n\n[b](b.md) [c](#two) [d](#one) [e](https://example.org)\n")
     page = str(tmp_path / "a.md")  # an absolute path stays what it is below ROOT
     assert list(_dead_links(page)) == ["b.md: no such file", "#two: no such heading"]

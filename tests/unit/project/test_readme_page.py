@@ -1,4 +1,4 @@
-"""README.md: what it tells a stranger to type exists, and is run by a test or checked here."""
+"""README.md: the commands and programs that it shows exist, and are run by a test or checked here."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_make_targets_named_in_the_prose_exist() -> None:
 
 
 def test_every_block_of_the_page_is_one_that_a_test_runs() -> None:
-    """There is no block of another language, which nothing would run."""
+    """The page has no block of a language that no test runs."""
     assert set(re.findall(r"^```(\w*)$", PAGE, re.MULTILINE)) - {""} == RUN
 
 

@@ -1,4 +1,4 @@
-"""docs/transactions.md has every error, state and outcome of the code, with what the code says of it."""
+"""docs/transactions.md has every error, state and outcome of the code, with their properties."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rows(first: str) -> list[list[str]]:
 
 
 def test_every_error_is_in_the_table() -> None:
-    """Each class once; certain are the refusals alone, and retriable is what the class says."""
+    """Each class is there once; refusals alone are certain, and the class says whether it is retriable."""
     kinds = [getattr(errors, name) for name in errors.__all__ if name != "from_wire"]
     expected = {
         kind.__name__: [

@@ -21,7 +21,7 @@ from tidelock.replication.fetch import Fetcher
 
 
 class CatalogStub:
-    """A ledger in memory. `gate` holds up applies; `failures` are raised by the next ones."""
+    """A catalog port in memory. `gate` delays applies; `failures` are raised by the next ones."""
 
     def __init__(self) -> None:
         self.parts: set[PartId] = set()
@@ -76,7 +76,7 @@ class CatalogStub:
 
 
 class Parts:
-    """In the place of the fetcher: remembers what is wanted."""
+    """A stand-in for the fetcher, which records the wanted parts."""
 
     def __init__(self, catalog: CatalogStub) -> None:
         self.catalog = catalog

@@ -1,4 +1,4 @@
-"""The horizon: what bounds it, when a pin has expired, and who may not overtake whom."""
+"""The horizon: its bounds, expired pins, and races between replicas that raise it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_part_between_creation_and_removal_is_kept() -> None:
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(0, 9))
 def test_what_is_collected_is_seen_by_nobody(created: int, lived: int, horizon: int, above: int) -> None:
-    """No snapshot at or above the horizon sees a part that may go; one below it is not promised."""
+    """No snapshot at or above the horizon sees a part that may be deleted; lower ones are not promised."""
     part = PartVersions(TID, Csn(created), TID, Csn(created + lived))
     if collectable(part.removal_csn, Csn(horizon)):
         assert not visible(part, Csn(horizon + above))
 
 
 def test_the_lowest_bound_counts() -> None:
-    """Pins, what replicas use or have not applied, and the retention; the lowest is named."""
+    """Pins, use and progress of replicas, and the retention are bounds; the lowest one is named."""
     progress = {R1: Progress(Csn(90), Csn(70)), R2: Progress(Csn(60), Csn(60))}
     assert bounds({"p": Csn(55)}, progress, kept=KEPT)[0] == KEPT
     assert bounds({"p": Csn(40)}, progress, kept=KEPT)[0] == Bound(Csn(40), "pin", "p")
@@ -57,7 +57,7 @@ def node(version: int, csn: int = 5, ttl_s: float = 10.0) -> Node:
 
 
 def test_a_pin_expires_when_its_version_does_not_change() -> None:
-    """By the clock of the one who looks, from when it has seen the version for the first time."""
+    """A pin expires by the observer's clock, counted from the first look at its version."""
     watch = PinWatch()
     assert watch.listed(["a", "b"], 100.0) == ["a", "b"]
     watch.read("a", node(0), 100.0)
@@ -75,7 +75,7 @@ def test_a_pin_expires_when_its_version_does_not_change() -> None:
 
 
 def test_an_older_version_of_a_pin_says_nothing() -> None:
-    """A server that lags behind shows what was: the pin is neither renewed by that nor older."""
+    """An older version, from a server that lags, neither renews the pin nor makes it older."""
     watch = PinWatch()
     watch.listed(["a"], 100.0)
     watch.read("a", node(4), 100.0)
@@ -101,22 +101,22 @@ class World:
         self.store, self.log, self.clock, self.watch = store, log, Clock(), PinWatch()
 
     async def write(self, *ops: Create | SetData | Delete) -> None:
-        """Somebody writes to ZooKeeper."""
+        """Write to ZooKeeper."""
         assert isinstance(await self.store.multi(ops), Ok)
 
     async def pin(self, name: str, csn: int, ttl_s: float = 10.0) -> None:
-        """Somebody pins."""
+        """Pin a CSN."""
         data = codec.encode_pin(PinState(Csn(csn), ttl_s, R2))
         await self.write(Create(tree.pin(name), data), SetData(tree.PINS))
 
     async def look(self) -> HorizonReading:
-        """Look once."""
+        """Read the state of ZooKeeper once."""
         seen = await read_horizon(self.store, self.watch, self.clock)
         assert seen is not None
         return seen
 
     async def end_expired(self) -> None:
-        """Delete what has expired."""
+        """Delete the expired pins."""
         await end_expired(self.log.log.fenced, self.watch, (await self.look()).at)
 
     async def raise_to(self, seen: HorizonReading, csn: int) -> Csn | None:
@@ -137,7 +137,7 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_a_pin_that_comes_meanwhile_refuses_the_horizon(world: World) -> None:
-    """Whether it was listed or not; one that goes does not."""
+    """A new pin refuses the horizon, listed or not; a released one does not."""
     await world.pin("r2-1-1", 5)
     seen = await world.look()
     await world.pin("r2-1-2", 3)
@@ -149,7 +149,7 @@ async def test_a_pin_that_comes_meanwhile_refuses_the_horizon(world: World) -> N
 
 
 async def test_two_that_raise_do_not_overtake_each_other(world: World) -> None:
-    """The later one is refused, and looks again."""
+    """Of two raises the later one is refused, and reads again."""
     first, second = await world.look(), await world.look()
     assert await world.raise_to(first, 7) == 7
     assert await world.raise_to(second, 6) is None
@@ -171,7 +171,7 @@ async def test_a_renewed_pin_survives(world: World) -> None:
 
 
 async def test_pins_below_end_by_order(world: World) -> None:
-    """Those at the horizon or above stay."""
+    """An operator's order ends the pins below; pins at the horizon or above stay."""
     for number, csn in enumerate((3, 5, 7)):
         await world.pin(f"r2-1-{number}", csn)
     await world.look()
@@ -180,7 +180,7 @@ async def test_pins_below_end_by_order(world: World) -> None:
 
 
 async def test_a_struck_replica_holds_nothing_back_while_it_is_struck(world: World) -> None:
-    """Its session is checked with the horizon: one that comes back is asked for."""
+    """A struck replica does not hold the horizon; its session is checked, so it counts when it is back."""
     found = await world.store.get(tree.session(R3))
     assert isinstance(found, Ok)
     state = codec.decode_session(found.value.data)

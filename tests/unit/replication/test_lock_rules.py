@@ -1,4 +1,4 @@
-"""Removal locks as values: what overlaps, what covers, names and bytes, requests, who is in the way."""
+"""Removal locks as values: overlap, cover, names and bytes, requests, conflicts."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def part(number: int, path: str = "") -> OnePart:
     ],
 )
 def test_what_overlaps_does_so_either_way_round(one: Scope, other: Scope, expected: bool) -> None:
-    """Either way round."""
+    """Overlap is symmetric."""
     assert overlap(one, other) is expected
     assert overlap(other, one) is expected
 
 
 @given(SCOPE, SCOPE, SCOPE)
 def test_who_covers_stands_in_everybodys_way(held: Scope, mine: Scope, theirs: Scope) -> None:
-    """A lock left out below a wider lock would have met only locks that the wider one meets."""
+    """A wider lock conflicts with every lock that the covered one conflicts with."""
     if covers(held, mine) and overlap(mine, theirs):
         assert overlap(held, theirs)
     assert covers(held, held)
@@ -95,7 +95,7 @@ def test_who_covers_stands_in_everybodys_way(held: Scope, mine: Scope, theirs: S
 
 @given(SCOPE, st.booleans())
 def test_a_lock_reads_back(scope: Scope, merge: bool) -> None:
-    """From its path and its bytes alone."""
+    """A lock reads back from its path and its bytes alone."""
     op = create_op(ORDERS, scope, TID, merge=merge)
     assert read_lock(ORDERS, op.path, op.data) == LockInfo(op.path, ORDERS, scope, TID, merge)
 
@@ -124,7 +124,7 @@ def test_what_is_no_lock_is_refused() -> None:
 
 
 def test_what_has_to_be_locked() -> None:
-    """Neither what is held, nor what a wider lock covers; parts in the order of their ids."""
+    """A request has neither held locks nor covered ones; its parts are in the order of their ids."""
     ask = LockAsk(ORDERS, {PartId(f"r1-1-{n}"): f"y={n % 2}" for n in (3, 1, 2)}, (OnePartition("y=5"),))
     assert wanted(ask, ()) == ((part(1, "y=1"), part(2, "y=0"), part(3, "y=1")), (OnePartition("y=5"),))
     assert wanted(ask, (OnePartition("y=1"), part(2))) == ((), (OnePartition("y=5"),))
@@ -157,12 +157,12 @@ def test_requests_are_bounded_by_operations_and_bytes(path: str) -> None:
     ],
 )
 def test_what_the_outcome_of_a_holder_means(outcome: object, expected: object) -> None:
-    """For a statement at CSN 5."""
+    """Each outcome of a holder has its meaning for a statement at CSN 5."""
     assert holder_state(outcome, Csn(5)) == expected  # type: ignore[arg-type]
 
 
 def test_when_a_lock_may_go() -> None:
-    """Not before the tail has passed its CSN; of an undecided holder only where that is asked for."""
+    """A lock may be deleted when the tail has passed its CSN; one of an undecided holder only on request."""
     assert not may_go(LockHolderState.COMMITTED, Csn(6), Csn(6), live=True)
     assert may_go(LockHolderState.COMMITTED, Csn(6), Csn(7), live=False)
     assert may_go(LockHolderState.DEAD, CSN_NONE, CSN_NONE, live=False)
@@ -173,7 +173,7 @@ def test_when_a_lock_may_go() -> None:
 
 
 def lock(scope: Scope, *, merge: bool = False) -> LockInfo:
-    """Another's lock."""
+    """Return a lock of another transaction."""
     return LockInfo("", ORDERS, scope, OTHER, merge)
 
 
@@ -192,7 +192,7 @@ def lock(scope: Scope, *, merge: bool = False) -> LockInfo:
 def test_only_statements_wait_and_only_for_compactions(
     held_by_merge: bool, found: LockHolderState, merge: bool, waited_s: float, wait_s: float, expected: bool
 ) -> None:
-    """A statement for a compaction, at most 2 s here; a compaction for nobody; nobody for what is done."""
+    """A statement waits for a compaction, at most 2 s here; no other lock is waited for."""
     waits = worth_waiting(
         lock(WholeTable(), merge=held_by_merge),
         found,
@@ -214,7 +214,7 @@ def test_only_statements_wait_and_only_for_compactions(
     ],
 )
 def test_a_conflict_says_what_and_who(scope: Scope, details: dict[str, object]) -> None:
-    """Table, part or partition, and holder; of a committed one the CSN."""
+    """A conflict names table, part or partition, and holder, with its CSN if it is committed."""
     error = conflict(lock(scope), TID, csn=CSN_NONE)
     assert error.details == {"table": ORDERS, "holder": str(OTHER), "merge": False, **details}
     assert error.retriable

@@ -1,4 +1,4 @@
-"""Removal locks over a store in memory: first locker wins, whatever is lost, late, cancelled or killed."""
+"""Removal locks over a store in memory: the first locker wins, under loss, delay, cancellation and kills."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_the_first_locker_wins(r1: LockNode, r2: LockNode) -> None:
 
 
 async def test_disjoint_parts_both_win(r1: LockNode, r2: LockNode) -> None:
-    """At once, in one table and partition."""
+    """Locks of different parts in one table and partition are taken at once."""
     await asyncio.gather(r1.take(1, part_ask(1, 2)), r2.take(1, part_ask(3, 4)))
     assert len(await r1.stand()) == 4
 
@@ -108,7 +108,7 @@ async def test_a_wide_lock_and_a_part(r1: LockNode, r2: LockNode, wide: WholeTab
 
 
 async def test_at_once_one_of_two_wins(r1: LockNode, r2: LockNode) -> None:
-    """A part and its table, many times: one of both is locked, never both and never none."""
+    """Of a part and its table, requested at once, exactly one is locked, in many rounds."""
     for counter in range(1, 40):
         asks = (r1.take(counter, part_ask(1)), r2.take(counter, wide_ask(WholeTable())))
         ends = await asyncio.gather(*asks, return_exceptions=True)
@@ -119,7 +119,7 @@ async def test_at_once_one_of_two_wins(r1: LockNode, r2: LockNode) -> None:
 
 
 async def test_ranges_of_keys_conflict_where_they_overlap(r1: LockNode, r2: LockNode) -> None:
-    """Ranges that overlap conflict, others do not; parts and tables are no matter of theirs."""
+    """Ranges that overlap conflict, others do not, and neither do ranges with parts and tables."""
     await r1.take(1, part_ask(1))
     await asyncio.gather(r1.take(2, wide_ask(KeyRange(1, 5))), r2.take(1, wide_ask(KeyRange(6, 9))))
     error = await refused(r2, 2, wide_ask(KeyRange(4, 4)))
@@ -172,7 +172,7 @@ async def test_what_is_held_in_another_table_covers_nothing(
 
 
 async def test_a_failed_take_keeps_what_was_held_before(r1: LockNode, r2: LockNode) -> None:
-    """Only what that call has taken is given back."""
+    """A failed call gives back only its own locks."""
     await r1.take(1, part_ask(1))
     await r2.take(1, part_ask(2))
     await refused(r1, 1, part_ask(1, 3, 2))
@@ -196,7 +196,7 @@ async def test_what_the_statement_sees_is_in_nobodys_way(r1: LockNode, r2: LockN
 
 
 async def test_locks_of_a_committed_removal_stay_until_the_tail(r1: LockNode, r2: LockNode) -> None:
-    """Not a record earlier: a replica that has not applied it would take the lock and find nothing."""
+    """They stay until the tail passes, or a replica that lags would get the lock and miss the removal."""
     await r1.take(1, part_ask(1, 2))
     csn = await r1.commit_removal(1)
     await r1.locks.release(r1.tid(1))
@@ -212,7 +212,7 @@ async def test_locks_of_a_committed_removal_stay_until_the_tail(r1: LockNode, r2
 
 
 async def test_a_statement_waits_for_a_compaction(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """Until that gives way; a compaction waits for nobody, and nobody for one that is committed."""
+    """A statement waits for a running compaction, not for a committed one; a compaction never waits."""
     async with LockNode(ensemble.store("r1"), limits={"compaction_lock_wait_s": 20.0}) as r1:
         await r2.take(1, part_ask(1), merge=True)
         await refused(r1, 1, part_ask(1), merge=True)
@@ -228,7 +228,7 @@ async def test_a_statement_waits_for_a_compaction(ensemble: MemoryEnsemble, r2: 
 
 
 async def test_a_bounded_wait_for_anybody(r1: LockNode, r2: LockNode) -> None:
-    """Where it is asked for."""
+    """A bounded wait for any holder is possible on request."""
     await r1.take(1, part_ask(1))
     await refused(r2, 1, part_ask(1), wait_s=0.01)
     waiting = asyncio.create_task(r2.take(2, part_ask(1), wait_s=20.0))
@@ -268,7 +268,7 @@ async def test_locks_of_a_transaction_are_bounded(r1: LockNode) -> None:
 
 
 async def test_locks_of_a_table_are_bounded(ensemble: MemoryEnsemble, r1: LockNode) -> None:
-    """For parts as for wide ones."""
+    """The bound of a table holds for locks of parts and for wide ones."""
     await r1.take(1, part_ask(1, 2))
     async with LockNode(ensemble.store("r2"), R2, limits={"table_locks_max": 3}) as r2:
         for ask in (part_ask(3), wide_ask(OnePartition("y=1"))):
@@ -292,7 +292,7 @@ DOUBTFUL = [
 async def test_any_request_of_a_take_may_fail(
     ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode, fault: RequestFault, ask: LockAsk
 ) -> None:
-    """It is locked in the end, once; and given back in the end, whatever lands when."""
+    """After any failed request the lock is made once in the end, and given back in the end."""
     requests = 0
 
     def count(call: StoreRequest) -> None:
@@ -319,7 +319,7 @@ async def test_any_request_of_a_take_may_fail(
 async def test_a_cancelled_take_leaves_nothing(
     ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode, fault: RequestFault
 ) -> None:
-    """Its client hung up while the request was on its way; that it lands later is known, and mended."""
+    """The request of a cancelled take may land later; the lock is then deleted."""
     sent = asyncio.Event()
 
     def makes_the_locks(call: StoreRequest) -> bool:
@@ -328,7 +328,7 @@ async def test_a_cancelled_take_leaves_nothing(
             sent.set()
         return makes
 
-    await r2.take(1, part_ask(9))  # makes the directories, so that it is the first request that makes locks
+    await r2.take(1, part_ask(9))  # makes the directories, so that the first request of the test makes locks
     ensemble.plan = nth(1, fault, makes_the_locks)
     taking = asyncio.create_task(r1.take(1, part_ask(1, 2)))
     await sent.wait()
@@ -349,7 +349,7 @@ async def swept(node: LockNode) -> bool:
 
 
 async def test_what_cannot_be_given_back_goes_later(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """Without a connection a rollback ends all the same, and a statement when it has waited long enough."""
+    """Without a connection a rollback ends at once, a statement after its wait; locks are deleted later."""
     store = ensemble.store("r1")
     async with LockNode(store, limits={"connect_wait_s": 0.1}) as r1:
         await r1.take(1, part_ask(1))
@@ -364,7 +364,7 @@ async def test_what_cannot_be_given_back_goes_later(ensemble: MemoryEnsemble, r2
 
 
 async def test_what_is_locked_is_told_as_a_hint(r1: LockNode, r2: LockNode) -> None:
-    """The locked parts of all holders, without wider locks; at once, or not at all."""
+    """The hint has the locked parts of all holders, without wider locks, at once or not at all."""
     assert await r2.locks.locked_parts(ORDERS) == set()
     await r1.take(1, part_ask(1, 2))
     await r1.take(1, wide_ask(WholeTable()))
@@ -377,7 +377,7 @@ async def test_what_is_locked_is_told_as_a_hint(r1: LockNode, r2: LockNode) -> N
 
 
 async def test_an_own_leftover_is_taken_by_the_next(r1: LockNode, r2: LockNode) -> None:
-    """It need not be swept before."""
+    """An own leftover lock is taken over by the next statement, without a sweep."""
     await r1.take(1, part_ask(1))
     assert isinstance(r1.store, MemoryStore)
     r1.store.suspend()

@@ -1,4 +1,4 @@
-"""Removal locks whose holders are dead, fenced or in their next boot: who deletes them, and when."""
+"""Removal locks whose holders are dead, fenced or in their next boot: their deletion, and its time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_a_fenced_replica_takes_and_gives_back_nothing(ensemble: MemoryEns
 async def test_a_lock_of_a_dead_replica_is_evicted(
     ensemble: MemoryEnsemble, r2: LockNode, ask: LockAsk
 ) -> None:
-    """By who meets it, when its holder is silent for long; all that it holds in the table goes."""
+    """A statement that meets it evicts all locks of the holder in the table, after a long silence."""
     async with LockNode(ensemble.store("r1")) as dead:
         await dead.take(1, part_ask(*range(1, 9)))
         await dead.take(2, wide_ask(OnePartition("y=1")))
@@ -69,7 +69,7 @@ async def test_a_lock_of_a_dead_replica_is_evicted(
 
 
 async def test_a_janitor_that_died_half_way_is_followed_by_another(ensemble: MemoryEnsemble) -> None:
-    """The holder was fenced by one that is gone; the next fences it again, for a version of its own."""
+    """A janitor that died had fenced the holder; the next one fences it again, for a version of its own."""
     async with (
         LockNode(ensemble.store("r1")) as dead,
         LockNode(ensemble.store("r2"), R2) as first,
@@ -86,7 +86,7 @@ async def test_a_janitor_that_died_half_way_is_followed_by_another(ensemble: Mem
 
 
 async def test_of_two_janitors_one_deletes(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """Both want it; in the end each lock has one holder, and nothing of the dead one is left."""
+    """Of two janitors one deletes; each lock has one holder in the end, and the dead holder has none."""
     async with (
         LockNode(ensemble.store("r1")) as dead,
         LockNode(ensemble.store("r3"), R3, silent={R1}) as r3,
@@ -105,7 +105,7 @@ async def test_of_two_janitors_one_deletes(ensemble: MemoryEnsemble, r2: LockNod
 
 
 async def test_what_a_dead_replica_has_committed_stays(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """Until the tail has passed it; then others delete it too, whether or not anybody meets it."""
+    """Locks of committed removals stay until the tail has passed; then any replica deletes them."""
     async with LockNode(ensemble.store("r1")) as dead:
         await dead.take(1, part_ask(1))
         await dead.take(2, part_ask(2))

@@ -1,7 +1,7 @@
 """Removal locks under random faults: replicas take and give back all kinds of locks while servers lag.
 
-Requests, answers, connections and sessions get lost, multis land late, readers see old states. At no moment
-do two transactions hold locks that overlap, and in the end none is left.
+Requests, answers, connections and sessions are lost, multis land late, readers see old states. At no moment
+two transactions hold locks that overlap, and in the end no lock is left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Held:
         self.taken = 0
 
     def takes(self, tid: Tid, scopes: tuple[Scope, ...]) -> None:
-        """A take has returned: nobody else holds what overlaps."""
+        """Note that a take has returned, and require that no overlapping lock has another holder."""
         for other, held in self._scopes.items():
             met = [(one, two) for one in held for two in scopes if overlap(one, two)]
             assert other == tid or not met, f"{other} and {tid} both hold {met}"
@@ -52,12 +52,12 @@ class Held:
         self.taken += 1
 
     def ends(self, tid: Tid) -> None:
-        """A transaction is about to give back what it holds."""
+        """Note that a transaction is about to give back its locks."""
         self._scopes.pop(tid, None)
 
 
 def any_ask(source: random.Random) -> tuple[LockAsk, tuple[Scope, ...]]:
-    """Something to lock: mostly parts."""
+    """Return a request for locks, mostly of parts."""
     if source.random() < 0.7:
         path = source.choice(["y=1", "y=2"])
         base = 10 if path == "y=2" else 0

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import itertools
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -267,6 +268,24 @@ def test_rows_become_bounded_files_of_their_partitions(
         *(f"p={number}%2Fx" for number in range(1, 5)),
     }
     assert sorted(itertools.chain(*found.values())) == list(range(400))
+
+
+def test_a_nan_that_comes_late_begins_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The footer of the first file has a range for all its rows; the next one has none for that column."""
+    monkeypatch.setattr(encoding, "ROW_GROUP_ROWS", 2)
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    store = FileStore()
+    encoder = Encoder(FileLayout("default.t", schema, (), ()), store.begin)
+    values = [1.0, 2.0, 3.0, 4.0, math.nan, 5.0, 6.0, 7.0]
+    encoder.add(pa.RecordBatch.from_arrays([pa.array(range(8)), pa.array(values)], schema=schema))
+    encoder.finish()
+    files = [pq.ParquetFile(io.BytesIO(store.files[path])) for path in encoder.files]
+    ranged = [
+        [file.metadata.row_group(group).column(1).is_stats_set for group in range(file.num_row_groups)]
+        for file in files
+    ]
+    assert ranged == [[True, True], [False, False]]
+    assert [row["id"] for file in files for row in file.read().to_pylist()] == list(range(8))
 
 
 def test_rows_that_do_not_fit() -> None:

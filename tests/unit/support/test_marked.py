@@ -1,4 +1,4 @@
-"""Processes of a run are found by what they carry, and by nothing else."""
+"""Processes of a run are found by their marker alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def environ(marker: str) -> dict[str, str]:
 
 
 def test_all_that_carry_the_marker_are_killed_and_nobody_else(marker: str) -> None:
-    """Children, and what was forked off and leads a session of its own; a longer value is another marker."""
+    """Children and daemons with the marker are killed; a longer value is another marker."""
     other = subprocess.Popen(SLEEP, env=environ(f"{marker}0"))
     child = subprocess.Popen(SLEEP, env=environ(marker))
     subprocess.run(DAEMON, env=environ(marker), check=True)

@@ -47,7 +47,7 @@ def test_an_answer_as_documented_passes(checker: Checker) -> None:
     ids=["type", "field left out", "list", "content type", "status", "error"],
 )
 def test_an_altered_answer_is_seen(checker: Checker, answer: Told, words: str) -> None:
-    """Each kind of difference is told, and only that."""
+    """Each kind of difference is reported, and no other one."""
     assert words in "".join(checker.differences("POST", BEGIN, answer))
 
 

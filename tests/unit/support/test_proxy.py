@@ -21,7 +21,7 @@ HELLO: Final = b"\0" * 16
 
 
 def frame(xid: int, opcode: int = 1, payload: bytes = b"") -> bytes:
-    """A request in the shape that ZooKeeper's have."""
+    """Return a request in the form of ZooKeeper's."""
     body = xid.to_bytes(4, "big") + opcode.to_bytes(4, "big") + payload
     return len(body).to_bytes(4, "big") + body
 
@@ -44,7 +44,7 @@ class Echo(socketserver.ThreadingTCPServer):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address of the server."""
         return f"127.0.0.1:{self.server_address[1]}"
 
 
@@ -68,7 +68,7 @@ def proxy(echo: Echo) -> Iterator[Proxy]:
 
 @pytest.fixture
 def connect(proxy: Proxy) -> Iterator[Callable[[], socket.socket]]:
-    """Opens connections through the proxy."""
+    """A function that opens connections through the proxy."""
     opened: list[socket.socket] = []
 
     def connect() -> socket.socket:
@@ -91,7 +91,7 @@ def client(connect: Callable[[], socket.socket], echo: Echo) -> socket.socket:
 
 
 def receive(client: socket.socket, count: int) -> bytes:
-    """Exactly so many bytes."""
+    """Receive exactly this number of bytes."""
     received = b""
     while len(received) < count:
         chunk = client.recv(count - len(received))
@@ -101,13 +101,13 @@ def receive(client: socket.socket, count: int) -> bytes:
 
 
 def exchange(client: socket.socket, sent: bytes) -> None:
-    """Send bytes and see them come back."""
+    """Send bytes, and require that they come back."""
     client.sendall(sent)
     assert receive(client, len(sent)) == sent
 
 
 def assert_broken(client: socket.socket) -> None:
-    """The connection is gone, and nothing was received on it before."""
+    """Require that the connection is broken, and that no byte was received on it."""
     with pytest.raises(ConnectionError):
         client.recv(1)
 
@@ -143,7 +143,7 @@ def test_other_protocols_pass_without_a_hook(
 
 
 def test_unreachable_server_breaks_the_connection() -> None:
-    """Where nobody listens behind the proxy, its clients lose their connection."""
+    """Clients lose their connection if the proxy cannot reach its server."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         with Proxy(f"127.0.0.1:{silent.getsockname()[1]}") as proxy:
@@ -158,7 +158,7 @@ def test_unreachable_server_breaks_the_connection() -> None:
 def test_a_cut_breaks_open_connections_once(
     client: socket.socket, connect: Callable[[], socket.socket], proxy: Proxy
 ) -> None:
-    """A cut breaks what is open, once; a new connection to the same address works."""
+    """A cut breaks the open connections once; a new connection to the same address works."""
     assert proxy.cut() == 1
     assert_broken(client)
     exchange(connect(), frame(1))
@@ -297,7 +297,7 @@ def test_the_greeting_is_no_request(connect: Callable[[], socket.socket], proxy:
 
 @given(bodies=st.lists(st.binary(max_size=20), max_size=8), sizes=st.lists(st.integers(1, 9), min_size=1))
 def test_units_do_not_depend_on_reads(bodies: list[bytes], sizes: list[int]) -> None:
-    """However the bytes of some frames arrive, the units are those frames."""
+    """For any division of the bytes into reads the units are the frames."""
     frames = [len(body).to_bytes(4, "big") + body for body in bodies]
     stream = b"".join(frames)
     units, found, turn = _Units(), [], 0
@@ -309,7 +309,7 @@ def test_units_do_not_depend_on_reads(bodies: list[bytes], sizes: list[int]) -> 
 
 
 def test_a_torn_frame_is_passed_at_the_end() -> None:
-    """The bytes of a frame that never became whole are not swallowed."""
+    """The bytes of an incomplete frame are passed on at the end."""
     units = _Units()
     assert units.feed(frame(1)[:7]) == []
     assert units.feed(b"") == [frame(1)[:7]]

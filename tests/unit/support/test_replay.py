@@ -1,4 +1,4 @@
-"""The judge of whole histories: a sound story passes, and each kind of wrong is found in a bad one."""
+"""The check of whole histories: a sound history passes, and each kind of fault is found in a bad one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Bend = Callable[[Story], None]
 
 
 def bag(*rows: Row) -> Rows:
-    """Rows as a bag."""
+    """Return rows as a bag."""
     return Counter(rows)
 
 
@@ -103,7 +103,7 @@ def sound() -> Story:
 
 
 def test_a_sound_story_passes() -> None:
-    """Nothing is found where nothing is wrong."""
+    """A sound history has no finding."""
     assert judge(sound()) == []
 
 
@@ -113,23 +113,23 @@ def a_look_that_lacks_a_row(story: Story) -> None:
 
 
 def a_feed_that_lacks_a_change(story: Story) -> None:
-    """A change feed passes a CSN over."""
+    """A change feed skips a CSN."""
     story.fed[0] = Fed("r1", A, 3, 7, {4: (bag(), bag(*ROWS))})
 
 
 def a_feed_that_tells_of_compaction(story: Story) -> None:
-    """A change feed tells rows that were only moved."""
+    """A change feed contains rows that were only moved."""
     moved = (bag(ROWS[0]), bag(ROWS[0]))
     story.fed[1] = Fed("r2", A, 4, 6, {5: moved, 6: story.fed[1].changes[6]})
 
 
 def a_read_of_another_csn(story: Story) -> None:
-    """A transaction has seen what came later."""
+    """A transaction has seen a later commit."""
     story.lives[2].ran[0] = Ran(Read(A, Everything()), 4, {}, bag((1, 1, 10)))
 
 
 def another_number_of_rows(story: Story) -> None:
-    """A statement has told more rows than it changed."""
+    """A statement has returned more rows than it changed."""
     story.lives[1].ran[0] = Ran(Delete(A, Keys(2, 9)), 4, {"deleted": 3})
 
 
@@ -148,17 +148,17 @@ def a_serializable_read_that_is_stale(story: Story) -> None:
 
 
 def a_commit_told_at_another_csn(story: Story) -> None:
-    """The session was told another CSN than that in the log."""
+    """The session got another CSN than the log has."""
     story.lives[0].csn = 5
 
 
 def rolled_back_and_in_the_log(story: Story) -> None:
-    """The session was told that it certainly is not committed."""
+    """The session got the answer that the transaction is not committed, and the log has it."""
     story.lives[3].end = End.FAIL
 
 
 def a_commit_of_nobody(story: Story) -> None:
-    """The log has a transaction that nobody has begun."""
+    """The log has a transaction that no session has begun."""
     story.log = (*story.log, LogLine(8, (Logged("7-r1-1-9"),)))
 
 
@@ -169,7 +169,7 @@ def told_that_it_changed_nothing(story: Story) -> None:
 
 
 def refused_because_of_what_it_sees(story: Story) -> None:
-    """The holder is contained in the snapshot of who was refused."""
+    """The snapshot of the refused transaction contains the holder's commit."""
     _refusal(story, holder="3-r1-1-1")
 
 
@@ -185,7 +185,7 @@ def refused_because_of_the_dead(story: Story) -> None:
 
 
 def refused_because_of_itself(story: Story) -> None:
-    """The holder is who was refused."""
+    """The holder is the refused transaction itself."""
     _refusal(story, holder="4-r2-1-1")
 
 
@@ -224,13 +224,13 @@ def _refusal(story: Story, holder: str) -> None:
     ids=lambda item: getattr(item, "__name__", None),
 )
 def test_a_bad_story_is_found(bend: Bend, found: str) -> None:
-    """And said to be what it is."""
+    """A bad history is found, with the kind of its fault."""
     story = copy.deepcopy(sound())
     bend(story)
     assert any(found in wrong for wrong in judge(story)), judge(story)
 
 
-#: Upon ROWS: what leaves, what enters.
+#: Statements on ROWS, with the rows that they remove and the rows that they add.
 MEANT: list[tuple[Statement, list[Row], list[Row]]] = [
     (Insert(A, ROWS[:1]), [], [ROWS[0]]),
     (Delete(A, Remainder(20, 10)), [ROWS[0]], []),
@@ -250,7 +250,7 @@ MEANT: list[tuple[Statement, list[Row], list[Row]]] = [
 def test_each_statement_takes_and_puts_as_said(
     statement: Statement, removed: list[Row], added: list[Row]
 ) -> None:
-    """Each takes out and puts in what it says."""
+    """Each statement removes and adds its rows."""
     done = effect(statement, {A: bag(*ROWS)})
     assert (+done.removed.get(A, Counter()), +done.added.get(A, Counter())) == (bag(*removed), bag(*added))
 

@@ -1,4 +1,4 @@
-"""The bytes of the bodies, what a request refuses and an answer bears, and the results that clients see."""
+"""The bytes of the bodies, strict requests and lenient answers, and the results that clients see."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ DEFINITION: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_the_bytes_of_a_body(body: msgspec.Struct, text: str) -> None:
-    """Names, their order, and what is left out are fixed: clients and peers of other versions read them."""
+    """Names, their order and omitted fields are fixed: clients and peers of other versions read them."""
     assert msgspec.json.encode(body).decode() == text
     assert msgspec.json.decode(text, type=type(body)) == body
 
@@ -92,14 +92,14 @@ def test_a_client_leaves_out_what_says_no_more_than_its_absence() -> None:
 
 
 def test_a_parameter_that_json_cannot_carry_is_refused() -> None:
-    """It is the caller's mistake, and told before anything is sent."""
+    """A parameter that JSON cannot carry is refused before a request is sent."""
     for value in (object(), float("nan"), b"x"):
         with pytest.raises(BadRequestError, match="parameter"):
             json_text(reads.QueryRequest(sql="select ?", params=[value]))
 
 
 def test_a_request_with_an_unknown_field_is_refused() -> None:
-    """An agent never ignores what it was asked for."""
+    """An agent refuses fields that it does not know."""
     with pytest.raises(msgspec.ValidationError, match="unknown field `colour`"):
         msgspec.json.decode(b'{"colour": "red"}', type=reads.SnapshotRequest)
 
@@ -114,7 +114,7 @@ def test_an_answer_of_another_version_is_read() -> None:
 
 
 def _twin(kind: type) -> type:
-    """A frozen dataclass of the same name and fields: what the public results were before."""
+    """Return a frozen dataclass with the same name and fields."""
     names = [field.name for field in msgspec.structs.fields(kind)]
     return dataclasses.make_dataclass(kind.__name__, names, frozen=True, slots=True)
 

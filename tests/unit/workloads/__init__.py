@@ -1,1 +1,1 @@
-"""Tests of what the demo, the benchmarks and the tests share."""
+"""Tests of the code that the demo, the benchmarks and the tests share."""

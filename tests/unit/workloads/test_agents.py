@@ -40,7 +40,7 @@ class Server:
     asked: list[str] = field(default_factory=list)
 
     def add_part(self, table: TpchTable, path: str, rows: pa.Table, csn: int) -> str:
-        """Offer a part, and return its path below the data address."""
+        """Serve a part, and return its path below the data address."""
         sink = pa.BufferOutputStream()
         pq.write_table(rows.drop_columns(list(table.partition_by)), sink)
         data = sink.getvalue().to_pybytes()
@@ -78,7 +78,7 @@ def served() -> Iterator[tuple[Server, Agents]]:
             self.wfile.write(data)
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -106,7 +106,7 @@ def test_a_dead_agent_is_unavailable(served: tuple[Server, Agents]) -> None:
 
 
 def test_an_agents_error_is_raised_as_its_class(served: tuple[Server, Agents]) -> None:
-    """Also when the body is none of an agent."""
+    """An agent's error is raised as its class, also with a body of another program."""
     server, agents = served
     wire = StandbyError("behind", snapshot_csn=3).to_wire()
     server.answers["/api/v1/parts?csn=9&table=orders"] = (503, json.dumps(wire).encode())
@@ -165,7 +165,7 @@ def test_a_part_is_copied_once(served: tuple[Server, Agents], tmp_path: Path) ->
 def test_bytes_that_are_not_those_of_the_list_are_refused(
     served: tuple[Server, Agents], tmp_path: Path
 ) -> None:
-    """The second opinion is one over verified bytes, or none."""
+    """DuckDB reads verified bytes only."""
     server, agents = served
     path = fill(server, 9)[0]
     status, data = server.answers[path]

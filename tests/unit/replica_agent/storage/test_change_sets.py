@@ -64,7 +64,7 @@ def shape(found: CsnChangePage) -> list[tuple[int, list[int], list[int]]]:
 
 
 def test_what_compaction_does_is_no_change(reader: ChangeReader) -> None:
-    """The parts that it took stay those that were added; the one that it made is removed as any other."""
+    """The inputs of a compaction stay the added parts; its output is removed like any other part."""
     found = page(reader, 1, 7)
     assert shape(found) == [(3, [2], []), (4, [1], []), (6, [2], []), (7, [2], [3])]
     assert (found.to, found.complete) == (7, True)
@@ -73,20 +73,20 @@ def test_what_compaction_does_is_no_change(reader: ChangeReader) -> None:
 
 
 def test_a_range_begins_behind_its_first_csn(reader: ChangeReader) -> None:
-    """(from, to]; one without changes is complete at its end."""
+    """A range is (from, to]; a range without changes is complete at its end."""
     assert shape(page(reader, 3, 6)) == [(4, [1], []), (6, [2], [])]
     nothing = page(reader, 4, 5)
     assert (nothing.sets, nothing.to, nothing.complete) == ([], 5, True)
 
 
 def test_where_a_part_can_be_read(reader: ChangeReader) -> None:
-    """From its creation up to its removal, by compaction as well."""
+    """A part can be read from its creation up to its removal, also a removal by compaction."""
     added = page(reader, 1, 3).sets[0].added[0]
     assert [csn for csn in range(1, 9) if added.visible(Csn(csn))] == [3, 4]
 
 
 def test_pages_together_are_all_change_sets(reader: ChangeReader) -> None:
-    """As many change sets as fit, at least one; all pages together are the whole."""
+    """A page has as many change sets as fit, at least one; all pages together have all of them."""
     for files, expected in ((1, [3, 4, 6, 7]), (2, [4, 6, 7]), (3, [6, 7]), (4, [6, 7]), (5, [7])):
         ends, sets, since, complete = [], [], 1, False
         while not complete:
@@ -100,7 +100,7 @@ def test_pages_together_are_all_change_sets(reader: ChangeReader) -> None:
 
 
 def test_no_more_is_read_than_a_page_takes(reader: ChangeReader) -> None:
-    """The set that does not fit is the last that is looked at."""
+    """The first set that does not fit is the last one that is read."""
     known = page(reader, 1, 7).sets
     looked = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import AsyncIterator, Iterable
@@ -16,7 +17,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.rows import ALL_TYPES, Sinks, batches, stream
+from tests.support.rows import ALL_TYPES, FLOATS, Sinks, batches, stream
 from tidelock.errors import BadRequestError, DiskFullError, SchemaMismatchError, TidelockError, TooLargeError
 from tidelock.part_layout import PAGE_INDEX_ROWS
 from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
@@ -86,8 +87,44 @@ def test_rows_of_all_types_round_trip(batch: pa.RecordBatch) -> None:
     [part] = encode_small(stream(batch), sinks.maker(schema))
     table = pq.read_table(pa.BufferReader(content(part, sinks)))
     assert table.schema.equals(batch.schema)
-    assert table.to_batches()[0].equals(batch)
+    assert repr(table.to_pylist()) == repr(batch.to_pylist())  # in which NaN is equal to NaN
     assert part.rows == batch.num_rows
+
+
+@given(
+    columns=st.lists(st.tuples(st.none() | FLOATS, st.none() | FLOATS), min_size=1, max_size=30),
+    rows_per_group=st.integers(1, 5),
+    batch_rows=st.integers(1, 10),
+)
+def test_no_chunk_hides_a_nan_or_the_other_zero_from_a_reader(
+    columns: list[tuple[float | None, float | None]], rows_per_group: int, batch_rows: int
+) -> None:
+    """A float chunk with a NaN has no range; one with a zero has both in its range, and no dictionary."""
+    sinks = Sinks()
+    schema = pa.schema([("c_float", pa.float32()), ("c_double", pa.float64())])
+    rows = pa.RecordBatch.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in columns], schema=schema
+    )
+    batches = [rows.slice(at, batch_rows) for at in range(0, rows.num_rows, batch_rows)]
+    maker = sinks.maker(TableSchema.from_request("t", schema), row_group_rows=rows_per_group)
+    parts = encode_small(stream(*batches), maker)
+    assert repr(rows_of(parts, sinks)) == repr(rows.to_pylist())
+    assert len(parts) <= 1 + 2 * len(schema), "a part for each column that gets a NaN, or a zero, later on"
+    for part in parts:
+        file = pq.ParquetFile(pa.BufferReader(content(part, sinks)))
+        for group in range(file.num_row_groups):
+            values = file.read_row_group(group)
+            for number, name in enumerate(schema.names):
+                chunk = file.metadata.row_group(group).column(number)
+                known = [value for value in values[name].to_pylist() if value is not None]
+                if any(map(math.isnan, known)):
+                    assert not chunk.is_stats_set
+                if 0.0 in known:
+                    assert not chunk.has_dictionary_page
+                    if chunk.is_stats_set and chunk.statistics.has_min_max:
+                        low, high = chunk.statistics.min, chunk.statistics.max
+                        assert low < 0 or math.copysign(1, low) < 0
+                        assert high > 0 or math.copysign(1, high) > 0
 
 
 def test_a_small_part_stays_in_memory() -> None:

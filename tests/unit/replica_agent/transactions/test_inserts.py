@@ -19,7 +19,7 @@ from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.model import AddPart
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
-from tidelock.errors import DiskFullError, TransactionClosedError
+from tidelock.errors import DiskFullError, TooLargeError, TransactionClosedError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -34,7 +34,7 @@ from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
-from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 
@@ -249,6 +249,33 @@ async def test_a_full_disk_in_the_middle_of_an_insert(home: Home, tmp_path: Path
     assert undo
     await remove_late(home.catalog, PartFs(tmp_path))
     assert home.catalog.reader.files() == (set(), [])
+
+
+@pytest.mark.parametrize(
+    ("cause", "seen"),
+    [
+        (MemoryError("no room"), TooLargeError),
+        (pa.ArrowMemoryError("malloc"), TooLargeError),
+        (KeyError("k"), KeyError),
+    ],
+)
+async def test_an_insert_that_fails_in_an_unforeseen_way_leaves_only_the_rollback(
+    home: Home, monkeypatch: pytest.MonkeyPatch, cause: Exception, seen: type[Exception]
+) -> None:
+    """The client may overlook the error; what was inserted before it is not committed alone."""
+    tx = home.transactions.begin(Csn(5))
+    await home.insert(tx, Body(stream(rows(10))))
+
+    async def broken(*_: object, **__: object) -> None:
+        raise cause
+
+    monkeypatch.setattr(RowStaging, "stage", broken)
+    with pytest.raises(seen):
+        await home.insert(tx, Body(stream(rows(10))))
+    assert tx.state is TxState.FAILED
+    with pytest.raises(TransactionClosedError):
+        await home.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=10)
+    assert home.proposed == []
 
 
 async def test_large_inserts_have_a_bound(home: Home) -> None:

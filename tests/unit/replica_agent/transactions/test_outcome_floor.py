@@ -30,11 +30,11 @@ from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, CLIENT, LO
 from tidelock.replica_agent.transactions.registry import Transactions
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
-#: Of a former boot of this replica, committed at CSN 5.
+#: A transaction of a former boot of this replica, committed at CSN 5.
 OLD = Tid(Csn(4), R1, 1, 1)
-#: Of the same boot, never committed.
+#: A transaction of the same boot, never committed.
 NEVER = Tid(Csn(5), R1, 1, 2)
-#: Of another home, begun before CSN 5.
+#: A transaction of another home, begun before CSN 5.
 HOLDER = Tid(Csn(4), R2, 1, 1)
 
 
@@ -42,9 +42,9 @@ class Log:
     """ZooKeeper as a replica reads it (`LogPort`).
 
     Attributes:
-        meanwhile: This is applied here, and forgotten with all else, while the log is read.
+        meanwhile: A transaction that is applied and forgotten here while the log is read.
         boot: The present boot of every replica.
-        found: What the next looks find in the log, one after the other; then nothing.
+        found: The results of the next looks in the log, one after the other; then nothing.
         looks: For each look whether it was behind a write.
     """
 
@@ -56,7 +56,7 @@ class Log:
         self.looks: list[bool] = []
 
     async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
-        """Look; that takes its time."""
+        """Look, which takes some time."""
         del tid
         self.looks.append(newest)
         if (record := self.meanwhile) is not None:
@@ -102,7 +102,7 @@ def outcomes(catalog: Catalog, log: Log, homes: GivenHomes) -> OutcomeResolver:
 
 @pytest.mark.parametrize("policy", [CLIENT, LOCK, AUDIT])
 async def test_what_is_kept_is_told(outcomes: OutcomeResolver, policy: Policy) -> None:
-    """The outcome is in the catalog; a transaction that is in neither was aborted with its boot."""
+    """A kept outcome is in the catalog; a tid in neither catalog nor log was aborted with its boot."""
     assert await outcomes.outcome(OLD, policy) == Committed(Csn(5), 5000)
     assert await outcomes.outcome(NEVER, policy) == Aborted()
 
@@ -117,7 +117,7 @@ async def test_what_is_forgotten_meanwhile_is_too_old(log: Log, outcomes: Outcom
 async def test_what_was_forgotten_before_is_too_old(
     catalog: Catalog, log: Log, outcomes: OutcomeResolver
 ) -> None:
-    """It was committed, and forgotten since; one that was begun above the floor is aborted with its boot."""
+    """A forgotten commit is too old; a transaction that began above the floor was aborted with its boot."""
     await forget_all(catalog)
     assert await outcomes.outcome(OLD, CLIENT) == TooOld(Csn(5))
     assert await outcomes.outcome(NEVER, CLIENT) == Aborted()
@@ -143,7 +143,7 @@ async def test_the_holder_of_a_lock_may_be_older_than_what_is_kept(
     boot: int,
     expected: Outcome,
 ) -> None:
-    """It was begun before the floor, by another home, and is in the way until it is known to be over (I7)."""
+    """A holder that began before the floor, at another home, conflicts until it is known to be over (I7)."""
     await forget_all(catalog)
     log.boot = boot
     homes.answers = {} if answer is None else {HOLDER: answer}
@@ -154,7 +154,7 @@ async def test_the_holder_of_a_lock_may_be_older_than_what_is_kept(
 async def test_the_holder_of_a_lock_that_commits_while_it_is_asked_about_is_not_too_old(
     catalog: Catalog, outcomes: OutcomeResolver, log: Log, homes: GivenHomes, answer: HomeAnswer
 ) -> None:
-    """Its CSN is above what the floor says, so a statement that does not see it must hear of it (I7)."""
+    """The holder's CSN is above the floor, so a statement that does not see it must conflict (I7)."""
     await forget_all(catalog)
     log.boot, log.found = 1, [None, Committed(Csn(9))]
     homes.answers = {HOLDER: answer}
@@ -163,7 +163,7 @@ async def test_the_holder_of_a_lock_that_commits_while_it_is_asked_about_is_not_
 
 
 async def test_a_tid_of_a_boot_that_never_was_is_an_error(outcomes: OutcomeResolver, log: Log) -> None:
-    """It is not "running". A read may be stale, so the error comes only after a read behind a write."""
+    """Such a tid is not "running". A read may be stale, so the error follows a read behind a write."""
     for home in (R1, R2):
         log.looks.clear()
         with pytest.raises(UnknownTransactionError, match=f"replica {home} has had boots up to 2 only"):
@@ -186,5 +186,5 @@ async def test_a_boot_that_a_stale_read_does_not_show_is_no_error(
 
 
 async def forget_all(catalog: Catalog) -> None:
-    """Forget all outcomes that are kept, which raises the floor to the newest of them."""
+    """Forget all kept outcomes, which raises the floor to the newest of them."""
     await catalog.write(lambda db: jobs.prune_outcomes(db, 7000, 0))

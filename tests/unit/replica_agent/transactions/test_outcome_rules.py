@@ -58,14 +58,14 @@ POLICIES: Final = {
 }
 BOOTS: Final = (None, BOOT - 1, BOOT, BOOT + 1)
 ANSWERS: Final = (CommittedUnseen(), Aborted(), Running(), NotMine(), NoAnswer())
-#: No course of questions is longer: a look, the home, a look after its answer, a fence, a look and another
-#: one behind a write.
+#: The longest course of questions: a look, the home, a look after its answer, a fence, a look, and one more
+#: look behind a write.
 QUESTIONS_MAX: Final = 6
 
 
 @dataclass(frozen=True)
 class Course:
-    """Questions with what they have brought, and how it ended."""
+    """Questions with their answers, and the end."""
 
     facts: Facts
     questions: tuple[Question, ...]
@@ -73,12 +73,12 @@ class Course:
 
 
 def look(boot: int | None, *, commit: Committed | None = None, floor: Csn = KEPT, **more: bool) -> Look:
-    """One look."""
+    """Return the facts of one look."""
     return Look(boot, commit, floor, **more)
 
 
 def learn(facts: Facts, question: Question) -> Iterator[Facts]:
-    """All that a question can bring, whatever came before: a read may be old, and a floor may rise."""
+    """Return all possible answers to a question: a read may be old, and a floor may rise."""
     match question:
         case ReadLog(newest):
             least = facts.look.floor if facts.look is not None else KEPT
@@ -95,7 +95,7 @@ def learn(facts: Facts, question: Question) -> Iterator[Facts]:
 
 
 def courses(facts: Facts, policy: Policy, before: tuple[Question, ...] = ()) -> Iterator[Course]:
-    """All courses that begin with these facts."""
+    """Yield all courses that begin with these facts."""
     step = next_step(facts, policy)
     if not isinstance(step, ReadLog | AskHome | FenceHome):
         yield Course(facts, before, step)
@@ -123,7 +123,7 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 @pytest.fixture(scope="module")
 def all_courses(policy: Policy) -> list[Course]:
-    """All courses under the policy."""
+    """Return all courses under the policy."""
     return [course for facts in beginnings() for course in courses(facts, policy)]
 
 
@@ -131,7 +131,7 @@ def all_courses(policy: Policy) -> list[Course]:
 
 
 def test_aborted_needs_the_home_or_a_log_that_was_read_after_its_fence(all_courses: list[Course]) -> None:
-    """I8: what was not found is aborted only if nothing can be committed behind the look any more."""
+    """I8: a tid that was not found is aborted only if it cannot be committed after the look."""
     for course in all_courses:
         if course.end == Aborted():
             facts = course.facts
@@ -161,7 +161,7 @@ def test_nothing_below_the_floor_is_running_but_by_the_word_of_its_home_or_for_a
 
 
 def test_what_was_seen_committed_is_committed(all_courses: list[Course]) -> None:
-    """I8: in the catalog, in a record that was taken, in the log: nothing learned since undoes it."""
+    """I8: a commit in the catalog, in a received record, or in the log stays committed."""
     for course in all_courses:
         seen = course.facts.look
         if DONE in {course.facts.commit, seen.commit if seen else None}:
@@ -171,7 +171,7 @@ def test_what_was_seen_committed_is_committed(all_courses: list[Course]) -> None
 
 
 def test_what_is_held_here_is_never_too_old(policy: Policy, all_courses: list[Course]) -> None:
-    """Its parts would stay forever; no record that was applied names it, or they would be decided."""
+    """Otherwise its parts would stay forever; no applied record names it, or they would be decided."""
     if policy.held_here:
         assert not any(isinstance(course.end, TooOld) for course in all_courses)
 
@@ -179,7 +179,7 @@ def test_what_is_held_here_is_never_too_old(policy: Policy, all_courses: list[Co
 def test_nobody_is_fenced_but_where_the_policy_lets_and_the_home_has_not_said_that_it_lives(
     policy: Policy, all_courses: list[Course]
 ) -> None:
-    """The audit and the look for a lock's holder end nobody's transactions."""
+    """The audit and the look for a lock's holder end no transactions."""
     for course in all_courses:
         if any(isinstance(question, FenceHome) for question in course.questions):
             assert policy.may_fence
@@ -188,7 +188,7 @@ def test_nobody_is_fenced_but_where_the_policy_lets_and_the_home_has_not_said_th
 
 
 def test_the_home_is_asked_once_and_never_this_replica_itself(all_courses: list[Course]) -> None:
-    """A frozen home costs its bound once."""
+    """The home is asked once, so a frozen one delays the answer once."""
     for course in all_courses:
         assert course.questions.count(AskHome()) <= int(course.facts.foreign), course
 
@@ -221,7 +221,7 @@ def test_a_lock_is_too_old_only_if_its_holder_cannot_commit_or_has_not(
 def test_a_final_outcome_stays_what_it_was_when_more_is_learned(
     policy: Policy, all_courses: list[Course]
 ) -> None:
-    """Committed, and aborted by the log, do not depend on what homes say, or on a floor that rises."""
+    """Committed, and aborted by the log, depend neither on answers of homes nor on a floor that rises."""
     for course in all_courses:
         if course.end == DONE or (course.end == Aborted() and course.facts.look is not None):
             by_log = course.facts.look is not None and course.facts.look.boot == BOOT + 1
@@ -234,7 +234,7 @@ def test_a_final_outcome_stays_what_it_was_when_more_is_learned(
 
 
 def test_a_commit_that_is_learned_wins_over_everything(policy: Policy, all_courses: list[Course]) -> None:
-    """Whatever was concluded without it: with the record in sight it is committed."""
+    """A tid whose record is known is committed, after any other conclusion."""
     for course in all_courses:
         if isinstance(course.facts.own, NotMine):
             assert next_step(replace(course.facts, commit=DONE), policy) == DONE
@@ -311,7 +311,7 @@ _OVER = replace(_ASKED, look=look(BOOT + 1))
 def test_each_case_of_the_track_record_has_its_next_step(
     policy: Policy, facts: Facts, step: Question | Outcome | NeverWas
 ) -> None:
-    """docs/track-record.md: the bugs of this seam, as facts; and what saves requests."""
+    """docs/track-record.md: the bugs of the resolver as facts, and the cases that save requests."""
     assert next_step(facts, policy) == step
 
 
@@ -330,7 +330,7 @@ def test_a_home_says_only_what_it_knows(
     floor: Csn,
     boot: int,
 ) -> None:
-    """Aborted only of its present life, and never of one that may have been committed and forgotten (I17)."""
+    """Aborted only for its present boot, and never for a tid that may be committed and forgotten (I17)."""
     facts = OwnFacts(HOME, boot, commit, registered, applied, floor)
     told = own_outcome(TID, facts)
     assert own_outcome(TID, replace(facts, replica=HERE)) == NotMine()

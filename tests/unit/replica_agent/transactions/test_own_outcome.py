@@ -125,14 +125,14 @@ async def test_a_home_tells_what_it_remembers_until_it_has_forgotten_that_it_was
 def test_what_a_home_does_not_remember_is_aborted_only_where_a_commit_would_be_known(
     outcomes: OutcomeResolver, asked: Tid, told: OwnOutcome
 ) -> None:
-    """Of all others the home cannot tell, and the log is asked."""
+    """The home says aborted only if it would know a commit; otherwise the log is asked."""
     assert outcomes.own(asked) == told
 
 
 async def test_what_was_rolled_back_at_the_own_home_is_dropped(
     catalog: Catalog, transactions: Transactions, outcomes: OutcomeResolver
 ) -> None:
-    """Parts whose rollback could not write the catalog go; those of an open transaction stay."""
+    """Parts whose rollback could not write the catalog are dropped; those of an open transaction stay."""
     rolled_back, still_open = transactions.begin(Csn(200)), transactions.begin(Csn(200))
     transactions.close(rolled_back, TxState.ROLLED_BACK)
     staged = [
@@ -144,7 +144,7 @@ async def test_what_was_rolled_back_at_the_own_home_is_dropped(
         for number, tx in enumerate((rolled_back, still_open), 1)
     ]
     await catalog.write(lambda db: jobs.add_staged(db, staged, []))
-    # Of a third transaction only a fetch is here, which would ask forever.
+    # A third transaction has only a fetch here, which would ask forever.
     fetched = tid(200)
     forgotten: list[Tid] = []
     looking = undecided(catalog, outcomes, forgotten, fetched)
@@ -195,14 +195,14 @@ def test_the_words_between_replicas_are_those_of_the_protocol(outcome: OwnOutcom
 
 
 def test_a_word_that_this_version_does_not_know_says_nothing() -> None:
-    """A home of a newer version may have more words."""
+    """An unknown word, of a home of a newer version, decides nothing."""
     assert answer_of("postponed") == NotMine()
 
 
 def undecided(
     catalog: Catalog, outcomes: OutcomeResolver, forgotten: list[Tid], fetched: Tid
 ) -> UndecidedResolver:
-    """The chore, with parts of one transaction on their way here."""
+    """The background task, with parts of one transaction on their way here."""
 
     async def outcome(asked: Tid) -> Outcome:
         return await outcomes.outcome(asked, UNDECIDED)

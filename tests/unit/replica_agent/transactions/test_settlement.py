@@ -75,7 +75,7 @@ async def test_what_prepares_an_attempt_is_not_repeated() -> None:
 
 
 class Refusing:
-    """Labels and a log: the label is taken, for each who asks."""
+    """Labels and a log: the label is taken, for each caller."""
 
     def __init__(self) -> None:
         self.placed = self.sent = 0
