@@ -1,7 +1,7 @@
 """The shell of committer and follower: runs their instructions against a store, in one event loop.
 
 It holds no rule of the protocol. Each instruction becomes one call of the store, and its result the next
-event. The shell adds time (pauses, the periodic look, wall clock in records), randomness (nonces) and fault
+event. The shell adds time (pauses, the periodic probe, wall clock in records), randomness (nonces) and fault
 points. It also ends everything when something fails that should not: then the log stops, it never goes on in
 doubt (I15). A machine that contradicts itself gets no more events, nor does the other one; the story of its
 last steps goes to the log of the agent.
@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 import structlog
@@ -24,14 +24,14 @@ from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core import committer_messages as commits
 from tidelock.csnlog.core import follower_messages as follows
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.batch import LogLimits, Plan, Proposal, Rollover
+from tidelock.csnlog.core.batch import CommitPlan, LogLimits, Proposal, Rollover
 from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Link, Op, Store
+from tidelock.csnlog.core.store import Check, LinkState, Op, Store
 from tidelock.csnlog.reading import BelowTailError, find_out, read_record, read_to_end, record_exists
 from tidelock.errors import CorruptError
 
@@ -57,55 +57,50 @@ class _ForFollower:
     event: follows.FollowEvent
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Engine:
     """Both machines, and the calls that are under way for them.
 
-    Args:
+    Attributes:
         store: The session to ZooKeeper.
         own: The boot of this agent that has begun.
         limits: The bounds.
         deliver: Receives records in order; the next records are delivered when it has returned.
-        on_answer: Called with each verdict on a tid.
+        on_answer: Called with each decision on a tid.
         on_change: Called when state, fence or link may have changed.
         thorough: Check all invariants of the machines after every step.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        own: OwnSession,
-        limits: LogLimits,
-        *,
-        deliver: Deliverer,
-        on_answer: Callable[[str, commits.CommitDecision], None],
-        on_change: Callable[[], None],
-        thorough: bool,
-    ) -> None:
-        self.store: Final = store
-        self.own: Final = own
-        self.limits: Final = limits
-        self.committer: Final = Committer(own.replica, own.state, own.fence, limits, thorough=thorough)
-        self.follower: Follower | None = None
-        self.thorough: Final = thorough
-        #: A machine has contradicted itself: the outcome of a commit that was sent is not found out any more.
-        self.broken = False
-        #: Records handed to ``deliver`` that it has not accepted yet.
-        self.delivering: tuple[LogRecord, ...] = ()
-        #: The reason why the log has ended, once it has.
-        self.too_late: Csn | None = None
-        self.stopped = ""
-        self.closed = False
-        self._deliver = deliver
-        self._on_answer = on_answer
-        self._on_change = on_change
-        self._inbox: deque[_ForCommitter | _ForFollower] = deque()
-        self._pumping = False
-        self._link: tuple[bool, int] = (False, 0)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.TimerHandle] = set()
-        #: One callback for each watched record, so that the store does not arm it twice.
-        self._watches: dict[Csn, Callable[[], None]] = {}
-        store.on_change(self.link_changed)
+    store: Store
+    own: OwnSession
+    limits: LogLimits
+    deliver: Deliverer
+    on_answer: Callable[[str, commits.CommitDecision], None]
+    on_change: Callable[[], None]
+    thorough: bool
+    committer: Committer = field(init=False)
+    follower: Follower | None = field(default=None, init=False)
+    #: A machine has contradicted itself: the outcome of a commit that was sent is not found out any more.
+    broken: bool = field(default=False, init=False)
+    #: Records handed to ``deliver`` that it has not accepted yet.
+    delivering: tuple[LogRecord, ...] = field(default=(), init=False)
+    #: The reason why the log has ended, once it has.
+    too_late: Csn | None = field(default=None, init=False)
+    stopped: str = field(default="", init=False)
+    closed: bool = field(default=False, init=False)
+    _inbox: deque[_ForCommitter | _ForFollower] = field(default_factory=deque, init=False)
+    _pumping: bool = field(default=False, init=False)
+    _link: tuple[bool, int] = field(default=(False, 0), init=False)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _timers: set[asyncio.TimerHandle] = field(default_factory=set, init=False)
+    #: One callback for each watched record, so that the store does not arm it twice.
+    _watches: dict[Csn, Callable[[], None]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.committer = Committer(
+            self.own.replica, self.own.state, self.own.fence, self.limits, thorough=self.thorough
+        )
+        self.store.on_change(self.link_changed)
 
     # -------------------------------------------------------------------------------------------- pump
 
@@ -118,7 +113,7 @@ class Engine:
 
     def link_changed(self) -> None:
         """Report link and session to the machines, if they have changed."""
-        link = (self.store.link is Link.CONNECTED, self.store.session)
+        link = (self.store.link is LinkState.CONNECTED, self.store.session)
         if self.closed or link == self._link:
             return
         self._link = link
@@ -126,7 +121,7 @@ class Engine:
         if self.follower is not None:
             self._inbox.append(_ForFollower(commits.LinkChanged(*link)))
         self._pump()
-        self._on_change()
+        self.on_change()
 
     def tell(self, event: commits.Event) -> None:
         """Give an event to the committer."""
@@ -138,7 +133,7 @@ class Engine:
         """Give a transaction to the committer, with all others of this loop iteration, so that they batch."""
         if self.broken:
             # It may have been sent before, and its outcome cannot be found out any more.
-            self._on_answer(proposal.tid, commits.Undecided())
+            self.on_answer(proposal.tid, commits.Undecided())
             return
         self.link_changed()
         self._inbox.append(_ForCommitter(commits.Propose(proposal)))
@@ -156,13 +151,13 @@ class Engine:
         if not self.stopped and not self.closed:
             self.stopped = reason
             self.tell(commits.StopAsked(reason))
-            self._on_change()
+            self.on_change()
 
     async def close(self) -> None:
         """Stop, and end all calls and timers."""
         if self.closed:
             return
-        self._on_change = _nobody
+        self.on_change = lambda: None
         self.tell(commits.StopAsked("this agent is closing its log"))
         self.closed = True
         for timer in self._timers:
@@ -216,12 +211,12 @@ class Engine:
         self.broken = True
         self._inbox.clear()
         self.stopped = self.stopped or error.message
-        self._on_change()
+        self.on_change()
 
     def _carry_out(self, instruction: commits.Instruction) -> None:
         match instruction:
-            case commits.Answer(tid, verdict):
-                self._on_answer(tid, verdict)
+            case commits.AnswerCallers(tid, decision):
+                self.on_answer(tid, decision)
             case commits.SendCommit(plan):
                 self._spawn(self._commit(plan))
             case commits.DrawNonce():
@@ -240,9 +235,9 @@ class Engine:
                 self._spawn(self._read_log(session))
             case commits.Halted(reason):
                 self.stopped = self.stopped or reason
-                self._on_change()
-            case commits.Raised() | commits.Fenced():
-                self._on_change()
+                self.on_change()
+            case commits.FenceRaised() | commits.Fenced():
+                self.on_change()
             case _:
                 assert_never(instruction)
 
@@ -250,8 +245,8 @@ class Engine:
         match instruction:
             case follows.Get(number):
                 self._spawn(self._get(number))
-            case follows.Look(number):
-                self._spawn(self._look(number))
+            case follows.Probe(number):
+                self._spawn(self._probe(number))
             case follows.Inquire(number, question, about):
                 self._spawn(self._inquire(number, question, about))
             case follows.Took(records):
@@ -263,7 +258,10 @@ class Engine:
                 self._later(lambda: self.follow(commits.Resumed()))
             case follows.TooLate(tail):
                 self.too_late = tail
-                self.stop(f"the tail {tail} has passed this replica's place in the log: it must clone")
+                self.stop(
+                    f"the tail {tail} has passed this replica's position in the log; clone it from "
+                    "another replica"
+                )
             case follows.Stopped(number, reason):
                 self.stop(f"at CSN {number}: {reason}")
             case _:
@@ -289,12 +287,12 @@ class Engine:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self.limits.relook_s)
+            await asyncio.sleep(self.limits.recheck_s)
             self.follow(follows.Tick())
 
     # ------------------------------------------------------------------------------------------ writes
 
-    async def _multi(self, step: faults.Step, ops: tuple[Op, ...]) -> tuple[commits.MultiResult, int]:
+    async def _multi(self, step: faults.FaultStep, ops: tuple[Op, ...]) -> tuple[commits.MultiResult, int]:
         """Send a multi between two fault points; also return the session in which it was answered."""
         try:
             await step.before()
@@ -311,7 +309,7 @@ class Engine:
             return Unknown(str(error)), 0
         return result, session
 
-    async def _commit(self, plan: Plan) -> None:
+    async def _commit(self, plan: CommitPlan) -> None:
         time_ms = _now_ms()
         result, _ = await self._multi(COMMIT, plan.ops(time_ms))
         self.tell(commits.CommitEnded(result))
@@ -377,11 +375,11 @@ class Engine:
         else:
             self.follow(follows.Got(number, record))
 
-    async def _look(self, number: Csn) -> None:
+    async def _probe(self, number: Csn) -> None:
         exists = await record_exists(self.store, number, watch=self._watch(number))
         if exists:
             self._watches.pop(number, None)
-        self.follow(follows.Looked(number, exists))
+        self.follow(follows.Probed(number, exists))
 
     def _watch(self, number: Csn) -> Callable[[], None]:
         def fired() -> None:
@@ -390,7 +388,7 @@ class Engine:
 
         return self._watches.setdefault(number, fired)
 
-    async def _inquire(self, number: int, question: follows.Question, about: Csn) -> None:
+    async def _inquire(self, number: int, question: follows.ChainQuestion, about: Csn) -> None:
         session = self.store.session
         try:
             finding = await find_out(
@@ -414,7 +412,7 @@ class Engine:
 
     async def _hand_over(self, records: tuple[LogRecord, ...]) -> None:
         try:
-            await self._deliver(list(records))
+            await self.deliver(list(records))
         except Exception as error:
             self.stop(f"the receiver of records failed: {type(error).__name__}: {error}")
             return
@@ -424,7 +422,3 @@ class Engine:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _nobody() -> None:
-    """Do nothing: the listener of a closed log."""

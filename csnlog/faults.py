@@ -69,7 +69,7 @@ class LostReply(Exception):  # noqa: N818 - as above
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ArmedFault:
     """The action of an armed point: ``kind`` at pass ``at``, while ``file`` exists if one is named."""
 
     kind: str
@@ -77,7 +77,7 @@ class Fault:
     file: Path | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Fault:
+    def parse(cls, text: str) -> ArmedFault:
         """Parse ``kind[@n][:FILE]``; raise ConfigError for any other text."""
         match = _FAULT.fullmatch(text)
         if match is None or match[1] not in KINDS:
@@ -104,20 +104,20 @@ class _Point:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.fault: Fault | None = None
+        self.fault: ArmedFault | None = None
         self.hits = 0
         self.fired = 0
         self._lock = threading.Lock()
 
-    def arm(self, fault: Fault) -> None:
+    def arm(self, fault: ArmedFault) -> None:
         with self._lock:
             self.fault, self.hits, self.fired = fault, 0, 0
 
-    def holds(self, fault: Fault) -> bool:
+    def pauses(self, fault: ArmedFault) -> bool:
         """Return whether a pause still lasts: not released, and its file, if it has one, still exists."""
         return self.fault is fault and fault.armed
 
-    def act(self) -> Fault | None:
+    def act(self) -> ArmedFault | None:
         """Count a pass and apply the armed fault. A pause is returned, since the caller has to wait."""
         with self._lock:
             fault = self.fault
@@ -143,7 +143,7 @@ class _Point:
         raise Injected(f"fault point {self.name}, pass {number}")
 
 
-class Step:
+class FaultStep:
     """A step of a component with its two points, ``<name>.before`` and ``<name>.after``."""
 
     __slots__ = ("_after", "_before", "name")
@@ -176,13 +176,13 @@ class Step:
 
 async def _pass(point: _Point) -> None:
     fault = point.act()
-    while fault is not None and point.holds(fault):  # noqa: ASYNC110 - a file has no event to wait for
+    while fault is not None and point.pauses(fault):  # noqa: ASYNC110 - a file has no event to wait for
         await asyncio.sleep(_PAUSE_POLL_S)
 
 
 def _pass_blocking(point: _Point) -> None:
     fault = point.act()
-    while fault is not None and point.holds(fault):
+    while fault is not None and point.pauses(fault):
         time.sleep(_PAUSE_POLL_S)
 
 
@@ -199,14 +199,14 @@ def _journal(line: str) -> None:
 
 #: All points by name: registered by a step, or only armed because the module of the step is not loaded yet.
 _points: dict[str, _Point] = {}
-_registered: dict[str, Step] = {}
+_registered: dict[str, FaultStep] = {}
 
 
 def _point(name: str) -> _Point:
     return _points.setdefault(name, _Point(name))
 
 
-def step(name: str) -> Step:
+def step(name: str) -> FaultStep:
     """Register the points ``<name>.before`` and ``<name>.after`` of a step and return it.
 
     Args:
@@ -218,7 +218,7 @@ def step(name: str) -> Step:
     if not _STEP.fullmatch(name):
         raise ValueError(f"{name!r} is not of the form component.step")
     if name not in _registered:
-        _registered[name] = Step(name)
+        _registered[name] = FaultStep(name)
     return _registered[name]
 
 
@@ -232,7 +232,7 @@ def arm(name: str, fault: str) -> None:
 
     The name may still be unknown, because its module is not loaded: see :func:`check_armed`.
     """
-    _point(name).arm(Fault.parse(fault))
+    _point(name).arm(ArmedFault.parse(fault))
 
 
 def release(name: str) -> None:

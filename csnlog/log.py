@@ -1,8 +1,8 @@
 """The CSN log as an agent uses it: commit, follow, barrier, find (rules commit, follow).
 
 The rules are in the pure cores (:mod:`tidelock.csnlog.core.committer`,
-:mod:`tidelock.csnlog.core.follower`). This module turns their verdicts into results and errors, and holds the
-operations that need a write and reads of one session: ``fenced``, ``barrier``, ``fence_out`` and ``find``.
+:mod:`tidelock.csnlog.core.follower`). This module turns their decisions into results and errors, and holds
+the operations that need a write and reads of one session: ``fenced``, ``barrier``, ``fence_out``, ``find``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.labels import LabelRead
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Link, Op, Store
+from tidelock.csnlog.core.store import Check, LinkState, Op, Store
 from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
 from tidelock.csnlog.reading import read_page
 from tidelock.errors import FencedError, UnavailableError
@@ -88,11 +88,11 @@ class CsnLog:
         self._own: Final = session
         self._limits: Final = limits
         self._on_state = on_state
-        self._told: LogState | None = None
+        self._notified: LogState | None = None
         self._engine: Final = Engine(
-            store,
-            session,
-            limits,
+            store=store,
+            own=session,
+            limits=limits,
             deliver=deliver,
             on_answer=self._answered,
             on_change=self._changed,
@@ -115,7 +115,7 @@ class CsnLog:
             return LogState.TOO_LATE
         if engine.stopped:
             return LogState.STOPPED
-        return LogState.FOLLOWING if self._store.link is Link.CONNECTED else LogState.SUSPENDED
+        return LogState.FOLLOWING if self._store.link is LinkState.CONNECTED else LogState.SUSPENDED
 
     @property
     def reason(self) -> str:
@@ -176,7 +176,7 @@ class CsnLog:
         timer = loop.call_later(timeout_s, self._engine.tell, deadline)
         try:
             self._engine.propose(proposal)
-            verdict = await caller
+            decision = await caller
         except asyncio.CancelledError:
             if len(callers) == 1:
                 self._engine.tell(deadline)
@@ -186,14 +186,14 @@ class CsnLog:
             callers.discard(caller)
             if not callers and self._callers.get(proposal.tid) is callers:
                 del self._callers[proposal.tid]
-        if isinstance(verdict, Committed):
-            return verdict
-        raise to_error(proposal, verdict)
+        if isinstance(decision, Committed):
+            return decision
+        raise to_error(proposal, decision)
 
-    def _answered(self, tid: str, verdict: CommitDecision) -> None:
+    def _answered(self, tid: str, decision: CommitDecision) -> None:
         for caller in self._callers.pop(tid, set()):
             if not caller.done():
-                caller.set_result(verdict)
+                caller.set_result(decision)
 
     # ----------------------------------------------------------------------------------------- writes
 
@@ -223,7 +223,7 @@ class CsnLog:
                     await self._fence_above(used)
                 case Refused(reason=Reason.NO_NODE, index=0):
                     self._engine.stop(
-                        "the own session znode is gone; it is never deleted: restored ensemble?"
+                        "expected the own session znode, found none; check whether ZooKeeper was restored"
                     )
                     return Refused(Reason.NO_NODE)
                 case Refused(reason, index):
@@ -272,7 +272,7 @@ class CsnLog:
                 records = await self._engine.read_to_end(session)
                 if records is not None:
                     return max([self.end, *(one.csn for one in records[-1:])])
-        raise UnavailableError("the session to ZooKeeper changed again and again during a barrier; try again")
+        raise UnavailableError("the session to ZooKeeper changed repeatedly during a barrier; try again")
 
     async def head(self) -> tuple[int, Csn]:
         """Return the version of ``csn/head``, and the largest CSN of the log as read after that.
@@ -431,7 +431,7 @@ class CsnLog:
             raise UnavailableError(f"the log has ended on this replica: {self._engine.stopped}")
         if self._engine.follower is None or self._engine.closed:
             raise UnavailableError("the log is not running on this replica; try another one")
-        if self._store.link is not Link.CONNECTED:
+        if self._store.link is not LinkState.CONNECTED:
             raise UnavailableError(
                 "this replica has no connection to ZooKeeper; try again or another replica"
             )
@@ -443,8 +443,8 @@ class CsnLog:
                 self._answered(tid, Undecided())
         self._wake()
         state = self.state
-        if state is not self._told:
-            self._told = state
+        if state is not self._notified:
+            self._notified = state
             self._on_state(state, self.reason)
 
     def _wake(self) -> None:

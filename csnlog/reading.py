@@ -12,9 +12,9 @@ from typing import Final
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.follower import number_after
-from tidelock.csnlog.core.follower_messages import ABSENT, Absent, Finding, Question, Unreadable
+from tidelock.csnlog.core.follower_messages import ABSENT, Absent, ChainQuestion, Finding, Unreadable
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, epoch_of
-from tidelock.csnlog.core.model import Kind, LogRecord, Record
+from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Store
 from tidelock.errors import CorruptError, SnapshotTooOldError, UnavailableError
@@ -55,23 +55,23 @@ async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | No
 
 
 async def find_out(
-    store: Store, question: Question, about: Csn, *, fence: Check, watch: Watch
+    store: Store, question: ChainQuestion, about: Csn, *, fence: Check, watch: Watch
 ) -> Finding | None:
     """Answer a question of the follower; None when a read failed. CorruptError when the tail is not a CSN."""
     match question:
-        case Question.BARRIER:
+        case ChainQuestion.BARRIER:
             return isinstance(await store.multi((fence,)), Ok) or None
-        case Question.RECORD:
+        case ChainQuestion.RECORD:
             return await read_record(store, about)
-        case Question.LOOK:
+        case ChainQuestion.PROBE:
             return await record_exists(store, about, watch=watch)
-        case Question.TAIL:
+        case ChainQuestion.TAIL:
             return await read_tail(store)
-        case Question.COUNT:
+        case ChainQuestion.COUNT:
             result = await store.exists(tree.epoch_dir(epoch_of(about)))
             if isinstance(result, Ok):
                 return result.value.children if result.value is not None else ABSENT
-        case Question.LIST:
+        case ChainQuestion.LIST:
             names = await store.children(tree.epoch_dir(epoch_of(about)))
             if isinstance(names, Ok):
                 return numbers_in(names.value)
@@ -129,7 +129,7 @@ async def read_to_end(
             assert record is not None
             found.append(LogRecord(one, record))
             number = number_after(one, record)
-            if record.kind is Kind.END:
+            if record.kind is RecordKind.END:
                 break
         window = min(2 * window, read_ahead)
 
@@ -170,6 +170,6 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
                 raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
             page.append(LogRecord(one, record))
             number = number_after(one, record)
-            if record.kind is Kind.END:
+            if record.kind is RecordKind.END:
                 break
     return page

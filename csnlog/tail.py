@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tidelock.csnlog.cluster.replica_progress import Fenced, read_standing
+from tidelock.csnlog.cluster.replica_progress import Fenced, read_progress
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, csn, epoch_of, sequence_of
 from tidelock.csnlog.core.results import Ok
@@ -59,19 +59,19 @@ async def move_tail(store: Store, fenced: Fenced, keep: int) -> Csn | None:
         UnavailableError: The log has ended on this replica.
     """
     session = store.session
-    standing = await read_standing(store)
+    replicas = await read_progress(store)
     found = await store.get(tree.TAIL)
-    if standing is None or not isinstance(found, Ok):
+    if replicas is None or not isinstance(found, Ok):
         return None
     present = codec.decode_csn(found.value.data)
-    last_of = await _last_of(store, standing.applied, keep, present)
+    last_of = await _last_of(store, replicas.applied, keep, present)
     if last_of is None or store.session != session:
         return None
-    tail = tail_after(standing.applied, keep, present, last_of)
+    tail = tail_after(replicas.applied, keep, present, last_of)
     if tail - present < max(1, int(keep * _STEP_SHARE)):
         return present
     change = SetData(tree.TAIL, codec.encode_csn(tail), found.value.version)
-    return tail if isinstance(await fenced((*standing.left_out, change)), Ok) else None
+    return tail if isinstance(await fenced((*replicas.left_out, change)), Ok) else None
 
 
 async def _last_of(store: Store, applied: Csn, keep: int, present: Csn) -> dict[int, int] | None:

@@ -45,6 +45,14 @@ async def run(settings: AgentSettings) -> BootEnd:
         await agent.close()
 
 
+def _require_assertions() -> None:
+    """Raise ConfigError under ``python -O``: invariants are assert statements (ADR 0014)."""
+    if sys.flags.optimize:
+        raise ConfigError(
+            "expected a Python that runs assertions, found -O or PYTHONOPTIMIZE; start the agent without it"
+        )
+
+
 def _raise_file_limit() -> None:
     """Raise the limit of open files to the hard limit: an insert has a file for each partition."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -67,6 +75,7 @@ def _exit_code(error: TidelockError) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent and return the exit code."""
     try:
+        _require_assertions()
         settings = load(sys.argv[1:] if argv is None else argv)
         faults.check_armed()
     except ConfigError as error:

@@ -40,7 +40,7 @@ class Applier:
     """The component that follows the log on this replica.
 
     Args:
-        ledger: The catalog.
+        catalog: The catalog.
         fetcher: Gets missing parts; its ``on_held`` is :meth:`part_held`.
         applied: The snapshot CSN that the catalog has now.
         time_ms: The effective time of that CSN.
@@ -55,7 +55,7 @@ class Applier:
 
     def __init__(
         self,
-        ledger: CatalogPort,
+        catalog: CatalogPort,
         fetcher: Fetcher,
         *,
         applied: Csn,
@@ -67,7 +67,7 @@ class Applier:
         on_applied: Callable[[Sequence[ResolvedRecord]], None],
         thorough: bool = True,
     ) -> None:
-        self._ledger, self._fetcher, self._on_applied = ledger, fetcher, on_applied
+        self._catalog, self._fetcher, self._on_applied = catalog, fetcher, on_applied
         self._prefix = Prefix(applied, time_ms, apply_records_max=apply_records_max, thorough=thorough)
         self._waiting_max, self._missing_max = ahead_records, missing_parts_max
         self._retry_wait_max_s = retry_wait_max_s
@@ -157,8 +157,8 @@ class Applier:
             return [msg.RecordRead(item, frozenset(), frozenset()) for item in records]
         parts = {entry.part for tid in tids for entry in tid.entries if isinstance(entry, AddPart)}
         parts |= {tid.manifest.part for tid in tids if tid.manifest is not None}
-        held = frozenset(await self._ledger.held(parts)) if parts else frozenset()
-        known = frozenset(await self._ledger.known_tids([tid.tid for tid in tids]))
+        held = frozenset(await self._catalog.held(parts)) if parts else frozenset()
+        known = frozenset(await self._catalog.known_tids([tid.tid for tid in tids]))
         return [msg.RecordRead(item, held, known) for item in records]
 
     async def _carry_out(self, instructions: Sequence[msg.PrefixInstruction]) -> None:
@@ -184,7 +184,7 @@ class Applier:
     async def _fetch(self, wanted: Sequence[Wanted]) -> None:
         while True:
             try:
-                await self._ledger.want(wanted)
+                await self._catalog.want(wanted)
             except (UnavailableError, DiskFullError) as error:
                 await self._pause(error)
             else:
@@ -201,19 +201,19 @@ class Applier:
             _log.error("manifest_damaged", part=part, reason=error.message)
             return msg.PartLost(part)
         parts = {entry.part for entry in entries if isinstance(entry, AddPart)}
-        return msg.ManifestRead(part, entries, frozenset(await self._ledger.held(parts)))
+        return msg.ManifestRead(part, entries, frozenset(await self._catalog.held(parts)))
 
     async def _manifest(self, part: PartId) -> bytes:
         while True:
             try:
-                return await self._ledger.read(part)
+                return await self._catalog.read(part)
             except UnavailableError as error:
                 await self._pause(error)
 
     async def _apply(self, records: tuple[ResolvedRecord, ...]) -> list[msg.PrefixInstruction]:
         try:
             await APPLY.before()
-            await self._ledger.apply(records)
+            await self._catalog.apply(records)
             await APPLY.after()
         except (UnavailableError, DiskFullError) as error:
             await self._pause(error)

@@ -57,10 +57,11 @@ class _Fetch:
     trouble: str = "not asked for yet"
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Fetcher:
     """The component that fetches wanted parts.
 
-    Args:
+    Attributes:
         client: HTTP to the peers.
         files: The files for large parts.
         store: Makes parts known and durable.
@@ -78,39 +79,35 @@ class Fetcher:
         early_max: Most parts of undecided transactions that are wanted at once; more are not accepted.
     """
 
-    def __init__(
-        self,
-        client: PeerClient,
-        files: PartFs,
-        store: PartStore,
-        *,
-        replica: ReplicaId,
-        on_held: Callable[[PartId], None],
-        on_wrong_bytes: Callable[[ReplicaId, PartId], None],
-        range_bytes: int,
-        small_bytes_max: int,
-        concurrency: int,
-        small_concurrency: int,
-        retry_wait_max_s: float,
-        grace_s: float,
-        early_max: int,
-    ) -> None:
-        self._client, self._files, self._store = client, files, store
-        self._replica = replica
-        self._on_held, self._on_wrong_bytes = on_held, on_wrong_bytes
-        self._range_bytes, self._small_bytes_max = range_bytes, small_bytes_max
-        self._small, self._large = asyncio.Semaphore(small_concurrency), asyncio.Semaphore(concurrency)
-        self._retry_wait_max_s, self._grace_s, self._early_max = retry_wait_max_s, grace_s, early_max
-        self._peers: dict[ReplicaId, Peer] = {}
-        #: Replicas that did not answer the last request.
-        self._silent: set[ReplicaId] = set()
-        self._running: dict[PartId, _Fetch] = {}
-        self._early = 0
-        self._closed = False
+    client: PeerClient
+    files: PartFs
+    store: PartStore
+    replica: ReplicaId
+    on_held: Callable[[PartId], None]
+    on_wrong_bytes: Callable[[ReplicaId, PartId], None]
+    range_bytes: int
+    small_bytes_max: int
+    concurrency: int
+    small_concurrency: int
+    retry_wait_max_s: float
+    grace_s: float
+    early_max: int
+    _small: asyncio.Semaphore = field(init=False)
+    _large: asyncio.Semaphore = field(init=False)
+    _peers: dict[ReplicaId, Peer] = field(default_factory=dict, init=False)
+    #: Replicas that did not answer the last request.
+    _silent: set[ReplicaId] = field(default_factory=set, init=False)
+    _running: dict[PartId, _Fetch] = field(default_factory=dict, init=False)
+    _early: int = field(default=0, init=False)
+    _closed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._small = asyncio.Semaphore(self.small_concurrency)
+        self._large = asyncio.Semaphore(self.concurrency)
 
     def members(self, peers: Iterable[Peer]) -> None:
         """Process the present member list. A struck replica may still send parts, which are verified."""
-        self._peers = {peer.replica: peer for peer in peers if peer.replica != self._replica}
+        self._peers = {peer.replica: peer for peer in peers if peer.replica != self.replica}
 
     def want(self, wanted: Wanted) -> None:
         """Fetch a part unless that is under way. The fetch ends when the part is here or no longer wanted."""
@@ -120,7 +117,7 @@ class Fetcher:
                 self._early -= 1
                 running.wanted = wanted
             return
-        if self._closed or (wanted.csn is None and self._early >= self._early_max):
+        if self._closed or (wanted.csn is None and self._early >= self.early_max):
             return
         self._early += wanted.csn is None
         item = _Fetch(wanted)
@@ -187,12 +184,12 @@ class Fetcher:
 
     async def _run(self, item: _Fetch) -> None:
         meta = item.wanted.meta
-        small = meta.length <= self._small_bytes_max
+        small = meta.length <= self.small_bytes_max
         slots = self._small if small else self._large
         failures = 0
         try:
             if small and item.wanted.csn is not None:
-                await asyncio.sleep(self._grace_s)
+                await asyncio.sleep(self.grace_s)
             while True:
                 async with slots:
                     done = await self._ask_all(item, small=small)
@@ -201,12 +198,12 @@ class Fetcher:
                 failures += 1
                 if failures == 1:
                     _log.info("part_not_found", part=meta.part, tid=str(item.wanted.tid), reason=item.trouble)
-                await asyncio.sleep(wait_s(failures, self._retry_wait_max_s))
+                await asyncio.sleep(wait_s(failures, self.retry_wait_max_s))
         finally:
             self._forget(item)
             await self._undo(item)
         if not item.stopped:
-            self._on_held(meta.part)
+            self.on_held(meta.part)
 
     async def _undo(self, item: _Fetch) -> None:
         """Discard the received bytes of a large part that will not be recorded.
@@ -217,13 +214,13 @@ class Fetcher:
             await _in_thread(item.sink.abandon)
         if item.undo is not None and item.wanted.meta.part not in self._running:
             with contextlib.suppress(TidelockError):  # else the next start of this replica does it
-                await _in_thread(self._files.delete, [item.undo])
+                await _in_thread(self.files.delete, [item.undo])
                 if item.wanted.meta.part not in self._running:
-                    await self._store.forget_undo(item.undo)
+                    await self.store.forget_undo(item.undo)
 
     async def _ask_all(self, item: _Fetch, *, small: bool) -> bool:
         """Ask each holder once; return True as soon as the part is durable here."""
-        item.trouble = "no other replica is known that may have it"
+        item.trouble = "no other replica is known to hold it"
         for peer in self._holders(item):
             try:
                 await FETCH.before()
@@ -261,14 +258,14 @@ class Fetcher:
     async def _fetch_small(self, item: _Fetch, peer: Peer) -> bool:
         meta = item.wanted.meta
         data = bytearray()
-        async with aclosing(self._client.read_part(peer.data, meta, 0, meta.length)) as chunks:
+        async with aclosing(self.client.read_part(peer.data, meta, 0, meta.length)) as chunks:
             async for chunk in chunks:
                 data += chunk
         if not self._right(item, {peer.replica}, checksum(data)):
             return False
         await FETCH.after()
         item.landing = True
-        await self._store.store(meta, item.wanted.tid, bytes(data))
+        await self.store.store(meta, item.wanted.tid, bytes(data))
         return True
 
     async def _fetch_large(self, item: _Fetch, peer: Peer) -> bool:
@@ -281,15 +278,15 @@ class Fetcher:
                 return False  # the transfer that a better holder has begun is not given up for this one
             await _in_thread(sink.abandon)
         if sink is None or sink.closed:
-            if await self._store.held((meta.part,)):
+            if await self.store.held((meta.part,)):
                 # The fetch before this one has recorded it, after it was found missing: not ours to undo.
                 return True
-            item.undo = self._files.part_path(meta.part, meta.kind)
-            await self._store.note_undo(item.undo)
+            item.undo = self.files.part_path(meta.part, meta.kind)
+            await self.store.note_undo(item.undo)
             sink = await _in_thread(self._begin, item)
         while sink.length < meta.length:
-            end = min(sink.length + self._range_bytes, meta.length)
-            async with aclosing(self._client.read_part(peer.data, meta, sink.length, end)) as chunks:
+            end = min(sink.length + self.range_bytes, meta.length)
+            async with aclosing(self.client.read_part(peer.data, meta, sink.length, end)) as chunks:
                 async for chunk in chunks:
                     item.sources.add(peer.replica)
                     await _in_thread(sink.write, chunk)
@@ -300,12 +297,12 @@ class Fetcher:
         item.landing = True
         location = await _in_thread(sink.finish)
         if not item.stopped:
-            await self._store.record(meta, item.wanted.tid, location)
+            await self.store.record(meta, item.wanted.tid, location)
             item.undo = None
         return True
 
     def _begin(self, item: _Fetch) -> PartSink:
-        item.sink = self._files.begin(item.wanted.meta.part, item.wanted.meta.kind)
+        item.sink = self.files.begin(item.wanted.meta.part, item.wanted.meta.kind)
         item.sources = set()
         return item.sink
 
@@ -324,7 +321,7 @@ class Fetcher:
         for replica in sources:
             item.wrong[replica] = item.wrong.get(replica, 0) + 1
         if len(sources) == 1:  # with several sources only one may be wrong
-            self._on_wrong_bytes(next(iter(sources)), item.wanted.meta.part)
+            self.on_wrong_bytes(next(iter(sources)), item.wanted.meta.part)
 
 
 async def _in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

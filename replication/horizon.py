@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tidelock.csnlog.cluster.replica_progress import Fenced, ReplicaProgress, read_standing
+from tidelock.csnlog.cluster.replica_progress import Fenced, ReplicaProgress, read_progress
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.results import Ok, Reason, Refused
@@ -30,35 +30,35 @@ _ANY_VERSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class HorizonReading:
     """The result of one read, in one session and in the order that matters.
 
     Attributes:
         at: When it began, by the clock of the observer.
         horizon: ``csn/horizon``, and its version.
         pins_version: Version of ``pins``, read before the list.
-        standing: The progress of the replicas, read after the pins.
+        replicas: The progress of the replicas, read after the pins.
     """
 
     at: float
     horizon: Csn
     horizon_version: int
     pins_version: int
-    standing: ReplicaProgress
+    replicas: ReplicaProgress
 
 
-async def look(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Look | None:
+async def read_horizon(store: Store, watch: PinWatch, clock: Callable[[], float]) -> HorizonReading | None:
     """Read what decides the horizon; None when a read failed, or the session has changed meanwhile."""
     session, begun = store.session, clock()
     horizon = await store.get(tree.HORIZON)
     pins = await store.get(tree.PINS)
     if not isinstance(horizon, Ok) or not isinstance(pins, Ok) or not await read_pins(store, watch, clock):
         return None
-    standing = await read_standing(store)
-    if standing is None or store.session != session:
+    replicas = await read_progress(store)
+    if replicas is None or store.session != session:
         return None
-    return Look(
-        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, standing
+    return HorizonReading(
+        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, replicas
     )
 
 
@@ -103,7 +103,7 @@ async def _delete(fenced: Fenced, watch: PinWatch, pin: str, version: int) -> No
         watch.gone(pin)
 
 
-async def raise_horizon(fenced: Fenced, seen: Look, to: Csn) -> Csn | None:
+async def raise_horizon(fenced: Fenced, seen: HorizonReading, to: Csn) -> Csn | None:
     """Set the horizon, which must be at most what :func:`bounds` allows; return None when it was refused.
 
     Raises:
@@ -115,7 +115,7 @@ async def raise_horizon(fenced: Fenced, seen: Look, to: Csn) -> Csn | None:
     result = await fenced(
         (
             Check(tree.PINS, seen.pins_version),
-            *seen.standing.left_out,
+            *seen.replicas.left_out,
             SetData(tree.HORIZON, codec.encode_csn(to), seen.horizon_version),
         )
     )

@@ -162,13 +162,13 @@ class PartFs:
         """
         return self._sink(self.part_path(part, kind))
 
-    def scratch(self) -> Scratch:
+    def scratch(self) -> ScratchFile:
         """Open a new file in ``tmp/`` for the use of a statement while it runs.
 
         Raises:
             DiskFullError, UnavailableError: The file was not opened.
         """
-        return Scratch(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}")
+        return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}")
 
     def _sink(self, path: str) -> PartSink:
         return PartSink(self.data_dir, path, next(self._temporary))
@@ -253,7 +253,7 @@ class PartFs:
                     yield from (name for name in names if _OURS.fullmatch(name))
 
 
-class Scratch:
+class ScratchFile:
     """A file for this process and its children only, made by :meth:`PartFs.scratch`; never durable."""
 
     def __init__(self, path: Path) -> None:

@@ -58,8 +58,8 @@ _ANSWERS: dict[str, HomeAnswer] = {
 
 def word_of(outcome: OwnOutcome) -> str:
     """Return the wire text by which a home reports the outcome of its own transaction to a peer."""
-    told = CommittedUnseen() if isinstance(outcome, Committed) else outcome
-    return next(word for word, answer in _ANSWERS.items() if answer == told)
+    request = CommittedUnseen() if isinstance(outcome, Committed) else outcome
+    return next(word for word, answer in _ANSWERS.items() if answer == request)
 
 
 def answer_of(word: str) -> HomeAnswer:
@@ -128,13 +128,13 @@ class PeerClient:
 
     async def end_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, meta: PartMeta) -> None:
         """Notify a home that a file is durable at ``replica``; may be repeated."""
-        told = UploadedRequest(str(tid), TableName(table), replica, meta.length, meta.checksum)
-        await self._call("POST", api, f"uploads/{meta.part}", Any, json=told)
+        request = UploadedRequest(str(tid), TableName(table), replica, meta.length, meta.checksum)
+        await self._call("POST", api, f"uploads/{meta.part}", Any, json=request)
 
     async def fail_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, part: PartId) -> None:
         """Notify a home that a file will not come from ``replica``; a hint."""
-        told = FailedUploadRequest(str(tid), TableName(table), replica)
-        await self._call("POST", api, f"uploads/{part}/failed", Any, json=told)
+        request = FailedUploadRequest(str(tid), TableName(table), replica)
+        await self._call("POST", api, f"uploads/{part}/failed", Any, json=request)
 
     async def _call(
         self,

@@ -84,10 +84,11 @@ class _Lane:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Pusher:
     """The component that sends this home's sealed transactions to the peers.
 
-    Args:
+    Attributes:
         client: HTTP to the peers.
         home: This replica.
         boot: Start number of this agent.
@@ -100,34 +101,24 @@ class Pusher:
         hints_max: Hints that wait for one peer.
     """
 
-    def __init__(
-        self,
-        client: PeerClient,
-        *,
-        home: ReplicaId,
-        boot: int,
-        cluster_id: str,
-        on_held: Callable[[Held], None],
-        push_bytes_max: int,
-        push_tids_max: int,
-        push_timeout_s: float,
-        retry_wait_max_s: float,
-        hints_max: int,
-    ) -> None:
-        self._client = client
-        self._home, self._boot, self._cluster_id = home, boot, cluster_id
-        self._on_held = on_held
-        self._push_bytes_max, self._push_tids_max = push_bytes_max, push_tids_max
-        self._push_timeout_s, self._retry_wait_max_s = push_timeout_s, retry_wait_max_s
-        self._hints_max = hints_max
-        self._lanes: dict[ReplicaId, _Lane] = {}
-        self._open: dict[str, _Open] = {}
-        self._late: dict[str, _Open] = {}  # the decided ones of _open, oldest first
-        self._late_bytes = 0
+    client: PeerClient
+    home: ReplicaId
+    boot: int
+    cluster_id: str
+    on_held: Callable[[Held], None]
+    push_bytes_max: int
+    push_tids_max: int
+    push_timeout_s: float
+    retry_wait_max_s: float
+    hints_max: int
+    _lanes: dict[ReplicaId, _Lane] = field(default_factory=dict, init=False)
+    _open: dict[str, _Open] = field(default_factory=dict, init=False)
+    _late: dict[str, _Open] = field(default_factory=dict, init=False)
+    _late_bytes: int = field(default=0, init=False)
 
     def members(self, peers: Iterable[Peer]) -> None:
         """Process the present member list, without this replica. Struck replicas get nothing."""
-        now = {peer.replica: peer for peer in peers if not peer.struck and peer.replica != self._home}
+        now = {peer.replica: peer for peer in peers if not peer.struck and peer.replica != self.home}
         for replica in [known for known in self._lanes if known not in now]:
             self._close_lane(self._lanes.pop(replica))
         for replica, peer in now.items():
@@ -164,7 +155,7 @@ class Pusher:
                 lane.todo.pop(text, None)
         if not self._awaited(text):
             self._drop(text)
-        while self._late_bytes > self._push_bytes_max:
+        while self._late_bytes > self.push_bytes_max:
             self._drop(next(iter(self._late)))
 
     def forget(self, tid: Tid) -> None:
@@ -188,7 +179,7 @@ class Pusher:
         """Notify the peers of parts that are durable, here or at ``holder``, while their transaction runs."""
         for replica, lane in self._lanes.items():
             if not lane.failures and replica != holder:
-                lane.hints.append(_Hint(tid, holder or self._home, parts))
+                lane.hints.append(_Hint(tid, holder or self.home, parts))
                 lane.wake.set()
 
     async def close(self) -> None:
@@ -200,7 +191,7 @@ class Pusher:
     # -- lanes -----------------------------------------------------------------------------------------------
 
     def _open_lane(self, peer: Peer) -> None:
-        bound = self._hints_max
+        bound = self.hints_max
         lane = _Lane(peer, deque(maxlen=bound), deque(maxlen=bound), deque(maxlen=bound))
         lane.todo = {text: item for text, item in self._open.items() if not item.decided}
         lane.task = asyncio.create_task(self._run(lane), name=f"push to {peer.replica}")
@@ -252,7 +243,7 @@ class Pusher:
                 lane.failures = 0
             except Exception as error:
                 self._failed(lane, error)
-                await _wait(lane.changed, wait_s(lane.failures, self._retry_wait_max_s))
+                await _wait(lane.changed, wait_s(lane.failures, self.retry_wait_max_s))
 
     def _failed(self, lane: _Lane, error: Exception) -> None:
         lane.failures += 1
@@ -270,14 +261,14 @@ class Pusher:
         if lane.forgotten:
             tids = list(lane.forgotten)
             lane.forgotten.clear()
-            await self._client.forget(lane.peer.api, tids)
+            await self.client.forget(lane.peer.api, tids)
         while lane.hints:
             hint = lane.hints.popleft()
-            await self._client.hint(lane.peer.api, hint.tid, hint.holder, hint.parts)
+            await self.client.hint(lane.peer.api, hint.tid, hint.holder, hint.parts)
         if lane.dropped:  # after the hints, which may concern the same parts
             parts = list(lane.dropped)
             lane.dropped.clear()
-            await self._client.drop(lane.peer.api, parts)
+            await self.client.drop(lane.peer.api, parts)
 
     def _batch(self, lane: _Lane) -> tuple[list[tuple[_Open, bool]], float | None]:
         """Return what to send now, each with whether by reference only, and the time of the next retry."""
@@ -290,7 +281,7 @@ class Pusher:
                 continue
             by_reference = later is not None and later.by_reference
             size += 0 if by_reference else item.inline_bytes
-            if batch and (size > self._push_bytes_max or len(batch) == self._push_tids_max):
+            if batch and (size > self.push_bytes_max or len(batch) == self.push_tids_max):
                 break
             batch.append((item, by_reference))
         return batch, due
@@ -299,14 +290,14 @@ class Pusher:
         peer = lane.peer
         try:
             body = wire.encode(
-                home=self._home,
-                boot=self._boot,
-                cluster_id=self._cluster_id,
+                home=self.home,
+                boot=self.boot,
+                cluster_id=self.cluster_id,
                 tids=[item.sealed for item, _ in batch],
                 inline=self._inline(batch),
             )
             await PUSH.before()
-            held = await self._client.stage(peer.api, body, timeout_s=self._push_timeout_s)
+            held = await self.client.stage(peer.api, body, timeout_s=self.push_timeout_s)
             await PUSH.after()
         except TooLargeError as error:  # raised here, or by a peer with smaller limits
             if len(batch) > 1:
@@ -324,12 +315,12 @@ class Pusher:
         taken = frozenset(held.held)
         for item, _ in batch:
             self._answered(lane, item, held, taken)
-        self._on_held(held)
+        self.on_held(held)
 
     def _inline(self, batch: Sequence[tuple[_Open, bool]]) -> dict[PartId, bytes]:
         """Return the bytes to send inline; what exceeds the bound within one transaction is left out."""
         inline: dict[PartId, bytes] = {}
-        room = self._push_bytes_max
+        room = self.push_bytes_max
         for item, by_reference in batch:
             for part, data in () if by_reference else item.inline.items():
                 room -= len(data)
@@ -364,7 +355,7 @@ class Pusher:
         attempts = lane.later[text].attempts + 1 if text in lane.later else 1
         if reason is not None and attempts == 1:
             _log.warning("push_refused", peer=lane.peer.replica, tid=text, reason=reason)
-        due = _now() + wait_s(attempts, self._retry_wait_max_s)
+        due = _now() + wait_s(attempts, self.retry_wait_max_s)
         lane.later[text] = _Later(due, attempts, by_reference)
 
 

@@ -22,13 +22,13 @@ from tidelock.csnlog.cluster.start_check import (
     check,
     check_startable,
     cluster_state,
-    look,
+    read_cluster,
 )
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
-from tidelock.csnlog.core.model import ClusterState, Kind, Member, Progress, Record, SessionState
+from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, Record, RecordKind, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Delete, Link, Op, SetData, Store
+from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
 
 __all__ = ["KnownState", "OwnSession", "bootstrap", "keep_alive", "open_session", "register"]
@@ -50,7 +50,7 @@ class OwnSession:
     tail: Csn
     horizon: Csn
     #: The largest snapshot CSN that former boots have published for the replica, whatever disk they had.
-    told: Csn = CSN_NONE
+    published_max: Csn = CSN_NONE
 
     @property
     def state(self) -> SessionState:
@@ -92,10 +92,10 @@ async def bootstrap(
     ops = _cluster_ops(cluster, replicas, time.time_ns() // 1_000_000 if time_ms is None else time_ms)
     async with _bounded(timeout_s, "make the cluster"):
         while True:
-            found = await store.get(tree.CLUSTER)
-            if isinstance(found, Ok):
-                return cluster_state(found.value)
-            if isinstance(found, Refused) and found.reason is Reason.NO_NODE:
+            node = await store.get(tree.CLUSTER)
+            if isinstance(node, Ok):
+                return cluster_state(node.value)
+            if isinstance(node, Refused) and node.reason is Reason.NO_NODE:
                 made = await store.multi(ops)
                 if isinstance(made, Refused) and made.reason is Reason.NODE_EXISTS and made.index > 0:
                     raise ConfigError(
@@ -103,12 +103,12 @@ async def bootstrap(
                         "name a root that is empty or does not exist"
                     )
                 if isinstance(made, Refused) and made.reason in {Reason.TOO_LARGE, Reason.DENIED}:
-                    raise ConfigError(f"the cluster cannot be made in ZooKeeper: {made.reason.value}")
+                    raise ConfigError(f"the cluster cannot be created in ZooKeeper: {made.reason.value}")
             await asyncio.sleep(_RETRY_S)
 
 
 async def register(
-    store: Store, replica: ReplicaId, *, member: Member | None = None, timeout_s: float = 30.0
+    store: Store, replica: ReplicaId, *, member: MemberState | None = None, timeout_s: float = 30.0
 ) -> bool:
     """Register a replica by order of an operator; return False if it was registered before.
 
@@ -116,7 +116,7 @@ async def register(
         ConfigError: There is no cluster, or the id belonged to a replica that was removed.
         UnavailableError: ZooKeeper did not answer in time; the replica may be registered.
     """
-    ops = (Check(tree.CLUSTER, 0), *_replica_ops(replica, member or Member()))
+    ops = (Check(tree.CLUSTER, 0), *_replica_ops(replica, member or MemberState()))
     sent = False
     async with _bounded(timeout_s, f"register replica {replica}"):
         while True:
@@ -142,7 +142,7 @@ async def open_session(
     store: Store,
     *,
     replica: ReplicaId,
-    member: Member,
+    member: MemberState,
     disk: str,
     known: KnownState,
     nonce: Callable[[], str],
@@ -171,22 +171,22 @@ async def open_session(
     mine = nonce()
     async with _bounded(timeout_s, f"begin the session of replica {replica}"):
         while True:
-            found = await look(store, replica, known)
-            if found is None:
+            reading = await read_cluster(store, replica, known)
+            if reading is None:
                 await asyncio.sleep(_RETRY_S)
                 continue
-            state = check(replica, found, known)
+            state = check(replica, reading, known)
             if state.nonce == mine:
                 own = OwnSession(
                     replica=replica,
                     boot=state.boot,
                     disk=disk,
                     nonce=mine,
-                    fence=found.version,
-                    cluster=found.cluster,
-                    tail=found.tail,
-                    horizon=found.horizon,
-                    told=found.told,
+                    fence=reading.version,
+                    cluster=reading.cluster,
+                    tail=reading.tail,
+                    horizon=reading.horizon,
+                    published_max=reading.published,
                 )
                 await _show_alive(store, own)
                 return own
@@ -196,13 +196,13 @@ async def open_session(
             # applied.
             await store.multi(
                 (
-                    SetData(tree.session(replica), codec.encode_session(raised), found.version),
-                    SetData(tree.replica(replica), codec.encode_member(_shown(member, found.member))),
+                    SetData(tree.session(replica), codec.encode_session(raised), reading.version),
+                    SetData(tree.replica(replica), codec.encode_member(_shown(member, reading.member))),
                 )
             )
 
 
-def _shown(member: Member, before: Member) -> Member:
+def _shown(member: MemberState, before: MemberState) -> MemberState:
     """Return what a replica publishes of itself, with the labels that an operator has set."""
     return msgspec.structs.replace(member, labels=member.labels or before.labels)
 
@@ -220,7 +220,7 @@ async def keep_alive(store: Store, own: OwnSession) -> bool:
         its next change.
     """
     session = store.session
-    while store.session == session and store.link is Link.CONNECTED:
+    while store.session == session and store.link is LinkState.CONNECTED:
         fence = await store.get(tree.session(own.replica))
         if fence == Refused(Reason.NO_NODE):
             return False
@@ -245,12 +245,12 @@ async def _show_alive(store: Store, own: OwnSession) -> None:
 async def _put_alive(store: Store, own: OwnSession, fenced: Check) -> bool:
     path = tree.alive(own.replica)
     session = store.session
-    found = await store.get(path)
-    if isinstance(found, Ok):
-        if found.value.owner_session == session:
+    node = await store.get(path)
+    if isinstance(node, Ok):
+        if node.value.owner_session == session:
             return True
         # Not in one multi with the create: a multi should touch a path once (ZOOKEEPER-4695).
-        await store.multi((fenced, Delete(path, found.value.version)))
+        await store.multi((fenced, Delete(path, node.value.version)))
     created = await store.multi((fenced, Create(path, str(own.boot).encode(), ephemeral=True)))
     return isinstance(created, Ok)
 
@@ -270,7 +270,7 @@ def _check_settings(replicas: Sequence[ReplicaId], copies: int) -> None:
 
 
 def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: int) -> tuple[Op, ...]:
-    genesis = codec.encode_record(Record(Kind.GENESIS, replicas[0], time_ms))
+    genesis = codec.encode_record(Record(RecordKind.GENESIS, replicas[0], time_ms))
     return (
         Create(tree.CLUSTER, codec.encode_cluster(cluster)),
         Create(tree.CSN),
@@ -283,7 +283,7 @@ def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: 
         Create(tree.TAIL, codec.encode_csn(CSN_NONE)),
         Create(tree.HORIZON, codec.encode_csn(CSN_NONE)),
         Create(tree.REPLICAS),
-        *(op for replica in replicas for op in _replica_ops(replica, Member())),
+        *(op for replica in replicas for op in _replica_ops(replica, MemberState())),
         Create(tree.TABLES),
         Create(tree.LOCKS),
         Create(tree.LABELS),
@@ -291,7 +291,7 @@ def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: 
     )
 
 
-def _replica_ops(replica: ReplicaId, member: Member) -> tuple[Op, ...]:
+def _replica_ops(replica: ReplicaId, member: MemberState) -> tuple[Op, ...]:
     never_started = SessionState(boot=0, disk="", nonce="", state="stopped")
     return (
         Create(tree.replica(replica), codec.encode_member(member)),

@@ -53,14 +53,14 @@ async def _agents(connect: str, timeout_s: float) -> list[str]:
             )
         if not isinstance(replicas, Ok):
             raise UnavailableError(
-                f"ZooKeeper at {connect} did not tell the replicas ({replicas}); try again"
+                f"ZooKeeper at {connect} did not list the replicas ({replicas}); try again"
             )
         found = [await _member(store, name) for name in sorted(replicas.value)]
     finally:
         await store.close()
     random.shuffle(found)
-    alive = [address for address, lives in found if address and lives]
-    others = [address for address, lives in found if address and not lives]
+    alive = [address for address, alive in found if address and alive]
+    others = [address for address, alive in found if address and not alive]
     if not alive and not others:
         raise UnavailableError(f"no replica of the cluster at {connect} has ever been started; start one")
     return alive + others
@@ -70,6 +70,6 @@ async def _member(store: ZkStore, name: str) -> tuple[str, bool]:
     """Return the API address of a replica, or "", and whether the replica is alive."""
     replica = replica_id(name)
     node = await store.get(tree.replica(replica))
-    lives = await store.exists(tree.alive(replica))
+    alive = await store.exists(tree.alive(replica))
     address = decode_member(node.value.data).api if isinstance(node, Ok) else ""
-    return address, isinstance(lives, Ok) and lives.value is not None
+    return address, isinstance(alive, Ok) and alive.value is not None

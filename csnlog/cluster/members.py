@@ -18,9 +18,9 @@ from typing import TypeVar
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId
-from tidelock.csnlog.core.model import Member, Progress, SessionState
+from tidelock.csnlog.core.model import MemberState, Progress, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Link, Node, Store
+from tidelock.csnlog.core.store import LinkState, Node, Store
 from tidelock.errors import CorruptError
 
 log = logging.getLogger("tidelock.members")
@@ -44,7 +44,7 @@ class MemberView:
         progress: Its snapshot CSN and oldest S in use, or None if they could not be read.
     """
 
-    member: Member
+    member: MemberState
     session: SessionState | None
     fence: int
     alive: bool
@@ -132,7 +132,7 @@ class Members:
         self._woken.set()
 
     def _link_changed(self) -> None:
-        if self._store.link is Link.CONNECTED and self._to_read:
+        if self._store.link is LinkState.CONNECTED and self._to_read:
             self._woken.set()
 
     async def _read_all(self) -> None:
@@ -191,7 +191,7 @@ class Members:
         node = self._nodes[session_path]
         member = _decoded(codec.decode_member, tree.replica(replica), self._nodes[tree.replica(replica)])
         return MemberView(
-            member=member or Member(),
+            member=member or MemberState(),
             session=session,
             fence=node.version if node is not None and session is not None else -1,
             alive=self._nodes[tree.alive(replica)] is not None,
@@ -212,5 +212,5 @@ def _decoded(decode: Callable[[bytes], T], path: str, node: Node | None) -> T | 
     try:
         return decode(node.data)
     except CorruptError as error:
-        log.warning("the member list leaves out what %s holds: %s", path, error.message)
+        log.warning("the member list ignores the unreadable znode %s: %s", path, error.message)
         return None

@@ -7,7 +7,7 @@ that returns meanwhile makes the multi fail.
 The progress that the other replicas have published may be old. It only ever grows, so an old value holds back
 more than it has to. The exception is a replica whose disk was replaced: it begins at the first record again.
 It does what depends on the others' reads only when it has reached its former CSN again
-(:attr:`tidelock.csnlog.cluster.bootstrap.OwnSession.told`).
+(:attr:`tidelock.csnlog.cluster.bootstrap.OwnSession.published_max`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ReplicaProgress:
         return tail if self.left_out else max(tail, Csn(self.applied + 1))
 
 
-async def read_standing(store: Store) -> ReplicaProgress | None:
+async def read_progress(store: Store) -> ReplicaProgress | None:
     """Read the progress of all replicas; return None when a read failed.
 
     The caller compares the session before and after. Raises CorruptError when a znode cannot be decoded.

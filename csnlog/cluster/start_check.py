@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
-from tidelock.csnlog.core.model import ClusterState, Member, SessionState
+from tidelock.csnlog.core.model import ClusterState, MemberState, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Node, Store
 from tidelock.errors import ClusterMismatchError, ConfigError, CorruptError, UpgradeNeededError
@@ -48,7 +48,7 @@ class KnownState:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClusterReading:
     """The result of one read, in one ZooKeeper session and behind a write barrier."""
 
     cluster: ClusterState
@@ -56,15 +56,15 @@ class Found:
     #: None when the replica is not registered.
     session: SessionState | None
     version: int
-    member: Member
+    member: MemberState
     tail: Csn
     horizon: Csn
     has_last: bool
     #: The largest snapshot CSN that was ever published for the replica.
-    told: Csn
+    published: Csn
 
 
-async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | None:
+async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> ClusterReading | None:
     """Read what decides the start, in one session and behind a barrier; return None if that was not possible.
 
     The barrier is a write: without it a server that lags behind would look like a restored ensemble.
@@ -100,16 +100,16 @@ async def look(store: Store, replica: ReplicaId, known: KnownState) -> Found | N
         or not isinstance(last, Ok)
     ):
         return None
-    return Found(
+    return ClusterReading(
         cluster=cluster_state(cluster.value),
         registered=tuple(sorted(registered.value)),
         session=codec.decode_session(own.value.data) if isinstance(own, Ok) else None,
         version=own.value.version if isinstance(own, Ok) else -1,
-        member=codec.decode_member(member.value.data) if isinstance(member, Ok) else Member(),
+        member=codec.decode_member(member.value.data) if isinstance(member, Ok) else MemberState(),
         tail=codec.decode_csn(tail.value.data),
         horizon=codec.decode_csn(horizon.value.data),
         has_last=last.value is not None,
-        told=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
+        published=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
     )
 
 
@@ -124,39 +124,39 @@ def cluster_state(node: Node) -> ClusterState:
     return cluster
 
 
-def check(replica: ReplicaId, found: Found, known: KnownState) -> SessionState:
+def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> SessionState:
     """Raise unless this is the right cluster, as new as it was, and contains this replica."""
-    if known.cluster_id not in {None, found.cluster.cluster_id}:
+    if known.cluster_id not in {None, reading.cluster.cluster_id}:
         raise ClusterMismatchError(
             f"the data directory of {replica} belongs to cluster {known.cluster_id}, but ZooKeeper holds "
-            f"{found.cluster.cluster_id}; check the connect string and the data directory",
+            f"{reading.cluster.cluster_id}; check the connect string and the data directory",
             expected=known.cluster_id,
-            found=found.cluster.cluster_id,
+            found=reading.cluster.cluster_id,
         )
-    if found.session is None and known.fence >= 0:
+    if reading.session is None and known.fence >= 0:
         raise _older(replica, f"it has no session of {replica}")
-    if found.session is None:
+    if reading.session is None:
         raise ConfigError(
-            f"replica {replica} is not registered in cluster {found.cluster.cluster_id}, which has "
-            f"{', '.join(found.registered) or 'none'}; use one of those ids, or register it first"
+            f"replica {replica} is not registered in cluster {reading.cluster.cluster_id}, which has "
+            f"{', '.join(reading.registered) or 'none'}; use one of those ids, or register it first"
         )
     lower = [
         f"{name} is {there} and was {here}"
         for name, there, here in (
-            ("boot", found.session.boot, known.boot),
-            ("fence", found.version, known.fence),
-            ("tail", found.tail, known.tail),
-            ("horizon", found.horizon, known.horizon),
+            ("boot", reading.session.boot, known.boot),
+            ("fence", reading.version, known.fence),
+            ("tail", reading.tail, known.tail),
+            ("horizon", reading.horizon, known.horizon),
         )
         if there < here
     ]
     # Below the tail records are deleted in the normal course of things.
-    if not found.has_last and known.last_csn >= found.tail:
-        lower.append(f"the record of CSN {known.last_csn} is gone")
+    if not reading.has_last and known.last_csn >= reading.tail:
+        lower.append(f"the record of CSN {known.last_csn} does not exist")
     if lower:
         raise _older(replica, ", ".join(lower))
-    check_startable(replica, found.session)
-    return found.session
+    check_startable(replica, reading.session)
+    return reading.session
 
 
 def check_startable(replica: ReplicaId, session: SessionState) -> None:

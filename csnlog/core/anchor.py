@@ -16,11 +16,11 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from tidelock.csnlog.core.follower_messages import Absent, Finding, Inquiry, Question
+from tidelock.csnlog.core.follower_messages import Absent, ChainQuestion, Finding, Inquiry
 from tidelock.csnlog.core.ids import Csn, csn, epoch_of
 
 
-class Step(enum.Enum):
+class ChainStep(enum.Enum):
     """A question of the chain."""
 
     BARRIER = "barrier"
@@ -30,7 +30,7 @@ class Step(enum.Enum):
     NEXT_EPOCH = "next epoch"
 
 
-class End(enum.Enum):
+class ChainEnd(enum.Enum):
     """How the chain ends."""
 
     #: The record exists: its kind determines what follows.
@@ -59,42 +59,42 @@ class Fact(enum.Enum):
     TAIL_BEYOND = "tail beyond"
 
 
-DECISIONS: Final[dict[tuple[Step, Fact], Step | End]] = {
-    (Step.BARRIER, Fact.WRITTEN): Step.POSITION,
-    (Step.POSITION, Fact.THERE): End.BY_RECORD,
-    (Step.POSITION, Fact.ABSENT): Step.TAIL,
-    (Step.TAIL, Fact.TAIL_BELOW): End.RESTORED,
-    (Step.TAIL, Fact.TAIL_AT): Step.SUCCESSOR,
-    (Step.TAIL, Fact.TAIL_BEYOND): End.TOO_LATE,
-    (Step.SUCCESSOR, Fact.THERE): End.SUCCESSOR,
-    (Step.SUCCESSOR, Fact.ABSENT): Step.NEXT_EPOCH,
-    (Step.NEXT_EPOCH, Fact.THERE): End.NEXT_EPOCH,
-    (Step.NEXT_EPOCH, Fact.ABSENT): End.SUCCESSOR,
+DECISIONS: Final[dict[tuple[ChainStep, Fact], ChainStep | ChainEnd]] = {
+    (ChainStep.BARRIER, Fact.WRITTEN): ChainStep.POSITION,
+    (ChainStep.POSITION, Fact.THERE): ChainEnd.BY_RECORD,
+    (ChainStep.POSITION, Fact.ABSENT): ChainStep.TAIL,
+    (ChainStep.TAIL, Fact.TAIL_BELOW): ChainEnd.RESTORED,
+    (ChainStep.TAIL, Fact.TAIL_AT): ChainStep.SUCCESSOR,
+    (ChainStep.TAIL, Fact.TAIL_BEYOND): ChainEnd.TOO_LATE,
+    (ChainStep.SUCCESSOR, Fact.THERE): ChainEnd.SUCCESSOR,
+    (ChainStep.SUCCESSOR, Fact.ABSENT): ChainStep.NEXT_EPOCH,
+    (ChainStep.NEXT_EPOCH, Fact.THERE): ChainEnd.NEXT_EPOCH,
+    (ChainStep.NEXT_EPOCH, Fact.ABSENT): ChainEnd.SUCCESSOR,
 }
 
 
-def question_of(step: Step, position: Csn) -> tuple[Question, Csn]:
+def question_of(step: ChainStep, position: Csn) -> tuple[ChainQuestion, Csn]:
     """Return the question of a step and the record it is about; ValueError when the numbers have run out."""
     match step:
-        case Step.BARRIER:
-            return Question.BARRIER, position
-        case Step.POSITION:
-            return Question.RECORD, position
-        case Step.TAIL:
-            return Question.TAIL, position
-        case Step.SUCCESSOR:
-            return Question.RECORD, Csn(position + 1)
-        case Step.NEXT_EPOCH:
-            return Question.COUNT, csn(epoch_of(position) + 1, 0)
+        case ChainStep.BARRIER:
+            return ChainQuestion.BARRIER, position
+        case ChainStep.POSITION:
+            return ChainQuestion.RECORD, position
+        case ChainStep.TAIL:
+            return ChainQuestion.TAIL, position
+        case ChainStep.SUCCESSOR:
+            return ChainQuestion.RECORD, Csn(position + 1)
+        case ChainStep.NEXT_EPOCH:
+            return ChainQuestion.COUNT, csn(epoch_of(position) + 1, 0)
 
 
-def step_of(inquiry: Inquiry, position: Csn) -> Step:
+def step_of(inquiry: Inquiry, position: Csn) -> ChainStep:
     """Return the step to which a question of the chain belongs."""
     asked = (inquiry.question, inquiry.csn)
-    return next(step for step in Step if question_of(step, position) == asked)
+    return next(step for step in ChainStep if question_of(step, position) == asked)
 
 
-def decide(step: Step, position: Csn, finding: Finding) -> Step | End:
+def decide(step: ChainStep, position: Csn, finding: Finding) -> ChainStep | ChainEnd:
     """Return the next question, or the end of the chain.
 
     Args:
@@ -105,10 +105,10 @@ def decide(step: Step, position: Csn, finding: Finding) -> Step | End:
     return DECISIONS[step, _fact(step, position, finding)]
 
 
-def _fact(step: Step, position: Csn, finding: Finding) -> Fact:
-    if step is Step.BARRIER:
+def _fact(step: ChainStep, position: Csn, finding: Finding) -> Fact:
+    if step is ChainStep.BARRIER:
         return Fact.WRITTEN
-    if step is not Step.TAIL:
+    if step is not ChainStep.TAIL:
         return Fact.ABSENT if isinstance(finding, Absent) else Fact.THERE
     assert isinstance(finding, int), f"{finding!r} is no tail"
     if finding <= position:

@@ -22,7 +22,7 @@ from typing import Final
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId, TableName
 from tidelock.csnlog.core.labels import Move
-from tidelock.csnlog.core.model import Kind, LabelState, Record, TidRecord
+from tidelock.csnlog.core.model import LabelState, Record, RecordKind, TidRecord
 from tidelock.csnlog.core.store import Check, Create, Op, SetData, multi_bytes
 
 KIB = 1 << 10
@@ -71,7 +71,7 @@ class LogLimits:
         queue_tids_max: Transactions that wait for their record; beyond that commits are refused.
         read_ahead: Records that are requested, or read and not yet accepted, at a time.
         epoch_limit: The sequence number at which an epoch is closed; far below ZooKeeper's limit of 2^31-1.
-        relook_s: How often a follower that rests at the end reads again, since a watch is only a hint.
+        recheck_s: How often a follower that rests at the end reads again, since a watch is only a hint.
         retry_s: Pause after a request that failed although the store is connected.
     """
 
@@ -81,7 +81,7 @@ class LogLimits:
     queue_tids_max: int = 4096
     read_ahead: int = 32
     epoch_limit: int = 1_000_000_000
-    relook_s: float = 5.0
+    recheck_s: float = 5.0
     retry_s: float = 0.1
 
 
@@ -101,7 +101,7 @@ class Queued:
         return cls(proposal.tid, proposal, codec.encode_tid(proposal.record), multi_bytes(elements))
 
 
-class Part(enum.Enum):
+class ElementRole(enum.Enum):
     """The role of an element of the commit multi."""
 
     FENCE = "fence"
@@ -117,19 +117,19 @@ class Part(enum.Enum):
 
 
 #: Checks that transactions of a batch share.
-_SHARED: Final = frozenset({Part.TABLE, Part.HEAD, Part.LABELS})
+_SHARED: Final = frozenset({ElementRole.TABLE, ElementRole.HEAD, ElementRole.LABELS})
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
     """One element of the multi: its role and its path."""
 
-    part: Part
+    part: ElementRole
     path: str
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CommitPlan:
     """A commit multi without the record itself, whose wall time only the shell knows.
 
     Attributes:
@@ -148,7 +148,8 @@ class Plan:
 
     def record(self, time_ms: int) -> Record:
         """Return the record as followers will read it."""
-        return Record(Kind.COMMIT, self.home, time_ms, tuple(item.proposal.record for item in self.batch))
+        tids = tuple(item.proposal.record for item in self.batch)
+        return Record(RecordKind.COMMIT, self.home, time_ms, tids)
 
     def ops(self, time_ms: int) -> tuple[Op, ...]:
         """Return the whole multi; the create of the record is its last element and is the commit point."""
@@ -171,7 +172,7 @@ class Rollover:
 
     def record(self, time_ms: int) -> Record:
         """Return the END record."""
-        return Record(Kind.END, self.home, time_ms)
+        return Record(RecordKind.END, self.home, time_ms)
 
     def ops(self, time_ms: int) -> tuple[Op, ...]:
         """Return the multi. Results: None, None, path of the END record, path of the new epoch, version."""
@@ -252,11 +253,13 @@ class _Claims:
         return True
 
 
-def plan(batch: tuple[Queued, ...], *, home: ReplicaId, fence: int, epoch: int, epoch_version: int) -> Plan:
+def plan(
+    batch: tuple[Queued, ...], *, home: ReplicaId, fence: int, epoch: int, epoch_version: int
+) -> CommitPlan:
     """Build the multi of a batch; each table is checked once, however many tids touch it."""
     ops: list[Op] = [Check(tree.session(home), fence), Check(tree.EPOCH, epoch_version)]
-    elements = [Element(Part.FENCE, ops[0].path), Element(Part.EPOCH, ops[1].path)]
-    definitions: list[tuple[Op, Part]] = []
+    elements = [Element(ElementRole.FENCE, ops[0].path), Element(ElementRole.EPOCH, ops[1].path)]
+    definitions: list[tuple[Op, ElementRole]] = []
     checked: set[str] = set()
     for item in batch:
         for op, part in _elements(item.proposal):
@@ -271,8 +274,8 @@ def plan(batch: tuple[Queued, ...], *, home: ReplicaId, fence: int, epoch: int, 
         ops.append(op)
         elements.append(Element(part, op.path))
     ops.append(SetData(tree.HEAD))
-    elements += [Element(Part.OWN, tree.HEAD), Element(Part.OWN, tree.record_prefix(epoch))]
-    return Plan(home, epoch, tuple(ops), tuple(elements), batch)
+    elements += [Element(ElementRole.OWN, tree.HEAD), Element(ElementRole.OWN, tree.record_prefix(epoch))]
+    return CommitPlan(home, epoch, tuple(ops), tuple(elements), batch)
 
 
 def victims(element: Element, batch: Iterable[Queued]) -> frozenset[str]:
@@ -282,22 +285,22 @@ def victims(element: Element, batch: Iterable[Queued]) -> frozenset[str]:
     )
 
 
-def _elements(proposal: Proposal) -> Iterable[tuple[Op, Part]]:
+def _elements(proposal: Proposal) -> Iterable[tuple[Op, ElementRole]]:
     """Return the elements of one proposal. A set of a table with a version checks that version by itself."""
     if proposal.head_version is not None:
-        yield Check(tree.HEAD, proposal.head_version), Part.HEAD
+        yield Check(tree.HEAD, proposal.head_version), ElementRole.HEAD
     checked = {op.path for op in proposal.ddl if isinstance(op, SetData) and op.version is not None}
     for table, version in proposal.tables.items():
         path = tree.table(table)
         if path not in checked:
-            yield Check(path, version), Part.TABLE
+            yield Check(path, version), ElementRole.TABLE
     for op in proposal.ddl:
-        yield op, Part.DEFINITION
+        yield op, ElementRole.DEFINITION
     if proposal.label is not None:
         path = tree.label(proposal.label)
         data = codec.encode_label(LabelState(proposal.tid, proposal.record.batch))
         if proposal.move is None:
-            yield Create(path, data), Part.LABEL
+            yield Create(path, data), ElementRole.LABEL
         else:
-            yield Check(tree.LABELS, proposal.move.deletions), Part.LABELS
-            yield SetData(path, data, proposal.move.version), Part.LABEL
+            yield Check(tree.LABELS, proposal.move.deletions), ElementRole.LABELS
+            yield SetData(path, data, proposal.move.version), ElementRole.LABEL

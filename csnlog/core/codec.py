@@ -27,13 +27,13 @@ from tidelock.csnlog.core.model import (
     ClusterState,
     Entry,
     EntryList,
-    Kind,
     LabelState,
     LockState,
-    Member,
+    MemberState,
     PinState,
     Progress,
     Record,
+    RecordKind,
     SessionState,
     TidRecord,
 )
@@ -55,7 +55,7 @@ _encoder = msgspec.json.Encoder()
 class _RawRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag=VERSION, tag_field="v"):
     """:class:`~tidelock.csnlog.core.model.Record` around transactions that are already encoded."""
 
-    kind: Kind = msgspec.field(name="k")
+    kind: RecordKind = msgspec.field(name="k")
     home: ReplicaId = msgspec.field(name="h")
     time_ms: int = msgspec.field(name="w")
     tids: tuple[msgspec.Raw, ...] = msgspec.field(name="t", default=())
@@ -80,7 +80,7 @@ encode_record, decode_record = _form(Record, "commit record")
 #: ``replicas/<id>/session``.
 encode_session, decode_session = _form(SessionState, "session state")
 #: ``replicas/<id>``.
-encode_member, decode_member = _form(Member, "member")
+encode_member, decode_member = _form(MemberState, "member")
 #: ``cluster``.
 encode_cluster, decode_cluster = _form(ClusterState, "cluster state")
 #: ``replicas/<id>/progress``.
@@ -115,7 +115,7 @@ def encode_commit(home: ReplicaId, time_ms: int, tids: Sequence[bytes]) -> bytes
     They equal ``encode_record(Record(Kind.COMMIT, home, time_ms, tids))``: each transaction is encoded once,
     for its size and for its record.
     """
-    return _encoder.encode(_RawRecord(Kind.COMMIT, home, time_ms, tuple(map(msgspec.Raw, tids))))
+    return _encoder.encode(_RawRecord(RecordKind.COMMIT, home, time_ms, tuple(map(msgspec.Raw, tids))))
 
 
 def commit_bytes(home: ReplicaId, tids: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""The error that a caller of commit() gets for every verdict that is no commit. Pure.
+"""The error that a caller of commit() gets for every decision that is no commit. Pure.
 
 Certainty decides: ``Rejected`` becomes an error that says "certainly not committed". ``Undecided``, and
 nothing else, becomes :class:`~tidelock.errors.CommitUnknownError`.
@@ -24,24 +24,26 @@ from tidelock.errors import (
 )
 
 
-def to_error(proposal: Proposal, verdict: Rejected | Undecided) -> TidelockError:
-    """Return the error for a verdict."""
+def to_error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockError:
+    """Return the error for a decision."""
     tid = proposal.tid
-    if not isinstance(verdict, Rejected):
+    if not isinstance(decision, Rejected):
         return CommitUnknownError(
             f"tid {tid}: the commit was sent, its outcome is not known yet; repeat commit() or ask outcome()",
             tid=tid,
         )
-    detail = verdict.detail
+    detail = decision.detail
     table = detail.removeprefix(tree.table(TableName("")))
-    match verdict.cause:
+    match decision.cause:
         case Cause.TABLE_CHANGED:
             return TableChangedError(
                 f"tid {tid}: the definition of table {table} changed after it was read; begin again",
                 tid=tid, table=table,
             )  # fmt: skip
         case Cause.TABLE_EXISTS:
-            return TableExistsError(f"tid {tid}: there is a table {table} already", tid=tid, table=table)
+            return TableExistsError(
+                f"tid {tid}: table {table} exists already; choose another name", tid=tid, table=table
+            )
         case Cause.LABEL_EXISTS:
             return LabelExistsError(
                 f"tid {tid}: label {proposal.label!r} was committed before", tid=tid, label=proposal.label

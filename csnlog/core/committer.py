@@ -12,7 +12,7 @@ epoch, and the transactions between ``commit()`` and their CSN (:mod:`tidelock.c
 
 **Events.** Commands (a proposal, a deadline, what the follower has met, the link) may arrive at any time.
 Each request gets exactly one answer. **Instructions.** Requests to the store, of which at most one is under
-way, and verdicts for callers. Proposals that arrive while a request is under way form the next batch.
+way, and decisions for callers. Proposals that arrive while a request is under way form the next batch.
 
 **Method.** A commit multi can end in three ways:
 
@@ -29,8 +29,8 @@ way, and verdicts for callers. Proposals that arrive while a request is under wa
 
 A new ZooKeeper session may read from a server that lags behind. So in a new session the fence is raised
 before any read counts as the newest (F3). If a raise finds a nonce that is not ours, another replica has
-fenced this one (F2c); that is final. Even then a batch in doubt is looked up first, so that no caller of a
-committed transaction gets "aborted".
+fenced this one (F2c); that is final. Even then the log is searched for a batch in doubt first, so
+that no caller of a committed transaction gets "aborted".
 
 **Invariants.** A commit is under way with a batch that is not in doubt; a batch with no commit under way is
 in doubt. A committer that has ended holds no transaction. No tid is held twice. Only tids of the batch can be
@@ -49,12 +49,12 @@ from typing import Final, assert_never
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core import committer_messages as msg
 from tidelock.csnlog.core.batch import LogLimits, Rollover, choose, plan, victims
-from tidelock.csnlog.core.fence import Finding, OwnFence
+from tidelock.csnlog.core.fence import FenceFinding, OwnFence
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, epoch_of, sequence_of
 from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import SessionState
-from tidelock.csnlog.core.pending import Batch, Pending, PendingState
-from tidelock.csnlog.core.refusals import Corrupt, Doubt, Reject, Requeue, judge
+from tidelock.csnlog.core.pending import Pending, PendingState, SentBatch
+from tidelock.csnlog.core.refusals import CorruptLog, Doubt, Reject, Requeue, judge
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.errors import CorruptError
 
@@ -81,9 +81,9 @@ class CommitterState:
         session: The ZooKeeper session.
         paused: A request has failed, and the pause before the next request is not over.
         flight: The one request under way.
-        final: The verdict on all further transactions, once the committer has ended.
+        final: The decision on all further transactions, once the committer has ended.
         fence: What is known of the own fence.
-        fenced: Another replica has raised the fence; a batch in doubt is still looked up.
+        fenced: Another replica has raised the fence; the log is still searched for a batch in doubt.
         raise_above: Raises are requested until the fence is above this.
         doubted: The fence under which a multi was refused because of its fence; -1 = the fence is not in
             doubt.
@@ -243,13 +243,13 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             case msg.NonceDrawn(nonce):
                 self.fence = self.fence.raised_by(nonce)
             case msg.RaiseEnded(result, session):
-                self._found(*self.fence.ended(result, session))
+                self._fence_learned(*self.fence.ended(result, session))
             case msg.FenceRead(result, session):
-                self._found(*self.fence.seen(result, session))
+                self._fence_learned(*self.fence.seen(result, session))
             case msg.EpochRead(result):
                 self._epoch_read(result)
-            case msg.LogRead(found, session):
-                self._log_read(found, session)
+            case msg.LogRead(own_csns, session):
+                self._log_read(own_csns, session)
             case msg.RolloverEnded(result):
                 self._rollover_ended(result)
             case _:
@@ -271,7 +271,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             case Refused():
                 self._refused(batch, result)
 
-    def _refused(self, batch: Batch, refused: Refused) -> None:
+    def _refused(self, batch: SentBatch, refused: Refused) -> None:
         """Reject the transactions that the refused element concerns; keep the others: nothing was applied."""
         element = batch.plan.elements[refused.index]
         rejected: dict[str, msg.Rejected] = {}
@@ -291,21 +291,21 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             case Reject(cause):
                 about = sorted(victims(element, batch.items))
                 rejected = dict.fromkeys(about, msg.Rejected(cause, element.path))
-            case Corrupt.CORRUPT:
+            case CorruptLog.CORRUPT:
                 pass  # raised below, once the transactions are marked as not sent
             case _:
                 assert_never(judgement)
         self.pending.requeue(rejected)
-        if judgement is Corrupt.CORRUPT:
+        if judgement is CorruptLog.CORRUPT:
             raise CorruptError(f"the store refused {element.path} of a commit with {refused.reason.value}")
 
-    def _log_read(self, found: dict[str, Csn] | None, session: int) -> None:
+    def _log_read(self, own_csns: dict[str, Csn] | None, session: int) -> None:
         """Decide the batch in doubt, if the log was read behind the raised fence."""
-        if found is None:
+        if own_csns is None:
             self._retry_later()
             return
         behind_fence = self.pending.batch is not None and session == self.fence.session
-        if behind_fence and not self.pending.landed_if_in(found):
+        if behind_fence and not self.pending.landed_if_in(own_csns):
             self.pending.requeue({})
 
     def _epoch_read(self, result: msg.ReadResult) -> None:
@@ -333,19 +333,19 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
 
     # -------------------------------------------------------------------------------------------- fence
 
-    def _found(self, fence: OwnFence, finding: Finding) -> None:
+    def _fence_learned(self, fence: OwnFence, finding: FenceFinding) -> None:
         self.fence = fence
         match finding:
-            case Finding.RAISED:
+            case FenceFinding.RAISED:
                 self.doubted = -1
-                self._out.append(msg.Raised(fence.version, fence.session))
-            case Finding.FOREIGN:
+                self._out.append(msg.FenceRaised(fence.version, fence.session))
+            case FenceFinding.FOREIGN:
                 self.doubted, self.fenced = -1, True
-            case Finding.LOOK:
+            case FenceFinding.READ:
                 self.doubted = fence.version
-            case Finding.UNCHANGED if self.fenced:
+            case FenceFinding.UNCHANGED if self.fenced:
                 self.fence = replace(fence, session=self.session)
-            case Finding.UNCHANGED | Finding.AGAIN:
+            case FenceFinding.UNCHANGED | FenceFinding.AGAIN:
                 # The refusal came from a newer state than this read: the server lags behind.
                 self._retry_later()
 
@@ -393,7 +393,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             return
         items = choose(self.pending.queue, self.home, self.limits, self.tids_max)
         commit = plan(items, home=self.home, fence=fence, epoch=epoch, epoch_version=version)
-        self.pending.send(Batch.of(commit, fence))
+        self.pending.send(SentBatch.of(commit, fence))
         self._send(Flight.COMMIT, msg.SendCommit(commit))
 
     def _send(self, flight: Flight, instruction: msg.Instruction) -> None:

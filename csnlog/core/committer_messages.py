@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.batch import Plan, Proposal, Rollover
+from tidelock.csnlog.core.batch import CommitPlan, Proposal, Rollover
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.results import Committed, Ok, Refused, Unknown
 from tidelock.csnlog.core.store import Node, Op
@@ -136,13 +136,13 @@ class EpochRead:
 class LogRead:
     """Result of :class:`ReadLog`: the CSN of each own tid met, or None when the end was not reached."""
 
-    found: dict[str, Csn] | None
+    own_csns: dict[str, Csn] | None
     session: int
 
     @property
     def brief(self) -> tuple[str, int | None, int]:
         """The number of own tids, and the session."""
-        return "LogRead", None if self.found is None else len(self.found), self.session
+        return "LogRead", None if self.own_csns is None else len(self.own_csns), self.session
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ Event = Command | StoreAnswer
 class SendCommit:
     """Send the commit multi."""
 
-    plan: Plan
+    plan: CommitPlan
 
     @property
     def brief(self) -> tuple[str, str, int]:
@@ -242,15 +242,15 @@ class ReadLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerCallers:
     """Answer all callers that wait for this tid."""
 
     tid: str
-    verdict: CommitDecision
+    decision: CommitDecision
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
+class FenceRaised:
     """The new own fence, seen in this session: nothing sent under a lower fence can be applied any more."""
 
     fence: int
@@ -282,8 +282,8 @@ Instruction = (
     | ReadFence
     | ReadEpoch
     | ReadLog
-    | Answer
-    | Raised
+    | AnswerCallers
+    | FenceRaised
     | Fenced
     | Halted
     | RetryLater

@@ -23,7 +23,7 @@ from tidelock.csnlog.core.store import Node, Op, SetData
 from tidelock.errors import CorruptError
 
 
-class Finding(enum.Enum):
+class FenceFinding(enum.Enum):
     """The meaning of an answer of the store for the own fence."""
 
     #: Our raise was applied.
@@ -31,7 +31,7 @@ class Finding(enum.Enum):
     #: A raise by another replica was applied.
     FOREIGN = "foreign"
     #: This answer does not decide it; read the session znode.
-    LOOK = "look"
+    READ = "read"
     #: Nothing was learned; ask again after a pause.
     AGAIN = "again"
     #: The fence has the version that we knew.
@@ -68,7 +68,7 @@ class OwnFence:
 
     def ended(
         self, result: Ok[tuple[object, ...]] | Refused | Unknown, session: int
-    ) -> tuple[OwnFence, Finding]:
+    ) -> tuple[OwnFence, FenceFinding]:
         """Process the result of the raise.
 
         Raises:
@@ -76,31 +76,33 @@ class OwnFence:
         """
         match result:
             case Ok(value=(int(version),)):
-                return self._confirmed(version, session), Finding.RAISED
+                return self._confirmed(version, session), FenceFinding.RAISED
             case Refused(reason=Reason.BAD_VERSION):
-                return self, Finding.LOOK
+                return self, FenceFinding.READ
             case Refused(reason=Reason.NO_NODE):
-                raise CorruptError(f"the session znode {self.path} is gone; it is never deleted: restored?")
-        return self, Finding.AGAIN
+                raise CorruptError(
+                    f"expected {self.path}, which is never deleted, found none; was ZooKeeper restored?"
+                )
+        return self, FenceFinding.AGAIN
 
-    def seen(self, result: Ok[Node] | Refused | Unknown, session: int) -> tuple[OwnFence, Finding]:
+    def seen(self, result: Ok[Node] | Refused | Unknown, session: int) -> tuple[OwnFence, FenceFinding]:
         """Process the result of reading the znode.
 
         Raises:
             CorruptError: The bytes cannot be read, or contradict what was written at that version.
         """
         if not isinstance(result, Ok) or session == 0:
-            return self, Finding.AGAIN
+            return self, FenceFinding.AGAIN
         version, state = result.value.version, codec.decode_session(result.value.data)
         if version < self.version:
-            return self, Finding.AGAIN
+            return self, FenceFinding.AGAIN
         if version == self.version and state.nonce == self.state.nonce:
-            return self, Finding.UNCHANGED
+            return self, FenceFinding.UNCHANGED
         if version == self.version:
-            raise CorruptError(f"version {version} of {self.path} is not what was written: restored?")
+            raise CorruptError(f"version {version} of {self.path} has other data; was ZooKeeper restored?")
         if self.pending and state.nonce == self.pending:
-            return self._confirmed(version, session), Finding.RAISED
-        return replace(self, version=version, session=session, pending="", state=state), Finding.FOREIGN
+            return self._confirmed(version, session), FenceFinding.RAISED
+        return replace(self, version=version, session=session, pending="", state=state), FenceFinding.FOREIGN
 
     def _confirmed(self, version: int, session: int) -> OwnFence:
         state = msgspec.structs.replace(self.state, nonce=self.pending)

@@ -12,7 +12,7 @@ read or cannot explain stops it there (I15).
 handed over.
 
 **Events.** Commands: the link, hints that a record may exist, the receiver that accepts more, a tick of the
-clock. Answers to reads, looks and inquiries; several reads may be under way. **Instructions.** These
+clock. Answers to reads, probes and inquiries; several reads may be under way. **Instructions.** These
 requests, the records that were taken, and deliveries, of which at most one is under way.
 
 **Method.**
@@ -21,8 +21,8 @@ requests, the records that were taken, and deliveries, of which at most one is u
   way. At the end it rests: one request asks whether the next record exists and watches for it, so a quiet log
   costs two requests per record. Records that this replica wrote itself are not read back.
 * An epoch ends at an END record, and nowhere else. The first record after it is number 0 of the next epoch.
-* A watch is a hint. Every ``relook_s`` a resting follower looks again. It then also asks whether the tail has
-  passed it (too late: only a clone helps) and whether the directory holds more than it has read.
+* A watch is a hint. Every ``recheck_s`` a resting follower probes again. It then also asks whether the tail
+  has passed it (too late: only a clone helps) and whether the directory holds more than it has read.
 * A record that is missing although a later one exists is a gap. Reads that are under way together prove
   nothing: the record may have been created between them. So a chain of questions is asked one after the other
   in one session: the later record, the missing one, the tail. Tail above the next record: too late.
@@ -31,7 +31,7 @@ requests, the records that were taken, and deliveries, of which at most one is u
   record. If it is missing, :mod:`tidelock.csnlog.core.anchor` decides.
 
 **Invariants.** The position never decreases. No more than ``read_ahead`` records are under way or wait. A
-follower that looks or rests has no read under way. The phase follows its table.
+follower that probes or rests has no read under way. The phase follows its table.
 
 **Not promised.** A tid can appear in the log twice only by a bug; the code that applies records ignores a tid
 seen before. The follower does not say what "newest" is; see ``barrier`` in :mod:`tidelock.csnlog.log`.
@@ -46,11 +46,18 @@ from typing import Final, assert_never
 from tidelock.csnlog.core import anchor, phase
 from tidelock.csnlog.core import follower_messages as msg
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
-from tidelock.csnlog.core.follower_messages import Absent, Chain, Finding, Inquiry, Question, Unreadable
+from tidelock.csnlog.core.follower_messages import (
+    Absent,
+    Chain,
+    ChainQuestion,
+    Finding,
+    Inquiry,
+    Unreadable,
+)
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, csn, epoch_of, sequence_of
 from tidelock.csnlog.core.machine import Machine
-from tidelock.csnlog.core.model import Kind, LogRecord, Record
-from tidelock.csnlog.core.phase import QUIET, STREAMING, TABLE, UNANCHORED, Phase, Sign
+from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
+from tidelock.csnlog.core.phase import QUIET, STREAMING, TABLE, UNANCHORED, FollowerPhase, Sign
 
 _RESTORED: Final = (
     "the log lacks this record, which this replica has applied: "
@@ -69,7 +76,7 @@ def number_after(number: Csn, record: Record) -> Csn:
     Raises:
         ValueError: Numbers have run out (Z1).
     """
-    if record.kind is Kind.END:
+    if record.kind is RecordKind.END:
         return csn(epoch_of(number) + 1, 0)
     return csn(epoch_of(number), sequence_of(number) + 1)
 
@@ -98,8 +105,8 @@ class FollowerState:
         position: The last record taken.
         next: The number to be taken next; the start position until its record was read again.
         known_end: A record that certainly exists.
-        window: Reads that are tried without knowing that the record exists; 1 = look first.
-        flying: Reads under way.
+        window: Reads that are tried without knowing that the record exists; 1 = probe first.
+        in_flight: Reads under way.
         buffer: Records that were read behind a record that was not, by number.
         behind: Records taken while the receiver has a delivery; None = the receiver has no delivery.
         inquiry: The question under way.
@@ -110,12 +117,12 @@ class FollowerState:
     """
 
     access: Access
-    phase: Phase
+    phase: FollowerPhase
     position: Csn
     next: Csn
     known_end: Csn
     window: int
-    flying: frozenset[Csn]
+    in_flight: frozenset[Csn]
     buffer: tuple[tuple[Csn, Record | Unreadable], ...]
     behind: tuple[LogRecord, ...] | None
     inquiry: Inquiry | None
@@ -135,7 +142,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     """
 
     __slots__ = (
-        *("access", "phase", "position", "next", "known_end", "window", "flying", "buffer", "behind"),
+        *("access", "phase", "position", "next", "known_end", "window", "in_flight", "buffer", "behind"),
         *("inquiry", "numbers", "tail", "counted", "final", "_out", "_taken", "read_ahead"),
     )
 
@@ -143,12 +150,12 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         super().__init__(thorough=thorough)
         self.read_ahead: Final = read_ahead
         self.access = Access.DOWN
-        self.phase = Phase.ANCHORING
+        self.phase = FollowerPhase.ANCHORING
         self.position = position
         self.next = position
         self.known_end = CSN_NONE
         self.window = read_ahead
-        self.flying: set[Csn] = set()
+        self.in_flight: set[Csn] = set()
         self.buffer: dict[Csn, Record | Unreadable] = {}
         self.behind: tuple[LogRecord, ...] | None = None
         self.inquiry: Inquiry | None = None
@@ -168,7 +175,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             next=self.next,
             known_end=self.known_end,
             window=self.window,
-            flying=frozenset(self.flying),
+            in_flight=frozenset(self.in_flight),
             buffer=tuple(sorted(self.buffer.items(), key=_number)),
             behind=self.behind,
             inquiry=self.inquiry,
@@ -182,7 +189,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         """Go back to a state that :meth:`snapshot` has returned."""
         self.access, self.phase = state.access, state.phase
         self.position, self.next, self.known_end = state.position, state.next, state.known_end
-        self.window, self.flying, self.buffer = state.window, set(state.flying), dict(state.buffer)
+        self.window, self.in_flight, self.buffer = state.window, set(state.in_flight), dict(state.buffer)
         self.behind, self.inquiry, self.numbers = state.behind, state.inquiry, state.numbers
         self.tail, self.counted, self.final = state.tail, state.counted, state.final
 
@@ -202,9 +209,9 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         assert self.position <= self.next, f"position {self.position} is behind the next record {self.next}"
         # Own commits far ahead may use up ``read_ahead``; then records are read one by one until these are
         # reached.
-        held = len(self.flying) + len(self.buffer) + len(self.behind or ())
+        held = len(self.in_flight) + len(self.buffer) + len(self.behind or ())
         assert held <= 2 * self.read_ahead + 1, f"{held} records are under way or wait"
-        assert not self.flying or self.phase not in QUIET, f"a read is under way: {self.phase.value}"
+        assert not self.in_flight or self.phase not in QUIET, f"a read is under way: {self.phase.value}"
 
     def _react(self, events: tuple[msg.FollowEvent, ...]) -> tuple[msg.FollowInstruction, ...]:
         for event in events:
@@ -227,16 +234,16 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     def _take(self, event: msg.FollowEvent) -> None:
         match event:
             case msg.Got(number, record):
-                self.flying.discard(number)
+                self.in_flight.discard(number)
                 self._got(number, record, speculative=number > self.known_end)
             case msg.Delivered():
                 self._delivered()
-            case msg.Looked(number, exists):
-                self._looked(number, exists)
+            case msg.Probed(number, exists):
+                self._probed(number, exists)
             case msg.Poked(number, record):
                 self._poked(number, record)
             case msg.Missed(number):
-                self.flying.discard(number)
+                self.in_flight.discard(number)
                 if number >= self.next:
                     self.window = 1
                     self._sees(Sign.MISSED_NEXT if number == self.next else Sign.MISSED_LATER)
@@ -244,13 +251,14 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 if number == self.next:
                     self._wake()
             case msg.Failed(number):
-                self.flying.discard(number)
+                self.in_flight.discard(number)
                 self._retry_later()
             case msg.Learned(number, session, finding):
                 self._learned(number, session, finding)
             case msg.Tick():
-                if self.phase is Phase.RESTING and self.inquiry is None and self.access is not Access.DOWN:
-                    self._ask(Chain.RELOOK, Question.LOOK, self.next)
+                at_rest = self.phase is FollowerPhase.RESTING and self.inquiry is None
+                if at_rest and self.access is not Access.DOWN:
+                    self._ask(Chain.RECHECK, ChainQuestion.PROBE, self.next)
             case LinkChanged(connected, _):
                 self.access = Access.OPEN if connected else Access.DOWN
                 self._wake()
@@ -268,7 +276,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     def _wake(self) -> None:
         """Note that the next record may exist."""
         self._sees(Sign.HINT)
-        if self.inquiry is not None and self.inquiry.chain is Chain.RELOOK:
+        if self.inquiry is not None and self.inquiry.chain is Chain.RECHECK:
             self.inquiry = None
 
     def _poked(self, number: Csn, record: Record) -> None:
@@ -280,17 +288,17 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             if self._room() > 0 and self.phase not in UNANCHORED:
                 self._got(number, record, speculative=False)
 
-    def _looked(self, number: Csn, exists: bool | None) -> None:
+    def _probed(self, number: Csn, exists: bool | None) -> None:
         if exists is None:
-            self._sees(Sign.LOOK_VOID)
+            self._sees(Sign.PROBE_VOID)
             self._retry_later()
         elif number != self.next:
-            self._sees(Sign.LOOK_VOID)
+            self._sees(Sign.PROBE_VOID)
         elif exists:
             self.window = min(2, self.read_ahead)
-            self._sees(Sign.LOOK_FOUND)
+            self._sees(Sign.PROBE_FOUND)
         else:
-            self._sees(Sign.LOOK_FOUND_NONE)
+            self._sees(Sign.PROBE_FOUND_NONE)
 
     def _got(self, number: Csn, record: Record | Unreadable, *, speculative: bool) -> None:
         if self.phase in UNANCHORED:
@@ -351,7 +359,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
 
     # ---------------------------------------------------------------------------------------- inquiries
 
-    def _ask(self, chain: Chain, question: Question, number: Csn, session: int = 0) -> None:
+    def _ask(self, chain: Chain, question: ChainQuestion, number: Csn, session: int = 0) -> None:
         self.numbers += 1
         self.inquiry = Inquiry(self.numbers, chain, question, number, session)
         self._out.append(msg.Inquire(self.numbers, question, number))
@@ -369,7 +377,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 self._learned_of_anchor(inquiry, session, finding)
             case Chain.GAP:
                 self._learned_of_gap(inquiry, session, finding)
-            case Chain.RELOOK:
+            case Chain.RECHECK:
                 self._learned_at_rest(inquiry.question, session, finding)
             case _:
                 assert_never(inquiry.chain)
@@ -378,18 +386,18 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         """Continue the chain that explains the start position."""
         decision = anchor.decide(anchor.step_of(inquiry, self.position), self.position, finding)
         match decision:
-            case anchor.Step():
+            case anchor.ChainStep():
                 self._ask(Chain.ANCHOR, *anchor.question_of(decision, self.position), session)
-            case anchor.End.BY_RECORD:
+            case anchor.ChainEnd.BY_RECORD:
                 assert isinstance(finding, Record | Unreadable), f"{finding!r} is no record"
                 self._drop_anchor(self.position, finding)
-            case anchor.End.SUCCESSOR:
+            case anchor.ChainEnd.SUCCESSOR:
                 self._anchor(Csn(self.position + 1))
-            case anchor.End.NEXT_EPOCH:
+            case anchor.ChainEnd.NEXT_EPOCH:
                 self._anchor(inquiry.csn)
-            case anchor.End.RESTORED:
+            case anchor.ChainEnd.RESTORED:
                 self._stop(self.position, _RESTORED)
-            case anchor.End.TOO_LATE:
+            case anchor.ChainEnd.TOO_LATE:
                 assert isinstance(finding, int), f"{finding!r} is no tail"
                 self._too_late(Csn(finding))
             case _:
@@ -400,49 +408,49 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         if CSN_NONE < inquiry.csn < self.next:
             return  # an own commit was reported meanwhile, and the record in question has been taken
         match inquiry.question, finding:
-            case Question.RECORD, Record() | Unreadable():
+            case ChainQuestion.RECORD, Record() | Unreadable():
                 self._got(inquiry.csn, finding, speculative=False)
                 if self.final is None and inquiry.csn > self.next:
-                    self._ask(Chain.GAP, Question.RECORD, self.next, session)
-            case Question.RECORD, Absent() if inquiry.session:
-                self._ask(Chain.GAP, Question.TAIL, inquiry.csn, session)
-            case Question.RECORD, Absent():
+                    self._ask(Chain.GAP, ChainQuestion.RECORD, self.next, session)
+            case ChainQuestion.RECORD, Absent() if inquiry.session:
+                self._ask(Chain.GAP, ChainQuestion.TAIL, inquiry.csn, session)
+            case ChainQuestion.RECORD, Absent():
                 # Not even the later record is found: this server lags behind the one that showed it.
-                self._ask(Chain.GAP, Question.TAIL, CSN_NONE, session)
-            case Question.TAIL, int(tail) if tail > self.next:
+                self._ask(Chain.GAP, ChainQuestion.TAIL, CSN_NONE, session)
+            case ChainQuestion.TAIL, int(tail) if tail > self.next:
                 self._too_late(Csn(tail))
-            case Question.TAIL, _ if inquiry.csn == CSN_NONE:
+            case ChainQuestion.TAIL, _ if inquiry.csn == CSN_NONE:
                 self._retry_later()
-            case Question.TAIL, _:
+            case ChainQuestion.TAIL, _:
                 self._stop(self.next, _GAP)
 
-    def _learned_at_rest(self, question: Question, session: int, finding: Finding) -> None:
-        """Continue the chain of a resting follower: look, tail, count, list."""
+    def _learned_at_rest(self, question: ChainQuestion, session: int, finding: Finding) -> None:
+        """Continue the chain of a resting follower: probe, tail, count, list."""
         match question, finding:
-            case Question.LOOK, bool(exists):
+            case ChainQuestion.PROBE, bool(exists):
                 if exists:
                     self._wake()
                 else:
-                    self._ask(Chain.RELOOK, Question.TAIL, self.next, session)
-            case Question.TAIL, int(tail):
+                    self._ask(Chain.RECHECK, ChainQuestion.TAIL, self.next, session)
+            case ChainQuestion.TAIL, int(tail):
                 self.tail = Csn(tail)
                 if tail > self.next:
                     self._too_late(self.tail)
                 else:
-                    self._ask(Chain.RELOOK, Question.COUNT, self.next, session)
-            case Question.COUNT, int(children):
+                    self._ask(Chain.RECHECK, ChainQuestion.COUNT, self.next, session)
+            case ChainQuestion.COUNT, int(children):
                 # Any number of the records below the tail may be deleted; so one listing for each count
                 # decides.
                 deleted = sequence_of(self.tail) if epoch_of(self.tail) == epoch_of(self.next) else 0
                 counted = (children, self.next)
                 if children > sequence_of(self.next) - deleted and counted != self.counted:
                     self.counted = counted
-                    self._ask(Chain.RELOOK, Question.LIST, self.next, session)
-            case Question.LIST, tuple(numbers):
+                    self._ask(Chain.RECHECK, ChainQuestion.LIST, self.next, session)
+            case ChainQuestion.LIST, tuple(numbers):
                 later = [number for number in numbers if number >= sequence_of(self.next)]
                 if later:
                     self._sees(Sign.LISTED)
-                    self._ask(Chain.GAP, Question.RECORD, csn(epoch_of(self.next), min(later)))
+                    self._ask(Chain.GAP, ChainQuestion.RECORD, csn(epoch_of(self.next), min(later)))
 
     def _too_late(self, tail: Csn) -> None:
         self.final = msg.TooLate(tail)
@@ -460,15 +468,15 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     # ------------------------------------------------------------------------------------------ advance
 
     def _advance(self) -> None:
-        """Request the next records if they may exist; else look whether they do, and rest."""
+        """Request the next records if they may exist; else probe for the next one, and rest."""
         if self.phase in STREAMING:
-            self._read_or_look()
-        elif self.phase in QUIET or self.flying:
+            self._read_or_probe()
+        elif self.phase in QUIET or self.in_flight:
             return
         elif self.phase in phase.MISSED:
             self._explain_missing()
         elif self.phase in phase.ANCHOR_MISSED:
-            self._ask(Chain.ANCHOR, Question.BARRIER, self.position)
+            self._ask(Chain.ANCHOR, ChainQuestion.BARRIER, self.position)
         else:
             self._get(self.position)
 
@@ -476,38 +484,38 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         """Ask why the next record is missing if a later one exists in its epoch; else go on."""
         later = min(self.buffer, default=self.known_end)
         if later >= self.next and epoch_of(later) == epoch_of(self.next):
-            self._ask(Chain.GAP, Question.RECORD, later)
+            self._ask(Chain.GAP, ChainQuestion.RECORD, later)
         else:
             self._sees(Sign.NO_GAP)
-            self._read_or_look()
+            self._read_or_probe()
 
-    def _read_or_look(self) -> None:
+    def _read_or_probe(self) -> None:
         if self.behind is not None and len(self.behind) >= self.read_ahead:
             return
         self._read_ahead()
-        if not self.flying and self.next not in self.buffer:
-            self._sees(Sign.LOOK)
-            self._out.append(msg.Look(self.next))
+        if not self.in_flight and self.next not in self.buffer:
+            self._sees(Sign.PROBE)
+            self._out.append(msg.Probe(self.next))
 
     def _read_ahead(self) -> None:
-        guessed = self.window if self.window > 1 or self.phase is Phase.HINTED else 0
+        guessed = self.window if self.window > 1 or self.phase is FollowerPhase.HINTED else 0
         top = self.next + guessed - 1
         if epoch_of(self.known_end) == epoch_of(self.next):
             top = max(top, self.known_end)
         room = self._room()
         number = self.next
-        while number <= top and (room > 0 or not self.flying):
-            if number not in self.flying and number not in self.buffer:
+        while number <= top and (room > 0 or not self.in_flight):
+            if number not in self.in_flight and number not in self.buffer:
                 self._get(number)
                 room -= 1
             number = Csn(number + 1)
 
     def _room(self) -> int:
         """Return how many more records may be under way or wait here."""
-        return self.read_ahead - len(self.flying) - len(self.buffer) - len(self.behind or ())
+        return self.read_ahead - len(self.in_flight) - len(self.buffer) - len(self.behind or ())
 
     def _get(self, number: Csn) -> None:
-        self.flying.add(number)
+        self.in_flight.add(number)
         self._out.append(msg.Get(number))
 
 

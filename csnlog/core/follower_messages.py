@@ -32,7 +32,7 @@ class Absent(enum.Enum):
 ABSENT = Absent.ABSENT
 
 
-class Question(enum.Enum):
+class ChainQuestion(enum.Enum):
     """One step of an inquiry."""
 
     #: A fenced write: reads that follow it in its session are the newest. Answer: True.
@@ -40,7 +40,7 @@ class Question(enum.Enum):
     #: The record. Answer: Record, Unreadable or ABSENT.
     RECORD = "record"
     #: Whether the record exists; arms a watch. Answer: bool.
-    LOOK = "look"
+    PROBE = "probe"
     #: ``csn/tail``. Answer: int.
     TAIL = "tail"
     #: How many children the directory of the record's epoch has. Answer: int, or ABSENT.
@@ -60,7 +60,7 @@ class Chain(enum.Enum):
     #: Why a record is missing although a later one exists.
     GAP = "gap"
     #: Whether a follower that rests has missed something.
-    RELOOK = "relook"
+    RECHECK = "recheck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Inquiry:
 
     number: int
     chain: Chain
-    question: Question
+    question: ChainQuestion
     csn: Csn
     session: int = 0
 
@@ -113,8 +113,8 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """Result of :class:`Look`; None = it failed and no watch is armed."""
+class Probed:
+    """Result of :class:`Probe`; None = it failed and no watch is armed."""
 
     csn: Csn
     exists: bool | None
@@ -161,13 +161,13 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """``relook_s`` has passed."""
+    """``recheck_s`` has passed."""
 
 
 #: Something that has happened without the follower, or a notification from its receiver.
 FollowCommand = LinkChanged | Resumed | Woken | Poked | Delivered | Tick
 #: The result of a request.
-FollowAnswer = Got | Missed | Failed | Looked | Learned
+FollowAnswer = Got | Missed | Failed | Probed | Learned
 FollowEvent = FollowCommand | FollowAnswer
 
 # --------------------------------------------------------------------------------------------- instructions
@@ -181,7 +181,7 @@ class Get:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Probe:
     """Ask whether a record exists and watch for its creation, in one request."""
 
     csn: Csn
@@ -192,7 +192,7 @@ class Inquire:
     """Ask one question of a chain. The chain is sound because each is asked after the last was answered."""
 
     number: int
-    question: Question
+    question: ChainQuestion
     csn: Csn
 
 
@@ -227,7 +227,7 @@ class Stopped:
     reason: str
 
 
-FollowInstruction = Get | Look | Inquire | Took | Deliver | TooLate | Stopped | RetryLater
+FollowInstruction = Get | Probe | Inquire | Took | Deliver | TooLate | Stopped | RetryLater
 
 
 def _small(finding: Finding | None) -> object:

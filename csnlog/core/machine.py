@@ -87,8 +87,8 @@ class Machine(ABC, Generic[Event, Instruction, State]):
             raise self._broken(events, said, str(error)) from error
         # Nearly every step has one event, so that case must be cheap.
         event = events[0]
-        told = getattr(event, "brief", event) if len(events) == 1 else _Together(_briefly(events))
-        self._story.append((told, _briefly(said) if said else said))
+        recorded = getattr(event, "brief", event) if len(events) == 1 else _Together(_briefly(events))
+        self._story.append((recorded, _briefly(said) if said else said))
         return said
 
     @abstractmethod
@@ -114,8 +114,8 @@ class Machine(ABC, Generic[Event, Instruction, State]):
     def story(self) -> list[str]:
         """Return the last steps as lines of text, oldest first: ``>`` an event, ``<`` an instruction."""
         lines: list[str] = []
-        for told, said in self._story:
-            events = told.events if isinstance(told, _Together) else (told,)
+        for recorded, said in self._story:
+            events = recorded.events if isinstance(recorded, _Together) else (recorded,)
             lines += [f"> {_text(one)}" for one in events]
             lines += [f"< {_text(one)}" for one in said]
         return lines
@@ -126,8 +126,8 @@ class Machine(ABC, Generic[Event, Instruction, State]):
         self._story.append((_Together(_briefly(events)), _briefly(said)))
         name = type(self).__name__
         return InvariantError(
-            f"{name} contradicts itself: {contradiction}; this replica stops: keep its log, it tells the "
-            "last steps, and start the agent anew",
+            f"{name} contradicts itself: {contradiction}; this replica stops: keep its log, which "
+            "has the last steps, and start the agent again",
             machine=name,
             story=self.story(),
         )

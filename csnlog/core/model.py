@@ -94,7 +94,7 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     batch: int | None = msgspec.field(name="b", default=None)
 
 
-class Kind(enum.Enum):
+class RecordKind(enum.Enum):
     """The kind of a record of the log."""
 
     COMMIT = "commit"
@@ -114,7 +114,7 @@ class Record(
         tids: The transactions that become visible with it.
     """
 
-    kind: Kind = msgspec.field(name="k")
+    kind: RecordKind = msgspec.field(name="k")
     home: ReplicaId = msgspec.field(name="h")
     time_ms: int = msgspec.field(name="w")
     tids: tuple[TidRecord, ...] = msgspec.field(name="t", default=())
@@ -187,7 +187,7 @@ class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     state: str
 
 
-class Member(
+class MemberState(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
 ):
     """Data of ``replicas/<id>``: the addresses of a replica, as host names with port."""
@@ -221,19 +221,19 @@ class Progress(
         oldest: The oldest S that is still in use.
         open: The S of transactions that have been open for a while, the oldest first: a hint for compaction.
             At most :data:`PROGRESS_OPEN_MAX`; the others are ignored until older ones have ended.
-        told: The largest snapshot CSN that was ever published for the replica, where this one is smaller: its
-            disk was replaced.
+        published_max: The largest snapshot CSN that was ever published for the replica, where this one is
+            smaller: its disk was replaced. Called ``told`` in the bytes.
     """
 
     snapshot: Csn
     oldest: Csn
     open: tuple[Csn, ...] = ()
-    told: Csn = CSN_NONE
+    published_max: Csn = msgspec.field(name="told", default=CSN_NONE)
 
     @property
     def most(self) -> Csn:
         """The largest snapshot CSN that was ever published for the replica."""
-        return max(self.snapshot, self.told)
+        return max(self.snapshot, self.published_max)
 
 
 class PinState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidelock.csnlog.core.batch import LogLimits, Plan, Proposal, Queued, too_large
-from tidelock.csnlog.core.committer_messages import Answer, Cause, CommitDecision, Rejected, Undecided
+from tidelock.csnlog.core.batch import CommitPlan, LogLimits, Proposal, Queued, too_large
+from tidelock.csnlog.core.committer_messages import AnswerCallers, Cause, CommitDecision, Rejected, Undecided
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import CorruptError
@@ -23,7 +23,7 @@ REMEMBERED_MAX: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SentBatch:
     """Transactions that were sent.
 
     Attributes:
@@ -34,14 +34,14 @@ class Batch:
         csn: Their CSN if the follower has met the record before the multi was answered.
     """
 
-    plan: Plan
+    plan: CommitPlan
     tids: frozenset[str]
     fence: int
     in_doubt: bool = False
     csn: Csn | None = None
 
     @classmethod
-    def of(cls, plan: Plan, fence: int) -> Batch:
+    def of(cls, plan: CommitPlan, fence: int) -> SentBatch:
         """Return a batch that is sent now."""
         return cls(plan, frozenset(item.tid for item in plan.batch), fence)
 
@@ -65,7 +65,7 @@ class PendingState:
     """
 
     queue: tuple[Queued, ...]
-    batch: Batch | None
+    batch: SentBatch | None
     expired: frozenset[str]
     abandoned: frozenset[str]
     remembered: tuple[tuple[str, Csn], ...]
@@ -83,11 +83,11 @@ class Pending:
         self.home: Final = home
         self.limits: Final = limits
         self.queue: tuple[Queued, ...] = ()
-        self.batch: Batch | None = None
+        self.batch: SentBatch | None = None
         self.expired: frozenset[str] = frozenset()
         self.abandoned: frozenset[str] = frozenset()
         self.remembered: dict[str, Csn] = {}
-        self.answers: list[Answer] = []
+        self.answers: list[AnswerCallers] = []
 
     def snapshot(self) -> PendingState:
         """Return the whole state except ``answers``."""
@@ -116,7 +116,7 @@ class Pending:
 
         Args:
             proposal: The transaction.
-            end: The verdict on new transactions where this replica commits no more.
+            end: The decision on new transactions where this replica commits no more.
         """
         tid = proposal.tid
         if tid in self.remembered:
@@ -154,7 +154,7 @@ class Pending:
             self.expired |= {tid}
             self.answer(tid, Undecided())
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: SentBatch) -> None:
         """Move transactions from the queue into the batch."""
         self._take_out(batch.tids)
         self.batch = batch
@@ -214,11 +214,11 @@ class Pending:
         gone = {tid: Rejected(Cause.DEADLINE) for tid in sorted(self.expired)} | dict(rejected)
         self.queue = (*(item for item in self.batch.items if item.tid not in gone), *self.queue)
         self.batch, self.expired = None, frozenset()
-        for tid, verdict in gone.items():
-            self.answer(tid, verdict)
+        for tid, decision in gone.items():
+            self.answer(tid, decision)
 
-    def drop(self, verdict: Rejected) -> None:
-        """End everything: what is sent stays undecided here forever, what waits gets this verdict."""
+    def drop(self, decision: Rejected) -> None:
+        """End everything: what is sent stays undecided here forever, what waits gets this decision."""
         if self.batch is not None and self.batch.csn is None:
             self.abandoned = self.sent
             for tid in sorted(self.sent - self.expired):
@@ -226,7 +226,7 @@ class Pending:
         self.batch, self.expired = None, frozenset()
         queue, self.queue = self.queue, ()
         for item in queue:
-            self.answer(item.tid, verdict)
+            self.answer(item.tid, decision)
 
     def _committed(self, tid: str, csn: Csn) -> None:
         self.remembered[tid] = csn
@@ -234,9 +234,9 @@ class Pending:
             del self.remembered[next(iter(self.remembered))]
         self.answer(tid, Committed(csn))
 
-    def answer(self, tid: str, verdict: CommitDecision) -> None:
+    def answer(self, tid: str, decision: CommitDecision) -> None:
         """Add the answer to a transaction."""
-        self.answers.append(Answer(tid, verdict))
+        self.answers.append(AnswerCallers(tid, decision))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is one that no correct history leads to."""

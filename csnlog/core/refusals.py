@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelock.csnlog.core import committer_messages as msg
-from tidelock.csnlog.core.batch import Part
+from tidelock.csnlog.core.batch import ElementRole
 from tidelock.csnlog.core.results import Reason
 
 
@@ -39,33 +39,33 @@ class Doubt(enum.Enum):
     FENCE = "fence"
 
 
-class Corrupt(enum.Enum):
+class CorruptLog(enum.Enum):
     """No correct history explains the refusal: the log stops (I15)."""
 
     CORRUPT = "corrupt"
 
 
-Judgement = Requeue | Reject | Doubt | Corrupt
+Judgement = Requeue | Reject | Doubt | CorruptLog
 
 #: The meaning of a reason, whichever element was refused.
 _BY_REASON: Final = {Reason.NOT_CONNECTED: Requeue.PAUSE, Reason.TOO_LARGE: Requeue.HALVE}
 
-_BY_ELEMENT: Final[dict[tuple[Part, Reason], Judgement]] = {
-    (Part.FENCE, Reason.BAD_VERSION): Doubt.FENCE,
-    (Part.EPOCH, Reason.BAD_VERSION): Requeue.READ_EPOCH,
-    (Part.TABLE, Reason.BAD_VERSION): Reject(msg.Cause.TABLE_CHANGED),
-    (Part.TABLE, Reason.NO_NODE): Reject(msg.Cause.TABLE_CHANGED),
-    (Part.DEFINITION, Reason.BAD_VERSION): Reject(msg.Cause.TABLE_CHANGED),
-    (Part.DEFINITION, Reason.NO_NODE): Reject(msg.Cause.TABLE_CHANGED),
-    (Part.DEFINITION, Reason.NODE_EXISTS): Reject(msg.Cause.TABLE_EXISTS),
-    (Part.LABEL, Reason.NODE_EXISTS): Reject(msg.Cause.LABEL_EXISTS),
-    (Part.LABEL, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
-    (Part.LABEL, Reason.NO_NODE): Reject(msg.Cause.LABEL_MOVED),
-    (Part.LABELS, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
-    (Part.HEAD, Reason.BAD_VERSION): Reject(msg.Cause.HEAD_MOVED),
+_BY_ELEMENT: Final[dict[tuple[ElementRole, Reason], Judgement]] = {
+    (ElementRole.FENCE, Reason.BAD_VERSION): Doubt.FENCE,
+    (ElementRole.EPOCH, Reason.BAD_VERSION): Requeue.READ_EPOCH,
+    (ElementRole.TABLE, Reason.BAD_VERSION): Reject(msg.Cause.TABLE_CHANGED),
+    (ElementRole.TABLE, Reason.NO_NODE): Reject(msg.Cause.TABLE_CHANGED),
+    (ElementRole.DEFINITION, Reason.BAD_VERSION): Reject(msg.Cause.TABLE_CHANGED),
+    (ElementRole.DEFINITION, Reason.NO_NODE): Reject(msg.Cause.TABLE_CHANGED),
+    (ElementRole.DEFINITION, Reason.NODE_EXISTS): Reject(msg.Cause.TABLE_EXISTS),
+    (ElementRole.LABEL, Reason.NODE_EXISTS): Reject(msg.Cause.LABEL_EXISTS),
+    (ElementRole.LABEL, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
+    (ElementRole.LABEL, Reason.NO_NODE): Reject(msg.Cause.LABEL_MOVED),
+    (ElementRole.LABELS, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
+    (ElementRole.HEAD, Reason.BAD_VERSION): Reject(msg.Cause.HEAD_MOVED),
 }
 
 
-def judge(part: Part, reason: Reason) -> Judgement:
+def judge(part: ElementRole, reason: Reason) -> Judgement:
     """Return what the refusal of an element of this kind means for the batch."""
-    return _BY_REASON.get(reason) or _BY_ELEMENT.get((part, reason), Corrupt.CORRUPT)
+    return _BY_REASON.get(reason) or _BY_ELEMENT.get((part, reason), CorruptLog.CORRUPT)

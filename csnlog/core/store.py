@@ -79,7 +79,7 @@ class Node:
     owner_session: int
 
 
-class Link(Enum):
+class LinkState(Enum):
     """State of the connection as the agent must judge it, by its own clock (Z5)."""
 
     #: Requests are answered.
@@ -102,7 +102,7 @@ class Store(Protocol):
     """
 
     @property
-    def link(self) -> Link:
+    def link(self) -> LinkState:
         """The present state of the connection."""
 
     @property

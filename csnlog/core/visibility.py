@@ -90,7 +90,7 @@ class Replaced:
 def adoptable(replaced: Iterable[Replaced], snapshot: Csn, adopted: Collection[str]) -> set[str]:
     """Return the merges that a transaction at ``snapshot`` may adopt in addition to those it has.
 
-    The verdict on a merge is final: no later change makes it adoptable.
+    The decision on a merge is final: no later change makes it adoptable.
 
     Args:
         replaced: The parts that all merges of a table (or of all tables) above ``snapshot`` have replaced,

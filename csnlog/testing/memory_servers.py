@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Hashable
 
 from tidelock.csnlog.core.store import Op
-from tidelock.csnlog.testing.memory_tree import Changes, Tree
+from tidelock.csnlog.testing.memory_tree import TreeChanges, ZnodeTree
 
 Watch = Callable[[], None]
 
 
-class Server:
+class MemoryServer:
     """One server.
 
     Args:
@@ -26,10 +26,10 @@ class Server:
             lag.
     """
 
-    def __init__(self, decided: Callable[[], Tree]) -> None:
+    def __init__(self, decided: Callable[[], ZnodeTree]) -> None:
         self._decided = decided
         #: Its own tree while it lags.
-        self._lagging: Tree | None = None
+        self._lagging: ZnodeTree | None = None
         self._behind: deque[tuple[tuple[Op, ...], int]] = deque()
         #: How many writes it has applied.
         self.zxid = 0
@@ -38,7 +38,7 @@ class Server:
         self._watches: dict[tuple[bool, str], dict[tuple[Hashable, Watch], contextvars.Context]] = {}
 
     @property
-    def tree(self) -> Tree:
+    def tree(self) -> ZnodeTree:
         """The tree that its readers see."""
         return self._decided() if self._lagging is None else self._lagging
 
@@ -57,7 +57,7 @@ class Server:
         if writes is None:
             self._lagging = None
 
-    def decided(self, ops: tuple[Op, ...], session: int, changes: Changes) -> None:
+    def decided(self, ops: tuple[Op, ...], session: int, changes: TreeChanges) -> None:
         """Process a write that is decided and is in the decided tree."""
         if self._lagging is not None:
             self._behind.append((ops, session))
@@ -78,7 +78,7 @@ class Server:
                 taken.append(key[1])
         return tuple(taken)
 
-    def fire(self, changes: Changes) -> None:
+    def fire(self, changes: TreeChanges) -> None:
         """Call the watches of the changed znodes, in later iterations of the loop."""
         for of_children, paths in ((False, changes.nodes), (True, changes.children)):
             for path in sorted(paths):

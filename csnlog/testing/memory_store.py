@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Delete, Link, Node, Op, multi_bytes
-from tidelock.csnlog.testing.memory_servers import Server, Watch
-from tidelock.csnlog.testing.memory_tree import Tree
+from tidelock.csnlog.core.store import Delete, LinkState, Node, Op, multi_bytes
+from tidelock.csnlog.testing.memory_servers import MemoryServer, Watch
+from tidelock.csnlog.testing.memory_tree import ZnodeTree
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _NOT_CONNECTED = Refused(Reason.NOT_CONNECTED)
 _LOST = Unknown("the connection was lost")
 
 
-class Fault(enum.Enum):
+class RequestFault(enum.Enum):
     """The fault of one request. All faults break the connection; all but the first end Unknown."""
 
     #: Refused, since there was no connection to send the request over.
@@ -48,7 +48,7 @@ class Fault(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StoreRequest:
     """One request, as a plan sees it: the ``number``-th of its store, from 1. ``ops`` is empty for a read."""
 
     store: str
@@ -58,19 +58,19 @@ class Call:
     ops: tuple[Op, ...] = ()
 
 
-Plan = Callable[[Call], Fault | None]
+FaultPlan = Callable[[StoreRequest], RequestFault | None]
 
 
-def is_multi(call: Call) -> bool:
+def is_multi(call: StoreRequest) -> bool:
     """Return whether a request writes."""
     return bool(call.ops)
 
 
-def nth(n: int, fault: Fault, when: Callable[[Call], bool] = is_multi) -> Plan:
+def nth(n: int, fault: RequestFault, when: Callable[[StoreRequest], bool] = is_multi) -> FaultPlan:
     """Return a plan with one fault, at the n-th request (from 1) for which ``when`` holds."""
     seen = 0
 
-    def plan(call: Call) -> Fault | None:
+    def plan(call: StoreRequest) -> RequestFault | None:
         nonlocal seen
         if not when(call):
             return None
@@ -80,11 +80,13 @@ def nth(n: int, fault: Fault, when: Callable[[Call], bool] = is_multi) -> Plan:
     return plan
 
 
-def random_faults(source: random.Random, *, rate: float, kinds: Collection[Fault] = tuple(Fault)) -> Plan:
+def random_faults(
+    source: random.Random, *, rate: float, kinds: Collection[RequestFault] = tuple(RequestFault)
+) -> FaultPlan:
     """Return a plan that gives a request one of ``kinds`` with probability ``rate``, by ``source``."""
     choices = sorted(kinds, key=lambda kind: kind.value)
 
-    def plan(_: Call) -> Fault | None:
+    def plan(_: StoreRequest) -> RequestFault | None:
         return source.choice(choices) if source.random() < rate else None
 
     return plan
@@ -105,7 +107,7 @@ class MemoryEnsemble:
     def __init__(
         self,
         *,
-        plan: Plan | None = None,
+        plan: FaultPlan | None = None,
         multi_bytes_max: int = 512 * 1024,
         turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
         servers: int = 1,
@@ -115,13 +117,13 @@ class MemoryEnsemble:
         self.multi_bytes_max = multi_bytes_max
         self.turn = turn
         self.reconnect = reconnect or (lambda connect: asyncio.get_running_loop().call_soon(connect))
-        self.tree = Tree()
+        self.tree = ZnodeTree()
         self._sessions = 0
         self._live: set[int] = set()
         self._late: list[tuple[int, tuple[Op, ...]]] = []
-        self.servers = tuple(Server(lambda: self.tree) for _ in range(servers))
+        self.servers = tuple(MemoryServer(lambda: self.tree) for _ in range(servers))
         #: Chooses the server of a client that connects, among the servers that are not behind the client.
-        self.choose: Callable[[Sequence[Server]], Server] = lambda servers: servers[0]
+        self.choose: Callable[[Sequence[MemoryServer]], MemoryServer] = lambda servers: servers[0]
 
     def store(self, name: str = "") -> MemoryStore:
         """Return a client with a separate session."""
@@ -166,7 +168,7 @@ class MemoryEnsemble:
             self._apply(late, session)
         return self._apply(ops, session)
 
-    def hold(self, ops: tuple[Op, ...], session: int) -> None:
+    def delay(self, ops: tuple[Op, ...], session: int) -> None:
         """Keep a multi under way."""
         self._late.append((session, ops))
 
@@ -200,9 +202,9 @@ class MemoryStore:
         self._lost_watches: list[Watch] = []
 
     @property
-    def link(self) -> Link:
+    def link(self) -> LinkState:
         """State of the connection; see :class:`~tidelock.csnlog.core.store.Store`."""
-        return Link.CONNECTED if self._connected else Link.SUSPENDED
+        return LinkState.CONNECTED if self._connected else LinkState.SUSPENDED
 
     @property
     def session(self) -> int:
@@ -311,21 +313,21 @@ class MemoryStore:
             return Unknown("the session has expired")
         self._calls += 1
         plan = self._ensemble.plan
-        fault = plan(Call(self.name, self._calls, kind, path, ops)) if plan is not None else None
+        fault = plan(StoreRequest(self.name, self._calls, kind, path, ops)) if plan is not None else None
         if fault is None:
             result = apply()
             if ops:  # the answer to a write comes from a server that has applied it
                 self._server.catch_up()
             self._seen = self._server.zxid
             return result
-        if fault in {Fault.REPLY_LOST, Fault.REPLY_LOST_EXPIRED} and ops:
+        if fault in {RequestFault.REPLY_LOST, RequestFault.REPLY_LOST_EXPIRED} and ops:
             apply()
-        elif fault is Fault.LATE and ops:
-            self._ensemble.hold(ops, self._session)
-        if fault in {Fault.EXPIRED, Fault.REPLY_LOST_EXPIRED}:
+        elif fault is RequestFault.LATE and ops:
+            self._ensemble.delay(ops, self._session)
+        if fault in {RequestFault.EXPIRED, RequestFault.REPLY_LOST_EXPIRED}:
             self._ensemble.end_session(self._session)
         self.cut()
-        return _NOT_CONNECTED if fault is Fault.NOT_CONNECTED else _LOST
+        return _NOT_CONNECTED if fault is RequestFault.NOT_CONNECTED else _LOST
 
     def _arm(self, watch: Watch | None, path: str, *, of_children: bool = False) -> None:
         if watch is not None:

@@ -35,14 +35,14 @@ class Znode:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TreeChanges:
     """The changes of a multi, for watches: znodes changed in data or existence, and in their children."""
 
     nodes: frozenset[str]
     children: frozenset[str]
 
 
-class Tree:
+class ZnodeTree:
     """All znodes by path; the root is ``""``."""
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class Tree:
         """Return a znode, or None."""
         return self._znodes.get(path)
 
-    def copy(self) -> Tree:
+    def copy(self) -> ZnodeTree:
         """Return a copy that changes independently of this tree."""
-        copied = Tree()
+        copied = ZnodeTree()
         copied._znodes = dict(self._znodes)  # znodes are immutable
         return copied
 
@@ -68,16 +68,16 @@ class Tree:
 
     def apply(
         self, ops: Iterable[Op], session: int
-    ) -> tuple[Ok[tuple[object, ...]] | Refused | Unknown, Changes]:
+    ) -> tuple[Ok[tuple[object, ...]] | Refused | Unknown, TreeChanges]:
         """Apply all operations in the name of a session, or none; return the result and the changes."""
         draft = _Draft(self._znodes)
         values: list[object] = []
         for index, op in enumerate(ops):
             value = draft.apply(op, session)
             if isinstance(value, Reason):
-                return Refused(value, index), Changes(frozenset(), frozenset())
+                return Refused(value, index), TreeChanges(frozenset(), frozenset())
             if isinstance(value, Unknown):
-                return value, Changes(frozenset(), frozenset())
+                return value, TreeChanges(frozenset(), frozenset())
             values.append(value)
         return Ok(tuple(values)), draft.commit()
 
@@ -104,13 +104,13 @@ class _Draft:
                 znode = self._get(op.path)
                 return _version_refused(znode, op.version)
 
-    def commit(self) -> Changes:
+    def commit(self) -> TreeChanges:
         for path, znode in self._drafted.items():
             if znode is None:
                 self._znodes.pop(path, None)  # it does not exist if this multi has made it
             else:
                 self._znodes[path] = znode
-        return Changes(frozenset(self._nodes), frozenset(self._children))
+        return TreeChanges(frozenset(self._nodes), frozenset(self._children))
 
     def _get(self, path: str) -> Znode | None:
         return self._drafted[path] if path in self._drafted else self._znodes.get(path)

@@ -11,6 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 Watch = Callable[[], None]
@@ -44,43 +45,35 @@ class LoopQueue:
             call(*args)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class AsyncReply:
     """The answer to one request, with the interface that kazoo expects; kazoo's thread completes it.
 
-    Args:
+    Attributes:
         inbox: Carries the answer to the event loop.
         answered: Called there with this reply and the answer.
         proved: Called at once, in kazoo's thread, with the time at which an answered request was sent: the
             loop may be busy for long.
     """
 
-    __slots__ = ("_answered", "_inbox", "_proved", "future", "sent_s")
-
-    def __init__(
-        self,
-        inbox: LoopQueue,
-        *,
-        answered: Callable[[AsyncReply, object], None],
-        proved: Callable[[float], None],
-    ) -> None:
-        self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self.sent_s = time.monotonic()
-        self._inbox = inbox
-        self._answered = answered
-        self._proved = proved
+    inbox: LoopQueue
+    answered: Callable[[AsyncReply, object], None]
+    proved: Callable[[float], None]
+    future: asyncio.Future[object] = field(default_factory=asyncio.Future, init=False)
+    sent_s: float = field(default_factory=time.monotonic, init=False)
 
     def prove(self) -> None:
         """Note that a server has answered."""
-        self._proved(self.sent_s)
+        self.proved(self.sent_s)
 
     def set(self, value: object = None) -> None:
         """Process the server's answer."""
         self.prove()
-        self._inbox.post(self._answered, self, value)
+        self.inbox.post(self.answered, self, value)
 
     def set_exception(self, error: Exception) -> None:
         """Process an error, which need not come from a server."""
-        self._inbox.post(self._answered, self, error)
+        self.inbox.post(self.answered, self, error)
 
 
 class Watches:

@@ -30,7 +30,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, ZnodeStat
 
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Delete, Link, Node, Op, SetData, multi_bytes
+from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, Op, SetData, multi_bytes
 from tidelock.csnlog.zookeeper.connect import ConnectString
 from tidelock.csnlog.zookeeper.kazoo_bridge import AsyncReply, HandshakeSocket, LoopQueue, Watch, Watches
 from tidelock.csnlog.zookeeper.session_monitor import ConnectBackoff, InFlight, SessionClock, SessionMonitor
@@ -98,8 +98,8 @@ class ZkStore:
         self._make_root = make_root
         self._clock = SessionClock(session_timeout_s)
         self._in_flight = InFlight(limit=_IN_FLIGHT_MAX, timeout_s=request_timeout_s)
-        self._keeper = SessionMonitor(
-            self._clock, self._in_flight, up=self._is_up, cut=self._cut, probe=self._probe
+        self._monitor = SessionMonitor(
+            clock=self._clock, in_flight=self._in_flight, up=self._is_up, cut=self._cut, probe=self._probe
         )
         self._inbox: LoopQueue
         self._watches: Watches
@@ -109,14 +109,14 @@ class ZkStore:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def link(self) -> Link:
+    def link(self) -> LinkState:
         """CONNECTED only while the session is certainly alive, by the own clock at this moment."""
-        return self._keeper.link
+        return self._monitor.link
 
     @property
     def session(self) -> int:
         """Number of the present session, as the servers know it; 0 before the first session."""
-        return self._keeper.session
+        return self._monitor.session
 
     @property
     def session_timeout_s(self) -> float:
@@ -125,7 +125,7 @@ class ZkStore:
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` in the event loop after every change of link or session."""
-        self._keeper.on_change(listener)
+        self._monitor.on_change(listener)
 
     async def open(self) -> None:
         """Make the first session, and the root if that is requested. To be called once.
@@ -154,10 +154,10 @@ class ZkStore:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 self._client.start_async()
-                self._keeper.tick()
+                self._monitor.tick()
                 while self.session == 0:
-                    self._keeper.changed.clear()
-                    await self._keeper.changed.wait()
+                    self._monitor.changed.clear()
+                    await self._monitor.changed.wait()
                 if self._make_root:
                     await self._ensure_root()
         except TimeoutError:
@@ -175,7 +175,7 @@ class ZkStore:
         if self._client is None or self._closing:
             return
         self._closing = True
-        self._keeper.close()
+        self._monitor.close()
         for task in self._tasks:
             task.cancel()
         stopping = asyncio.create_task(asyncio.to_thread(self._stop))
@@ -295,7 +295,7 @@ class ZkStore:
         """Hand a request to kazoo; return kazoo's answer or error, or Refused or Unknown."""
         if not await self._in_flight.place():
             return _NOT_CONNECTED
-        if self.link is not Link.CONNECTED:
+        if self.link is not LinkState.CONNECTED:
             self._in_flight.leave()
             return _NOT_CONNECTED
         reply = send(*args)
@@ -317,16 +317,16 @@ class ZkStore:
             session, _ = self._client.client_id
             self._inbox.post(self._on_connected, session)
         else:
-            self._inbox.post(self._keeper.went_down)
+            self._inbox.post(self._monitor.went_down)
 
     def _on_connected(self, session: int) -> None:
         if not self._closing:
-            self._keeper.came_up(session)
+            self._monitor.came_up(session)
             self._watches.fire_lost()
 
     def _on_thread_end(self) -> None:
         if not self._closing:
-            log.error("the ZooKeeper client has ended without being told to; it is started again")
+            log.error("the ZooKeeper client has ended unexpectedly; it is started again")
             self._spawn(self._revive())
 
 
@@ -379,7 +379,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         return super().spawn(run)
 
     def async_result(self) -> _Reply:
-        return _Reply(self._inbox, answered=self._answered, proved=self._clock.prove)
+        return _Reply(inbox=self._inbox, answered=self._answered, proved=self._clock.prove)
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)

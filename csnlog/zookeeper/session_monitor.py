@@ -10,10 +10,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelock.csnlog.core.results import Unknown
-from tidelock.csnlog.core.store import Link
+from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.zookeeper.kazoo_bridge import AsyncReply
 
 log = logging.getLogger("tidelock.zookeeper")
@@ -141,10 +142,11 @@ def _complete(reply: AsyncReply, value: object) -> None:
         reply.future.set_result(value)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class SessionMonitor:
     """State of link and session: valid only as far as the clock allows, and reported to listeners.
 
-    Args:
+    Attributes:
         clock: Holds the proofs that the session is alive.
         in_flight: The requests, which end with the link.
         up: Returns whether a connection exists at this moment.
@@ -152,35 +154,26 @@ class SessionMonitor:
         probe: Sends a request that changes nothing.
     """
 
-    def __init__(
-        self,
-        clock: SessionClock,
-        in_flight: InFlight,
-        *,
-        up: Callable[[], bool],
-        cut: Callable[[], None],
-        probe: Callable[[], None],
-    ) -> None:
-        self._clock = clock
-        self._in_flight = in_flight
-        self._up = up
-        self._cut = cut
-        self._probe = probe
-        self.session = 0
-        self.changed = asyncio.Event()
-        #: The loop was notified of the connection, and its deadline has not passed since.
-        self._believed = False
-        self._closed = False
-        self._told: tuple[Link, int] = (Link.SUSPENDED, 0)
-        self._listeners: list[Callable[[], None]] = []
-        self._timer: asyncio.TimerHandle | None = None
+    clock: SessionClock
+    in_flight: InFlight
+    up: Callable[[], bool]
+    cut: Callable[[], None]
+    probe: Callable[[], None]
+    session: int = field(default=0, init=False)
+    changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    #: The loop was notified of the connection, and its deadline has not passed since.
+    _believed: bool = field(default=False, init=False)
+    _closed: bool = field(default=False, init=False)
+    _notified: tuple[LinkState, int] = field(default=(LinkState.SUSPENDED, 0), init=False)
+    _listeners: list[Callable[[], None]] = field(default_factory=list, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> LinkState:
         """CONNECTED only while the session is certainly alive at this moment."""
-        if self._believed and self._up() and time.monotonic() < self._clock.deadline_s:
-            return Link.CONNECTED
-        return Link.SUSPENDED
+        if self._believed and self.up() and time.monotonic() < self.clock.deadline_s:
+            return LinkState.CONNECTED
+        return LinkState.SUSPENDED
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change of link or session."""
@@ -207,29 +200,29 @@ class SessionMonitor:
     def tick(self) -> None:
         """Let requests time out, notice a silent server, probe an idle one; then schedule the next tick."""
         now_s = time.monotonic()
-        self._in_flight.expire(now_s)
-        if self._believed and now_s >= self._clock.deadline_s:
+        self.in_flight.expire(now_s)
+        if self._believed and now_s >= self.clock.deadline_s:
             log.warning("no answer from ZooKeeper for 2/3 of the session timeout; trying another server")
             self._end("no answer for so long that the session may have ended")
-            self._cut()
-        elif self._believed and not self._in_flight and self._clock.idle(now_s):
-            self._probe()
+            self.cut()
+        elif self._believed and not self.in_flight and self.clock.idle(now_s):
+            self.probe()
         self.tell()
-        delay_s = min(self._in_flight.timeout_s, self._clock.session_timeout_s) / _TICKS
+        delay_s = min(self.in_flight.timeout_s, self.clock.session_timeout_s) / _TICKS
         if self._believed:
-            delay_s = min(delay_s, max(self._clock.deadline_s - now_s, 0.0))
+            delay_s = min(delay_s, max(self.clock.deadline_s - now_s, 0.0))
         self._timer = asyncio.get_running_loop().call_later(delay_s, self.tick)
 
     def _end(self, cause: str) -> None:
         self._believed = False
-        self._in_flight.abandon(cause)
+        self.in_flight.abandon(cause)
         self.tell()
 
     def tell(self) -> None:
         """Notify the listeners if link or session have changed since the last notification."""
         state = (self.link, self.session)
-        if state != self._told:
-            self._told = state
+        if state != self._notified:
+            self._notified = state
             log.info("ZooKeeper session %#x is %s", self.session, self.link.value)
             self.changed.set()
             for listener in self._listeners:

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from tidelock.replica_agent.sql.pool import Statement
+from tidelock.replica_agent.sql.pool import RunningStatement
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
 async def send_rows(
-    request: web.Request, running: Statement, *, at_end: Callable[[], None] = lambda: None
+    request: web.Request, running: RunningStatement, *, at_end: Callable[[], None] = lambda: None
 ) -> web.StreamResponse:
     """Send the rows of a statement as the statement produces them.
 

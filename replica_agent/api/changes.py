@@ -13,7 +13,7 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.arrow import send_rows
 from tidelock.replica_agent.api.http import answer, body, number, seconds
 from tidelock.replica_agent.services.reads import ReadService
-from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage
+from tidelock.replica_agent.storage.change_sets import CsnChangePage, PartChange
 from tidelock.replica_agent.tables.partitions import named
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.wire.changes import ChangedPart as ShownPart
@@ -63,10 +63,10 @@ def _range(asked: ChangedRowsRequest) -> tuple[Csn, Csn]:
     raise BadRequestError(msg)
 
 
-def _shown(schema: TableSchema, page: ChangePage) -> ChangePageAnswer:
+def _shown(schema: TableSchema, page: CsnChangePage) -> ChangePageAnswer:
     partition = functools.cache(functools.partial(named, schema=schema))
 
-    def shown(part: ChangedPart, csns: tuple[Csn, Csn]) -> ShownPart:
+    def shown(part: PartChange, csns: tuple[Csn, Csn]) -> ShownPart:
         # The schema is read at the end of the requested page rather than at the part's own CSN: fewer CSNs
         # are read.
         csn = next(csn for csn in csns if part.visible(csn))

@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from tidelock.errors import TidelockError
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.uploads.tokens import Right
 
 #: A handler as its class defines it, with the instance as its first argument.
@@ -90,7 +90,7 @@ class ApiRoute:
     other: Mapping[int, Body] | None = None
     query: tuple[Parameter, ...] = ()
     errors: tuple[type[TidelockError], ...] = ()
-    action: Action | None = None
+    action: AgentAction | None = None
     token: Right | AnyToken | None = None
     rest: bool = False
     name: str | None = None

@@ -56,7 +56,7 @@ from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.uploads.tokens import Right
 from tidelock.wire import audit, changes, cluster, peers, reads, statements, tables, transactions
 
@@ -113,7 +113,7 @@ _TRANSACTIONS: Final = (
         method="POST", path=f"{_V1}/transactions", handler=TransactionRoutes.begin, subject="transactions",
         request=transactions.BeginRequest, optional=True, response=transactions.Begun, status=201,
         errors=(LabelExistsError, NoSuchCsnError, StandbyError, TooLargeError, TransactionClosedError),
-        action=Action.BEGIN,
+        action=AgentAction.BEGIN,
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/transactions", handler=TransactionRoutes.list, subject="transactions",
@@ -129,7 +129,7 @@ _TRANSACTIONS: Final = (
     ),
     ApiRoute(
         method="POST", path=f"{_TX}/rows/{{table}}", handler=TransactionRoutes.insert, subject="statements",
-        token=Right.APPEND, request=_ROWS, response=statements.InsertResult, action=Action.INSERT,
+        token=Right.APPEND, request=_ROWS, response=statements.InsertResult, action=AgentAction.INSERT,
         errors=(*_ADDING, *_TOKEN),
         query=(
             Parameter(name="partition", kind="string", meaning="JSON object: the partition of all rows."),
@@ -138,7 +138,7 @@ _TRANSACTIONS: Final = (
     ApiRoute(
         method="POST", path=f"{_TX}/commit", handler=TransactionRoutes.commit, subject="transactions",
         token=Right.COMMIT, request=transactions.CommitRequest, optional=True,
-        response=transactions.CommitAnswer, errors=(*_COMMIT, *_TOKEN), action=Action.COMMIT,
+        response=transactions.CommitAnswer, errors=(*_COMMIT, *_TOKEN), action=AgentAction.COMMIT,
     ),
     ApiRoute(
         method="POST", path=f"{_TX}/rollback", handler=TransactionRoutes.rollback, subject="transactions",
@@ -169,16 +169,16 @@ _REMOVALS: Final = (
     ApiRoute(
         method="POST", path=f"{_TX}/drop_partition/{{table}}", handler=StatementRoutes.drop_partition,
         subject="statements", request=statements.PartitionRequest, response=statements.RemoveResult,
-        errors=_REMOVAL, action=Action.INSERT,
+        errors=_REMOVAL, action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="POST", path=f"{_TX}/truncate/{{table}}", handler=StatementRoutes.truncate,
-        subject="statements", response=statements.RemoveResult, errors=_REMOVAL, action=Action.INSERT,
+        subject="statements", response=statements.RemoveResult, errors=_REMOVAL, action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="POST", path=f"{_TX}/move_partition/{{table}}", handler=StatementRoutes.move_partition,
         subject="statements", request=statements.MoveRequest, response=statements.RemoveResult,
-        errors=_ADDING, action=Action.INSERT,
+        errors=_ADDING, action=AgentAction.INSERT,
     ),
 )  # fmt: skip
 
@@ -186,23 +186,23 @@ _MUTATIONS: Final = (
     ApiRoute(
         method="POST", path=f"{_TX}/delete/{{table}}", handler=StatementRoutes.delete, subject="statements",
         request=statements.DeleteRequest, response=statements.ChangeResult, errors=_ADDING,
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="POST", path=f"{_TX}/update/{{table}}", handler=StatementRoutes.update, subject="statements",
         request=statements.UpdateRequest, response=statements.ChangeResult, errors=_ADDING,
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="POST", path=f"{_TX}/upsert/{{table}}", handler=StatementRoutes.upsert, subject="statements",
-        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
+        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=AgentAction.INSERT,
         query=(
             Parameter(name="on", kind="string", required=True, meaning="Columns of the key, commas between."),
         ),
     ),
     ApiRoute(
         method="POST", path=f"{_TX}/merge/{{table}}", handler=StatementRoutes.merge, subject="statements",
-        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=Action.INSERT,
+        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=AgentAction.INSERT,
         query=(Parameter(name="spec", kind=statements.MergeSpec, required=True, meaning="The merge."),),
     ),
 )  # fmt: skip
@@ -216,12 +216,12 @@ _WRITES: Final = (
     ApiRoute(
         method="POST", path=f"{_TX}/seal/{{table}}", handler=WriteRoutes.seal, subject="files",
         request=transactions.SealRequest, optional=True, response=statements.InsertResult,
-        errors=(*_ADDING, UnsealedWriteError, TokenFinishedError), action=Action.INSERT,
+        errors=(*_ADDING, UnsealedWriteError, TokenFinishedError), action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="*", path="/webhdfs/v1/transactions/{path}", handler=WriteRoutes.webhdfs, subject="files",
         methods=("GET", "PUT", "DELETE"), response=_NO_TYPE, rest=True, name=OPEN_ROUTE,
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
         query=(Parameter(name="op", kind="string", required=True, meaning="The operation, e.g. CREATE."),),
     ),
 )  # fmt: skip
@@ -229,16 +229,17 @@ _WRITES: Final = (
 _TABLES: Final = (
     ApiRoute(
         method="POST", path=f"{_V1}/tables", handler=TableRoutes.create, subject="tables",
-        request=tables.CreateTableRequest, response=tables.CreatedTable, status=201, action=Action.BEGIN,
+        request=tables.CreateTableRequest, response=tables.CreatedTable, status=201, action=AgentAction.BEGIN,
         errors=(*_COMMIT, TableExistsError, UnknownTableError, UnsupportedTypeError),
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/tables", handler=TableRoutes.list, subject="tables",
-        response=list[tables.TableInfo], query=(_CSN,), errors=_AT_CSN, action=Action.READ,
+        response=list[tables.TableInfo], query=(_CSN,), errors=_AT_CSN, action=AgentAction.READ,
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.show, subject="tables",
-        response=tables.TableInfo, query=(_CSN,), errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
+        response=tables.TableInfo, query=(_CSN,), errors=(*_AT_CSN, UnknownTableError),
+        action=AgentAction.READ,
     ),
     ApiRoute(
         method="GET", path=f"{_TX}/tables/{{table}}", handler=TableRoutes.show_inside, subject="tables",
@@ -247,7 +248,7 @@ _TABLES: Final = (
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/parts", handler=TableRoutes.parts, subject="tables",
-        response=list[tables.PartInfo], errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
+        response=list[tables.PartInfo], errors=(*_AT_CSN, UnknownTableError), action=AgentAction.READ,
         query=(Parameter(name="table", kind="string", required=True, meaning="Name of the table."), _CSN),
     ),
 )  # fmt: skip
@@ -256,7 +257,7 @@ _READS: Final = (
     ApiRoute(
         method="POST", path=f"{_V1}/snapshots", handler=ReadingRoutes.open, subject="reads",
         request=reads.SnapshotRequest, optional=True, response=reads.SnapshotPin, status=201,
-        errors=_AT_CSN, action=Action.LATEST,
+        errors=_AT_CSN, action=AgentAction.LATEST,
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/snapshots", handler=ReadingRoutes.list, subject="reads",
@@ -272,7 +273,7 @@ _READS: Final = (
     ),
     ApiRoute(
         method="POST", path=f"{_V1}/query", handler=ReadingRoutes.query, subject="reads",
-        request=reads.QueryRequest, response=_ROWS, action=Action.READ,
+        request=reads.QueryRequest, response=_ROWS, action=AgentAction.READ,
         errors=(*_ADDING, *_AT_CSN, CorruptError, UnsupportedInTransactionError),
     ),
     ApiRoute(
@@ -285,7 +286,7 @@ _READS: Final = (
 _CHANGES: Final = (
     ApiRoute(
         method="GET", path=f"{_V1}/tables/{{table}}/changes", handler=ChangeRoutes.sets, subject="changes",
-        response=changes.ChangePageAnswer, errors=(*_AT_CSN, UnknownTableError), action=Action.READ,
+        response=changes.ChangePageAnswer, errors=(*_AT_CSN, UnknownTableError), action=AgentAction.READ,
         query=(
             Parameter(name="from", kind="integer", required=True, meaning="Changes begin after this CSN."),
             Parameter(name="to", kind="integer", meaning="The last CSN; default: what is applied here."),
@@ -299,7 +300,7 @@ _CHANGES: Final = (
     ),
     ApiRoute(
         method="POST", path=f"{_V1}/tables/{{table}}/changes/rows", handler=ChangeRoutes.rows,
-        subject="changes", request=changes.ChangedRowsRequest, response=_ROWS, action=Action.READ,
+        subject="changes", request=changes.ChangedRowsRequest, response=_ROWS, action=AgentAction.READ,
         errors=(*_AT_CSN, CorruptError, TooLargeError, UnknownTableError),
     ),
 )  # fmt: skip
@@ -339,12 +340,12 @@ _FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
     ApiRoute(
         method="GET", path=f"{_V1}/audit", handler=AdministrationRoutes.audit, subject="audit",
-        response=audit.AuditAnswer, errors=(StandbyError,), action=Action.LATEST,
+        response=audit.AuditAnswer, errors=(StandbyError,), action=AgentAction.LATEST,
         query=(Parameter(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/audit/digests", handler=AdministrationRoutes.digests, subject="audit",
-        response=audit.Digests, errors=_AT_CSN, action=Action.READ,
+        response=audit.Digests, errors=_AT_CSN, action=AgentAction.READ,
         query=(
             Parameter(name="csn", kind="integer", required=True, meaning="The CSN."),
             Parameter(name="above", kind="integer", meaning="Outcomes above this CSN; default: all kept."),
@@ -356,13 +357,13 @@ _AUDIT: Final = (
 _ADMIN: Final = (
     ApiRoute(
         method="POST", path=f"{_V1}/admin/optimize", handler=AdministrationRoutes.optimize, subject="admin",
-        request=cluster.OptimizeRequest, response=cluster.OptimizeAnswer, action=Action.BEGIN,
+        request=cluster.OptimizeRequest, response=cluster.OptimizeAnswer, action=AgentAction.BEGIN,
         errors=(NoSuchCsnError, StandbyError, UnknownTableError),
     ),
     ApiRoute(
         method="POST", path=f"{_V1}/admin/horizon", handler=AdministrationRoutes.horizon, subject="admin",
         request=cluster.HorizonRequest, optional=True, response=cluster.HorizonAnswer,
-        errors=(NoSuchCsnError,), action=Action.COLLECT,
+        errors=(NoSuchCsnError,), action=AgentAction.COLLECT,
     ),
 )  # fmt: skip
 
@@ -371,7 +372,7 @@ _PEERS: Final = (
     ApiRoute(
         method="POST", path=f"{_PEER}/stage", handler=PeerRoutes.stage, subject="peers",
         request=Content("application/vnd.tidelock.stage", "A push: see docs/protocol.md#stage."),
-        response=peers.Held, errors=(CorruptError, DiskFullError, TooLargeError), action=Action.ACK,
+        response=peers.Held, errors=(CorruptError, DiskFullError, TooLargeError), action=AgentAction.ACK,
     ),
     ApiRoute(
         method="POST", path=f"{_PEER}/forget", handler=PeerRoutes.forget, subject="peers",
@@ -384,11 +385,11 @@ _PEERS: Final = (
     ApiRoute(
         method="POST", path=f"{_PEER}/uploads", handler=PeerRoutes.begin_upload, subject="peers",
         request=peers.UploadRequest, response=peers.UploadBegun, errors=(*_UPLOAD, *_TOKEN),
-        action=Action.INSERT,
+        action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="POST", path=f"{_PEER}/uploads/{{part}}", handler=PeerRoutes.end_upload, subject="peers",
-        request=peers.UploadedRequest, response=peers.Nothing, errors=_UPLOAD, action=Action.INSERT,
+        request=peers.UploadedRequest, response=peers.Nothing, errors=_UPLOAD, action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="POST", path=f"{_PEER}/uploads/{{part}}/failed", handler=PeerRoutes.fail_upload,

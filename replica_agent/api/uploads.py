@@ -16,7 +16,7 @@ from tidelock.replica_agent.api.bearer import shows_life
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.disconnects import is_waiting
-from tidelock.replica_agent.readers.paths import NoSuchPathError, Target, parse_target
+from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget, parse_target
 from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.tables.schema import full_name
 from tidelock.replica_agent.transactions.staging_area import Entry, replaces
@@ -88,7 +88,7 @@ class WriteRoutes:
             target = parse_target(request.raw_path)
             if target.segments[len(_BASE) : -1] == (UPLOADS,):
                 return await self._take(request, target)
-            asked = self._asked(request, Target(target.segments[len(_BASE) :], target.query))
+            asked = self._asked(request, RequestTarget(target.segments[len(_BASE) :], target.query))
             name = asked.target.query.get("op", "").upper()
             operation = self._operations.get((request.method, name))
             if operation is None:
@@ -105,7 +105,7 @@ class WriteRoutes:
             refusal.force_close()  # the unread rest of the body would block the next request
         return refusal
 
-    def _asked(self, request: web.Request, target: Target) -> _Asked:
+    def _asked(self, request: web.Request, target: RequestTarget) -> _Asked:
         """Return the caller and the target of a request; no text of an error contains a part of the token."""
         if not target.segments:
             raise NoSuchPathError("folders of transactions are below /transactions/<token>")
@@ -181,7 +181,7 @@ class WriteRoutes:
             await self._service.uploads.upload(asked.tx, table, asked.place, content, overwrite=overwrite)
         return web.Response(status=HTTPStatus.CREATED)
 
-    async def _take(self, request: web.Request, target: Target) -> web.Response:
+    async def _take(self, request: web.Request, target: RequestTarget) -> web.Response:
         """Receive a file for a transaction of another home."""
         if request.method != "PUT" or target.query.get("op", "").upper() != "CREATE":
             raise _not_supported(f"{request.method} of an upload")
@@ -211,7 +211,7 @@ class _Asked:
     """A request with a valid token; ``table`` is None above the folders of the tables."""
 
     request: web.Request
-    target: Target
+    target: RequestTarget
     claims: TokenClaims
     tx: Transaction
     table: TableName | None

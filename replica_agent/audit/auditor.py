@@ -18,9 +18,9 @@ from tidelock.csnlog.log import CsnLog
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent.audit import rules
 from tidelock.replica_agent.audit.checks import (
+    AuditCheck,
+    AuditedAgent,
     CatalogCheck,
-    Check,
-    Cluster,
     LabelCheck,
     LockCheck,
     PinCheck,
@@ -30,9 +30,9 @@ from tidelock.replica_agent.audit.checks import (
     UndecidedCheck,
 )
 from tidelock.replica_agent.audit.deep import DeepCheck
-from tidelock.replica_agent.audit.findings import Look
+from tidelock.replica_agent.audit.judgements import CheckResult
 from tidelock.replica_agent.audit.records import LogFacts
-from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replica_agent.audit.znodes import Znodes
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -41,7 +41,7 @@ from tidelock.wire.audit import AuditAnswer, AuditFinding, CheckReport, Severity
 
 _log = structlog.get_logger("audit")
 
-#: The first pause between two looks; each further pause is twice as long, up to the last one.
+#: The first pause between two runs; each further pause is twice as long, up to the last one.
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
 #: Findings that show damaged bytes: the agent is notified of the part and fetches it again.
@@ -67,7 +67,7 @@ class Auditor:
         *,
         files: PartFs,
         log: CsnLog,
-        cluster: Cluster,
+        cluster: AuditedAgent,
         metrics: Metrics,
         damaged: Callable[[PartId, str], None],
     ) -> None:
@@ -94,7 +94,7 @@ class Auditor:
         begun = time.monotonic()
         try:
             scratch = await asyncio.to_thread(
-                Scratch, self._settings.data_dir, f"audit-{next(self._number)}.db"
+                AuditDatabase, self._settings.data_dir, f"audit-{next(self._number)}.db"
             )
             try:
                 return await self._run(scratch, begun, deep=deep, abandoned=abandoned)
@@ -104,7 +104,7 @@ class Auditor:
             self._running = False
 
     async def _run(
-        self, scratch: Scratch, begun: float, *, deep: bool, abandoned: Callable[[], bool]
+        self, scratch: AuditDatabase, begun: float, *, deep: bool, abandoned: Callable[[], bool]
     ) -> AuditAnswer:
         settings = self._settings
 
@@ -113,7 +113,7 @@ class Auditor:
 
         facts = LogFacts(scratch, self._files, read=self._csn_log.records, barrier=self._tail)
         checks = self._checks(scratch, facts, deep=deep)
-        looks = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
+        results = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
         if deep:
             reading = DeepCheck(
                 scratch,
@@ -123,8 +123,8 @@ class Auditor:
                 stopped=stopped,
                 read=self._metrics.audit_bytes.inc,
             )
-            looks[reading.name] = await _look(reading)
-        found = _in_order([finding for look in looks.values() for finding in look.findings])
+            results[reading.name] = await _run(reading)
+        found = _in_order([finding for result in results.values() for finding in result.findings])
         for part, what in await asyncio.to_thread(self._damaged_parts, scratch, found):
             self._damaged(part, what)
         self._metrics.audit_findings.set(len(found))
@@ -136,7 +136,7 @@ class Auditor:
             deep=deep,
             seconds=round(time.monotonic() - begun, 3),
             checks=tuple(
-                CheckReport(name, look.looked_at, len(look.findings)) for name, look in looks.items()
+                CheckReport(name, result.compared, len(result.findings)) for name, result in results.items()
             ),
             findings=tuple(found[: settings.audit_findings_max]),
             left_out=max(0, len(found) - settings.audit_findings_max),
@@ -144,7 +144,7 @@ class Auditor:
         _log.info("audited", csn=report.csn, deep=deep, findings=len(found), seconds=report.seconds)
         return report
 
-    def _checks(self, scratch: Scratch, facts: LogFacts, *, deep: bool) -> list[Check]:
+    def _checks(self, scratch: AuditDatabase, facts: LogFacts, *, deep: bool) -> list[AuditCheck]:
         most = self._settings.audit_findings_max
         return [
             StructureCheck(scratch, deep=deep),
@@ -165,7 +165,9 @@ class Auditor:
         await self._csn_log.barrier()
         return await Znodes(self._cluster.store, rules.LOG.check).csn(tree.TAIL)
 
-    def _damaged_parts(self, scratch: Scratch, found: Sequence[AuditFinding]) -> list[tuple[PartId, str]]:
+    def _damaged_parts(
+        self, scratch: AuditDatabase, found: Sequence[AuditFinding]
+    ) -> list[tuple[PartId, str]]:
         """Return the parts whose bytes are wrong or missing, with the findings."""
         return [
             (PartId(part), finding.found)
@@ -174,18 +176,18 @@ class Auditor:
             for part in ([finding.part] if finding.part else self._parts_in(scratch, finding.file or ""))
         ]
 
-    def _parts_in(self, scratch: Scratch, file: str) -> list[str]:
+    def _parts_in(self, scratch: AuditDatabase, file: str) -> list[str]:
         sql = "SELECT part FROM parts WHERE file = :file AND state = 'held' LIMIT :most"
         args = {"file": file, "most": self._settings.audit_findings_max}
         return [row["part"] for row in scratch.rows(sql, args)]
 
 
 async def settled(
-    checks: Sequence[Check], *, settle_s: float, stopped: Callable[[], bool]
-) -> dict[str, Look]:
+    checks: Sequence[AuditCheck], *, settle_s: float, stopped: Callable[[], bool]
+) -> dict[str, CheckResult]:
     """Run all checks; repeat those with findings until no finding is left or the findings have lasted.
 
-    A finding counts if every look of its check has a finding about the same thing; the last one of them is
+    A finding counts if every run of its check has a finding about the same thing; the last one of them is
     reported.
 
     Args:
@@ -194,20 +196,20 @@ async def settled(
         stopped: Returns whether to wait no longer.
     """
     until = time.monotonic() + settle_s
-    looks = {check.name: await _look(check) for check in checks}
+    results = {check.name: await _run(check) for check in checks}
     pause_s, over = _PAUSE_FIRST_S, False
-    while (left := [check for check in checks if looks[check.name].findings]) and not over:
+    while (left := [check for check in checks if results[check.name].findings]) and not over:
         over = time.monotonic() >= until or stopped()
-        found = [_subject(one) for check in left for one in looks[check.name].findings]
-        _log.debug("audit_looks_again", found=found)
+        found = [_subject(one) for check in left for one in results[check.name].findings]
+        _log.debug("audit_checks_again", found=found)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S, max(_PAUSE_FIRST_S, until - time.monotonic()))
         for check in left:
-            before = {_about(one) for one in looks[check.name].findings}
-            again = await _look(check)
+            before = {_about(one) for one in results[check.name].findings}
+            again = await _run(check)
             lasting = frozenset(one for one in again.findings if _about(one) in before)
-            looks[check.name] = Look(again.looked_at, lasting)
-    return looks
+            results[check.name] = CheckResult(again.compared, lasting)
+    return results
 
 
 def _about(one: AuditFinding) -> AuditFinding:
@@ -215,9 +217,9 @@ def _about(one: AuditFinding) -> AuditFinding:
     return msgspec.structs.replace(one, expected="", found="")
 
 
-async def _look(check: Check) -> Look:
+async def _run(check: AuditCheck) -> CheckResult:
     try:
-        return await check.look()
+        return await check.run()
     except (CorruptError, sqlite3.DatabaseError) as error:
         finding = AuditFinding(
             check=check.name,
@@ -225,9 +227,9 @@ async def _look(check: Check) -> Look:
             severity=Severity.ERROR,
             expected="what this check compares can be read",
             found=error.message if isinstance(error, CorruptError) else str(error),
-            next_step="look at the agent's log; a damaged catalog is cloned anew from another replica",
+            next_step="look at the agent's log; a damaged catalog is cloned again from another replica",
         )
-        return Look(0, frozenset({finding}))
+        return CheckResult(0, frozenset({finding}))
 
 
 def _subject(one: AuditFinding) -> str:

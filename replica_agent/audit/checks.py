@@ -13,18 +13,17 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from tidelock.csnlog.cluster.replica_progress import read_standing
+from tidelock.csnlog.cluster.replica_progress import read_progress
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
-from tidelock.replica_agent.audit.findings import Look
-from tidelock.replica_agent.audit.judgements import Definition, Labelled, Removal
+from tidelock.replica_agent.audit.judgements import CheckResult, Definition, Labelled, PartRemoval
 from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.rules import Rule, RuleSet
-from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replica_agent.audit.znodes import Znodes
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES
 from tidelock.replication.core.lock_rules import LockInfo
@@ -34,15 +33,15 @@ from tidelock.wire.audit import AuditFinding, Severity
 _TOPS: Final = ("parts", "packs")
 
 
-class Check(Protocol):
-    """One check; a look may be repeated."""
+class AuditCheck(Protocol):
+    """One check; a run may be repeated."""
 
     @property
     def name(self) -> str:
         """Its name in reports."""
 
-    async def look(self) -> Look:
-        """Look once.
+    async def run(self) -> CheckResult:
+        """Read and compare once.
 
         Raises:
             CorruptError: The compared data cannot be read; that is a finding too.
@@ -51,7 +50,7 @@ class Check(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class AuditedAgent:
     """The services of the running agent for checks.
 
     Attributes:
@@ -91,14 +90,14 @@ class CatalogCheck:
     Args:
         scratch: The facts.
         rules: The rules.
-        facts: The log, read on before each look.
+        facts: The log, read on before each run.
         findings_max: Most findings of each rule.
         disk: Data directory to walk after the read of the catalog, or None.
     """
 
     def __init__(
         self,
-        scratch: Scratch,
+        scratch: AuditDatabase,
         rules: RuleSet,
         facts: LogFacts,
         *,
@@ -109,12 +108,12 @@ class CatalogCheck:
         self._findings_max, self._disk = findings_max, disk
         self.name = rules.check
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read the log up to the snapshot CSN, then the catalog, then the disk; and compare them."""
         await self._facts.extend(Csn(await asyncio.to_thread(self._scratch.meta, "snapshot_csn")))
         return await asyncio.to_thread(self._compare)
 
-    def _compare(self) -> Look:
+    def _compare(self) -> CheckResult:
         scratch = self._scratch
         with scratch.one_state():
             if self._disk is not None:
@@ -134,7 +133,7 @@ class CatalogCheck:
                 for rule in self._rules.rules
                 for row in islice(scratch.rows(rule.sql, args), self._findings_max)
             )
-            return Look(sum(scratch.count(sql) for sql in self._rules.counts), found)
+            return CheckResult(sum(scratch.count(sql) for sql in self._rules.counts), found)
 
 
 def _finding(check: str, rule: Rule, row: sqlite3.Row) -> AuditFinding:
@@ -167,10 +166,10 @@ class LockCheck:
 
     name = judgements.LOCKS
 
-    def __init__(self, scratch: Scratch, facts: LogFacts, cluster: Cluster) -> None:
+    def __init__(self, scratch: AuditDatabase, facts: LogFacts, cluster: AuditedAgent) -> None:
         self._scratch, self._facts, self._cluster = scratch, facts, cluster
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read removals and marks, then the locks, then each replica's progress: a lock outlives its use."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -179,8 +178,8 @@ class LockCheck:
         locks = await cluster.locks()
         outcomes = await _outcomes({lock.tid for lock in locks}, cluster.outcome)
         tail = await znodes.csn(tree.TAIL)
-        standing = await read_standing(cluster.store)
-        needed_from = tail if standing is None else standing.locks_needed_from(tail)
+        replicas = await read_progress(cluster.store)
+        needed_from = tail if replicas is None else replicas.locks_needed_from(tail)
         silent = {replica for replica, alive in cluster.members().items() if not alive}
         found = [
             *judgements.stale_locks(locks, outcomes, tail=tail, silent=silent),
@@ -189,9 +188,9 @@ class LockCheck:
             ),
             *znodes.unreadable,
         ]
-        return Look(len(locks) + len(removals), frozenset(found))
+        return CheckResult(len(locks) + len(removals), frozenset(found))
 
-    def _removals(self, tail: Csn) -> list[Removal]:
+    def _removals(self, tail: Csn) -> list[PartRemoval]:
         """Return the marks here, and the removals of the log that some replica may not have applied."""
         sql = """
             SELECT part, table_name, path, removal_tid AS tid, NULL AS csn
@@ -201,7 +200,7 @@ class LockCheck:
         """
         with self._scratch.one_state():
             return [
-                Removal(
+                PartRemoval(
                     PartId(row["part"]), TableName(row["table_name"]), row["path"], Tid.parse(row["tid"]),
                     None if row["csn"] is None else Csn(row["csn"]),
                 )
@@ -212,7 +211,7 @@ class LockCheck:
 class UndecidedCheck:
     """Check that undecided rows here belong to running transactions.
 
-    From the second look on only the transactions of the look before are checked again: no finding about
+    From the second run on only the transactions of the run before are checked again: no finding about
     another one can have lasted.
     """
 
@@ -223,11 +222,11 @@ class UndecidedCheck:
         WHERE removal_tid IS NOT NULL AND removal_csn IS NULL
     """
 
-    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+    def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
         self._seen: set[str] | None = None
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read the undecided rows, and request the outcomes of their transactions."""
         applied = self._cluster.applied()
         tids = await asyncio.to_thread(self._read)
@@ -235,7 +234,7 @@ class UndecidedCheck:
         self._seen = tids
         outcomes = await _outcomes({Tid.parse(tid) for tid in again}, self._cluster.undecided_outcome)
         found = judgements.left_undecided({str(tid): outcome for tid, outcome in outcomes.items()}, applied)
-        return Look(len(tids), frozenset(found))
+        return CheckResult(len(tids), frozenset(found))
 
     def _read(self) -> set[str]:
         return {row["tid"] for row in self._scratch.rows(self._SQL)}
@@ -246,10 +245,10 @@ class LabelCheck:
 
     name = judgements.LABELS
 
-    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+    def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read the outcomes with labels, then the labels; then request the outcomes that are not here."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         kept = await asyncio.to_thread(self._kept)
@@ -268,7 +267,7 @@ class LabelCheck:
             *judgements.repeated_batches(repeated),
             *znodes.unreadable,
         ]
-        return Look(len(labels) + len(kept), frozenset(found))
+        return CheckResult(len(labels) + len(kept), frozenset(found))
 
     def _kept(self) -> list[Labelled]:
         sql = """
@@ -316,10 +315,10 @@ class PinCheck:
 
     name = judgements.PINS
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: AuditedAgent) -> None:
         self._cluster = cluster
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read the horizon, then the pins, then the end of the log."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -333,7 +332,7 @@ class PinCheck:
             horizon=horizon,
             end=await cluster.barrier(),
         )
-        return Look(len(pins), frozenset([*found, *znodes.unreadable]))
+        return CheckResult(len(pins), frozenset([*found, *znodes.unreadable]))
 
 
 class TableCheck:
@@ -341,10 +340,10 @@ class TableCheck:
 
     name = judgements.TABLES
 
-    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+    def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read the znodes, then the end of the log; once that is applied, or overdue, read the catalog."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -352,7 +351,7 @@ class TableCheck:
         complete = await cluster.wait(await cluster.barrier())
         here = await asyncio.to_thread(self._read)
         found = judgements.differing_tables(there, here, complete=complete)
-        return Look(len(there.keys() | here.keys()), frozenset([*found, *znodes.unreadable]))
+        return CheckResult(len(there.keys() | here.keys()), frozenset([*found, *znodes.unreadable]))
 
     def _read(self) -> dict[TableName, Definition]:
         sql = "SELECT name, max(version) AS version, definition FROM tables GROUP BY name"
@@ -367,10 +366,10 @@ class ProgressCheck:
 
     name = judgements.PROGRESS
 
-    def __init__(self, scratch: Scratch, cluster: Cluster) -> None:
+    def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read values that only grow: of each pair the smaller side first."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         await cluster.barrier()
@@ -390,7 +389,7 @@ class ProgressCheck:
             noted_tail=noted_tail,
             noted_horizon=noted_horizon,
         )
-        return Look(5, frozenset(found))
+        return CheckResult(5, frozenset(found))
 
 
 class StructureCheck:
@@ -403,15 +402,15 @@ class StructureCheck:
     name = "catalog"
     _LINES_MAX: Final = 100
 
-    def __init__(self, scratch: Scratch, *, deep: bool) -> None:
+    def __init__(self, scratch: AuditDatabase, *, deep: bool) -> None:
         self._scratch = scratch
         self._pragma = "integrity_check" if deep else "quick_check"
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Run SQLite's check."""
         return await asyncio.to_thread(self._check)
 
-    def _check(self) -> Look:
+    def _check(self) -> CheckResult:
         sql = f"PRAGMA catalog.{self._pragma}({self._LINES_MAX})"
         lines = [str(row[0]) for row in self._scratch.rows(sql)]
         found = [
@@ -426,7 +425,7 @@ class StructureCheck:
             for line in lines
             if line != "ok"
         ]
-        return Look(self._scratch.count("PRAGMA catalog.page_count"), frozenset(found))
+        return CheckResult(self._scratch.count("PRAGMA catalog.page_count"), frozenset(found))
 
 
 async def _outcomes(

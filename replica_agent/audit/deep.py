@@ -21,8 +21,8 @@ import xxhash
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.audit.findings import Look
-from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.judgements import CheckResult
+from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replication.core.digest import BLOCK_BYTES
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
@@ -61,7 +61,7 @@ class DeepCheck:
 
     def __init__(
         self,
-        scratch: Scratch,
+        scratch: AuditDatabase,
         data_dir: Path,
         *,
         bytes_per_s: int,
@@ -70,17 +70,17 @@ class DeepCheck:
         read: Callable[[int], None],
     ) -> None:
         self._scratch, self._data_dir, self._bytes_per_s = scratch, data_dir, bytes_per_s
-        self._findings_max, self._stopped, self._told = findings_max, stopped, read
+        self._findings_max, self._stopped, self._on_read = findings_max, stopped, read
         self._pace = _Pace(bytes_per_s)
         self._found: list[AuditFinding] = []
         self._parts = self._bytes = 0
         self._said_at = time.monotonic()
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Read the bytes of all parts; see the class."""
         return await asyncio.to_thread(self._read_all)
 
-    def _read_all(self) -> Look:
+    def _read_all(self) -> CheckResult:
         total, size = next(
             self._scratch.rows("SELECT count(*), coalesce(sum(length), 0) FROM parts WHERE state = 'held'")
         )
@@ -92,7 +92,7 @@ class DeepCheck:
                 self._read_part(held)
                 self._say(total, size)
             after = (page[-1].at.file, page[-1].at.offset, page[-1].part)
-        return Look(self._parts, frozenset(self._found))
+        return CheckResult(self._parts, frozenset(self._found))
 
     def _page(self, after: tuple[str, int, str]) -> list[_Held]:
         sql = """
@@ -141,7 +141,7 @@ class DeepCheck:
                     data = part.read(start, min(_READ_BYTES, held.at.length - start))
                     whole.update(data)
                     self._bytes += len(data)
-                    self._told(len(data))
+                    self._on_read(len(data))
                     self._pace.spend(len(data))
         except CorruptError as error:
             return error.message

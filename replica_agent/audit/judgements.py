@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import PinState
@@ -27,8 +29,15 @@ PROGRESS: Final = "progress"
 _REPORT: Final = "keep the agents' logs and report it"
 
 
+class CheckResult(msgspec.Struct, frozen=True):
+    """The result of one run of a check: the number of compared things, and the differences."""
+
+    compared: int
+    findings: frozenset[AuditFinding]
+
+
 @dataclass(frozen=True, slots=True)
-class Removal:
+class PartRemoval:
     """A part that leaves its table: at a CSN, or marked by an undecided transaction."""
 
     part: PartId
@@ -110,11 +119,11 @@ def stale_locks(
                 tid=str(lock.tid),
                 expected=f"a running transaction, or one committed at or above the tail {tail}",
                 found=ended(outcome),
-                next_step=f"restart the agent of {lock.tid.home}, which gives back what former lives held",
+                next_step=f"restart the agent of {lock.tid.home}, which releases locks of former boots",
             )
 
 
-def unlocked_removals(removals: Iterable[Removal], locks: Iterable[LockInfo]) -> Iterator[AuditFinding]:
+def unlocked_removals(removals: Iterable[PartRemoval], locks: Iterable[LockInfo]) -> Iterator[AuditFinding]:
     """Find removals without a lock: another transaction could remove the same part again (I7)."""
     held: dict[tuple[Tid, TableName], list[LockInfo]] = {}
     for lock in locks:
@@ -164,7 +173,7 @@ def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iter
                 tid=tid,
                 expected="rows of running transactions only",
                 found=f"undecided rows of a transaction that is {ended(outcome)}",
-                next_step="restart this agent, which decides what its catalog left open",
+                next_step="restart this agent, which resolves its undecided transactions",
             )
 
 
@@ -379,13 +388,13 @@ def differing_tables(
             severity=Severity.ERROR,
             table=table,
             znode=tree.table(table),
-            expected=_told(there),
-            found=_told(here, there),
+            expected=_described(there),
+            found=_described(here, there),
             next_step="commits to the table are refused here; let this replica clone, and report it",
         )
 
 
-def _told(one: Definition | None, other: Definition | None = None) -> str:
+def _described(one: Definition | None, other: Definition | None = None) -> str:
     if one is None:
         return "no definition"
     changed = other is not None and other.version == one.version

@@ -11,7 +11,7 @@ from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, Manifest, RemovePart, TidRecord
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
-from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
@@ -33,7 +33,7 @@ class LogFacts:
 
     def __init__(
         self,
-        scratch: Scratch,
+        scratch: AuditDatabase,
         files: PartFs,
         *,
         read: Callable[[Csn, int], Awaitable[Sequence[LogRecord]]],
@@ -116,7 +116,7 @@ class LogFacts:
         self._scratch.add("log_removals", [(one.part, csn, tid, one.table, change) for one in removed])
 
     def _entries(self, csn: Csn, tid: TidRecord, manifest: Manifest) -> Sequence[Entry]:
-        """Read a manifest here; an unreadable one is noted, and read again at the next look."""
+        """Read a manifest here; an unreadable one is noted, and read again at the next run."""
         try:
             return decode_entries(self._bytes(manifest.part))
         except TidelockError as error:

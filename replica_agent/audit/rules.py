@@ -50,7 +50,7 @@ FILES: Final = RuleSet(
     (
         Rule(
             "surplus_file",
-            "nothing reads it; when nobody misses it, delete it while the agent is stopped",
+            "no part is read from it; delete it while the agent is stopped",
             """
             SELECT path AS file, 'a row of files, or of undo' AS expected,
                    bytes || ' bytes on the disk and no row' AS found
@@ -80,7 +80,7 @@ FILES: Final = RuleSet(
         ),
         Rule(
             "file_without_part",
-            "no part lies in it; it goes at the next start of this agent",
+            "no part lies in it; the next start of this agent deletes it",
             """
             SELECT path AS file, 'a row of parts that names it' AS expected,
                    'a row of files of ' || bytes || ' bytes, and none of parts' AS found
@@ -157,7 +157,7 @@ PARTS: Final = RuleSet(
         ),
         Rule(
             "part_not_held",
-            "it is fetched from another replica; if that does not end, see the agent's log for the reason",
+            "it is fetched from another replica; if that fails, see the agent's log for the reason",
             """
             SELECT table_name AS "table", part, creation_csn AS csn, 'held' AS expected, state AS found
             FROM parts WHERE state <> 'held' AND creation_csn <= :s

@@ -49,7 +49,7 @@ _DELETE: Final = {table: f"DELETE FROM main.{table}" for table in _COLUMNS}  # n
 _CACHE_BYTES: Final = 8 << 20
 
 
-class Scratch:
+class AuditDatabase:
     """The file; used by one thread at a time.
 
     Args:

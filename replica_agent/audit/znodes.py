@@ -27,7 +27,7 @@ _READS: Final = 64
 
 
 class Znodes:
-    """Reads for one look of one check; ``unreadable`` has the findings about unreadable znodes.
+    """Reads for one run of one check; ``unreadable`` has the findings about unreadable znodes.
 
     Args:
         store: The agent's store.

@@ -30,7 +30,7 @@ class AgentState(Enum):
     STOPPING = "stopping"
 
 
-class Action(Enum):
+class AgentAction(Enum):
     """An action of an agent on request."""
 
     BEGIN = "begin"
@@ -47,20 +47,20 @@ class Action(Enum):
     COLLECT = "collect"
 
 
-_ALL = frozenset(Action)
+_ALL = frozenset(AgentAction)
 
-ALLOWED: dict[AgentState, frozenset[Action]] = {
-    AgentState.STARTING: frozenset({Action.READ, Action.ACK}),
+ALLOWED: dict[AgentState, frozenset[AgentAction]] = {
+    AgentState.STARTING: frozenset({AgentAction.READ, AgentAction.ACK}),
     AgentState.SERVING: _ALL,
     # A requested commit waits for ZooKeeper until its own timeout; inserts need this replica alone.
-    AgentState.SUSPENDED: frozenset({Action.INSERT, Action.COMMIT, Action.READ}),
+    AgentState.SUSPENDED: frozenset({AgentAction.INSERT, AgentAction.COMMIT, AgentAction.READ}),
     AgentState.FENCED: frozenset(),
     AgentState.STOPPED: frozenset(),
-    AgentState.STOPPING: frozenset({Action.COMMIT, Action.ACK}),
+    AgentState.STOPPING: frozenset({AgentAction.COMMIT, AgentAction.ACK}),
 }
 
 
-def require(state: AgentState, action: Action, replica: str, reason: str = "") -> None:
+def require(state: AgentState, action: AgentAction, replica: str, reason: str = "") -> None:
     """Raise unless an agent in ``state`` does ``action``.
 
     Raises:
@@ -69,7 +69,8 @@ def require(state: AgentState, action: Action, replica: str, reason: str = "") -
     """
     if action in ALLOWED[state]:
         return
-    kind: type[TidelockError] = StandbyError if action in {Action.READ, Action.LATEST} else UnavailableError
+    reads = {AgentAction.READ, AgentAction.LATEST}
+    kind: type[TidelockError] = StandbyError if action in reads else UnavailableError
     why = f" ({reason})" if reason else ""
     msg = (
         f"replica {replica} is {state.value}{why} and takes no {action.value} now; try again, or use "
@@ -86,10 +87,10 @@ class Condition:
     state: AgentState = AgentState.STARTING
     reason: str = ""
 
-    def require(self, action: Action) -> None:
+    def require(self, action: AgentAction) -> None:
         """Raise unless the agent does ``action`` now; errors as :func:`require`."""
         require(self.state, action, self.replica, self.reason)
 
-    def allows(self, action: Action) -> bool:
+    def allows(self, action: AgentAction) -> bool:
         """Return whether the agent does ``action`` now."""
         return action in ALLOWED[self.state]

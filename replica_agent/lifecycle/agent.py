@@ -25,7 +25,7 @@ from tidelock.errors import FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Action, AgentState, Condition
+from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
@@ -155,12 +155,10 @@ class Agent:
         for name, interval_s, work in background.tasks():
             self.run_forever(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
-        if waiters.reached < session.told:
-            self._behind = (
-                f"its disk lacks CSNs up to {session.told}, which it had before: it serves from there on"
-            )
+        if waiters.reached < session.published_max:
+            self._behind = f"its disk lacks CSNs up to {session.published_max}, which it had before: it serves from there on"
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
-        while not await waiters.wait(session.told, _CATCH_UP_TICK_S):
+        while not await waiters.wait(session.published_max, _CATCH_UP_TICK_S):
             if self._ended.done():
                 break
         self._caught_up = True
@@ -270,7 +268,7 @@ class Agent:
 
     def read(self, csn: Csn) -> None:
         """Keep a CSN that a reader process reads readable for a while, if no client has pinned it."""
-        if self._parts is not None and self.condition.allows(Action.LATEST):
+        if self._parts is not None and self.condition.allows(AgentAction.LATEST):
             self.parts.snapshots.implicit_pins.read(csn)
 
     def corrupt(self, part: PartId, detail: str) -> None:

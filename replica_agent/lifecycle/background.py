@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any
 
 from tidelock.csnlog.cluster.bootstrap import keep_alive
-from tidelock.csnlog.cluster.replica_progress import read_standing
+from tidelock.csnlog.cluster.replica_progress import read_progress
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import encode_progress
 from tidelock.csnlog.core.ids import CSN_NONE
 from tidelock.csnlog.core.model import PROGRESS_OPEN_MAX, Progress
 from tidelock.csnlog.core.results import Ok
-from tidelock.csnlog.core.store import Link, SetData
+from tidelock.csnlog.core.store import LinkState, SetData
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import read_tail
 from tidelock.errors import LeaseExpiredError, TidelockError
 from tidelock.replica_agent.compaction.compactor import TICK_S
-from tidelock.replica_agent.config.states import Action
+from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.lifecycle.wiring import AgentParts
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
@@ -68,7 +68,7 @@ class BackgroundTasks:
         return [
             ("progress", settings.progress_interval_s, self._publish_progress),
             ("leases", _LEASE_TICK_S, self._end_leases),
-            ("undecided", settings.undecided_check_s, self._if_collecting(self._undecided.look)),
+            ("undecided", settings.undecided_check_s, self._if_collecting(self._undecided.resolve_all)),
             ("alive", settings.member_refresh_s, self.keep_alive),
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
@@ -80,14 +80,14 @@ class BackgroundTasks:
         """Return work that is skipped while the agent's state does not allow deletions."""
 
         async def when_allowed() -> None:
-            if self._condition.allows(Action.COLLECT):
+            if self._condition.allows(AgentAction.COLLECT):
                 await work()
 
         return when_allowed
 
     async def keep_alive(self) -> None:
         """Write the sign of life in the present ZooKeeper session; the next run repeats a failed write."""
-        if self._store.link is Link.CONNECTED:
+        if self._store.link is LinkState.CONNECTED:
             await keep_alive(self._store, self._session)
 
     async def _publish_progress(self) -> None:
@@ -98,8 +98,10 @@ class BackgroundTasks:
         reached = self._local.waiters.reached
         oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
         long_snapshots = self._transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
-        told = self._session.told
-        progress = Progress(reached, oldest, tuple(long_snapshots), told if told > reached else CSN_NONE)
+        published_max = self._session.published_max
+        progress = Progress(
+            reached, oldest, tuple(long_snapshots), published_max if published_max > reached else CSN_NONE
+        )
         self._metrics.oldest.set(oldest)
         if progress != self._published and self._log.state is LogState.FOLLOWING:
             change = SetData(tree.progress(self._session.replica), encode_progress(progress))
@@ -123,8 +125,8 @@ class BackgroundTasks:
     async def _sweep_locks(self) -> None:
         """Delete removal locks that are not needed any more."""
         tail = await read_tail(self._store) or CSN_NONE
-        standing = await read_standing(self._store)
-        await self._locks.sweep(tail if standing is None else standing.locks_needed_from(tail))
+        replicas = await read_progress(self._store)
+        await self._locks.sweep(tail if replicas is None else replicas.locks_needed_from(tail))
         self._metrics.locks.set(self._locks.held)
 
     async def _clean(self) -> None:

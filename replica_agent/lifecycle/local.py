@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from tidelock.csnlog.core.model import Member
+from tidelock.csnlog.core.model import MemberState
 from tidelock.errors import ConfigError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers.pool import ReaderPool
@@ -41,11 +41,11 @@ class Local:
     readers: ReaderPool
 
     @property
-    def member(self) -> Member:
+    def member(self) -> MemberState:
         """The addresses of this replica, as they are published to the others."""
         settings = self.settings
         port = settings.advertise_api_port or self.listener.getsockname()[1]
-        return Member(api=f"{settings.advertise}:{port}", data=self.readers.address, rack=settings.rack)
+        return MemberState(api=f"{settings.advertise}:{port}", data=self.readers.address, rack=settings.rack)
 
 
 async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: AsyncExitStack) -> Local:

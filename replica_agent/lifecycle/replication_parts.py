@@ -42,7 +42,9 @@ def make_replication(means: Means) -> ReplicationParts:
     """Make these parts; they do not run yet."""
     local, settings, session, stack = means.local, means.settings, means.session, means.stack
     numbers = PartNumbers(means.replica, session.boot)
-    stager = Stager(local.catalog, local.files, numbers, batch_bytes_max=settings.push_bytes_max)
+    stager = Stager(
+        catalog=local.catalog, files=local.files, numbers=numbers, batch_bytes_max=settings.push_bytes_max
+    )
     port = ReplicaCatalogPort(local.catalog, local.files, stager, means.metrics)
     client = PeerClient(
         secret=settings.secret, connections=settings.peer_connections, timeout_s=settings.push_timeout_s
@@ -97,9 +99,9 @@ def make_replication(means: Means) -> ReplicationParts:
 def _fetcher(means: Means, port: ReplicaCatalogPort, client: PeerClient) -> Fetcher:
     settings = means.settings
     return Fetcher(
-        client,
-        means.local.files,
-        port,
+        client=client,
+        files=means.local.files,
+        store=port,
         replica=means.replica,
         on_held=means.events.part_held,
         on_wrong_bytes=means.events.wrong_bytes,
@@ -132,7 +134,7 @@ def _applier(means: Means, port: ReplicaCatalogPort, fetcher: Fetcher) -> Applie
 def _pusher(means: Means, client: PeerClient) -> Pusher:
     settings = means.settings
     return Pusher(
-        client,
+        client=client,
         home=means.replica,
         boot=means.session.boot,
         cluster_id=means.session.cluster.cluster_id,
@@ -154,7 +156,7 @@ def _log(means: Means) -> CsnLog:
         queue_tids_max=settings.queue_tids_max,
         read_ahead=settings.read_ahead,
         epoch_limit=means.session.cluster.epoch_limit,
-        relook_s=settings.member_refresh_s,
+        recheck_s=settings.member_refresh_s,
     )
     return CsnLog(
         means.store,

@@ -8,7 +8,7 @@ from functools import partial
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.replica_agent.audit.auditor import Auditor
-from tidelock.replica_agent.audit.checks import Cluster
+from tidelock.replica_agent.audit.checks import AuditedAgent
 from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.compaction.survey import Survey
@@ -128,7 +128,7 @@ def make_auditor(
 ) -> Auditor:
     """Make the auditor, which compares this replica with itself and with the log."""
     settings, waiters = means.settings, means.local.waiters
-    cluster = Cluster(
+    cluster = AuditedAgent(
         replica=means.replica,
         store=means.store,
         barrier=replication.log.barrier,

@@ -49,7 +49,7 @@ def read(run_dir: Path) -> dict[str, int]:
     return dict(zip(NAMES, totals, strict=True))
 
 
-class Counters:
+class ReaderCounters:
     """The counters of this process; for one thread."""
 
     def __init__(self, path: Path) -> None:

@@ -15,7 +15,7 @@ from yarl import URL
 
 from tidelock.errors import BadRequestError, UnavailableError
 from tidelock.replica_agent.readers.disconnects import while_waiting
-from tidelock.replica_agent.readers.paths import Target
+from tidelock.replica_agent.readers.paths import RequestTarget
 
 
 class Forward:
@@ -30,7 +30,7 @@ class Forward:
         self._api = api
         self._session: aiohttp.ClientSession | None = None
 
-    async def handle(self, request: web.Request, target: Target) -> web.Response:
+    async def handle(self, request: web.Request, target: RequestTarget) -> web.Response:
         """Return the answer of the protocol process, however long it takes.
 
         The client decides how long it waits: when it hangs up, the forwarded request is closed too, and the

@@ -35,8 +35,8 @@ def refusal(error: Exception) -> tuple[int, bytes]:
             status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.security.AccessControlException"
     name = java_class.rpartition(".")[2]
     # Spark shows the message alone; the name of the error is that of docs/transactions.md.
-    told = f"{type(error).__name__}: {error}" if isinstance(error, TidelockError) else str(error)
-    fields = {"exception": name, "javaClassName": java_class, "message": told}
+    text = f"{type(error).__name__}: {error}" if isinstance(error, TidelockError) else str(error)
+    fields = {"exception": name, "javaClassName": java_class, "message": text}
     return status, json.dumps({"RemoteException": fields}).encode()
 
 

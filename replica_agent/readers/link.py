@@ -26,47 +26,39 @@ READ_CSNS_MAX = 10_000
 LOGGED_CHARACTERS_MAX = 4000
 
 
-def _nothing() -> None:
-    pass
-
-
-def _ignore(_part: PartId) -> None:
-    pass
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
-class Link:
+class AgentLink:
     """Exchanges messages with the agent; for the event loop's thread. Made by :meth:`connect`.
 
     Attributes:
         reader: Messages from the agent.
         writer: Messages to the agent.
-        read_told_s: Seconds after which the agent is notified again that a CSN is read.
+        read_report_s: Seconds after which the agent is notified again that a CSN is read.
         on_drain: Called when new reads must be refused.
         on_released: Called with a part that turned out to be whole.
     """
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    read_told_s: float
-    on_drain: Callable[[], None] = _nothing
-    on_released: Callable[[PartId], None] = _ignore
+    read_report_s: float
+    on_drain: Callable[[], None] = lambda: None
+    on_released: Callable[[PartId], None] = lambda _: None
     #: CSNs that are read, and when each was last reported to the agent.
-    _told: dict[Csn, float] = field(default_factory=dict, init=False)
+    _reported: dict[Csn, float] = field(default_factory=dict, init=False)
     _waiting: dict[int, asyncio.Future[ReadAvailability]] = field(default_factory=dict, init=False)
     _last_id: int = field(default=0, init=False)
 
     @classmethod
-    async def connect(cls, connection: socket.socket, *, read_told_s: float) -> Link:
+    async def connect(cls, connection: socket.socket, *, read_report_s: float) -> AgentLink:
         """Return the link over the socket that the process was given."""
         reader, writer = await asyncio.open_connection(sock=connection)
-        return cls(reader=reader, writer=writer, read_told_s=read_told_s)
+        return cls(reader=reader, writer=writer, read_report_s=read_report_s)
 
     async def listen(self) -> None:
         """Receive messages until the agent has ended; then this process ends at once."""
         async for frame in requests_async(self.reader):
             match msgspec.json.decode(frame, type=msg.ToReader):
-                case msg.Answer(id=number, availability=found):
+                case msg.WaitAnswer(id=number, availability=found):
                     waiting = self._waiting.pop(number, None)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(found)
@@ -95,12 +87,12 @@ class Link:
     def read(self, csn: Csn) -> None:
         """Report to the agent, now and then, that a CSN is read here: it may have to be pinned."""
         now = time.monotonic()
-        if now - self._told.get(csn, -math.inf) < self.read_told_s:
+        if now - self._reported.get(csn, -math.inf) < self.read_report_s:
             return
-        if len(self._told) >= READ_CSNS_MAX:
-            self._told = {old: at for old, at in self._told.items() if now - at < self.read_told_s}
-        self._told[csn] = now
-        self._send(msg.Read(csn))
+        if len(self._reported) >= READ_CSNS_MAX:
+            self._reported = {old: at for old, at in self._reported.items() if now - at < self.read_report_s}
+        self._reported[csn] = now
+        self._send(msg.CsnRead(csn))
 
     def ready(self) -> None:
         """Report to the agent that connections are accepted."""
@@ -112,11 +104,13 @@ class Link:
 
     def corrupt(self, part: PartId, detail: str) -> None:
         """Report a damaged part."""
-        self._send(msg.Corrupt(part, detail))
+        self._send(msg.CorruptPart(part, detail))
 
     def log(self, event: str, **fields: str) -> None:
         """Have the agent log an error; long values lose their beginning (a traceback's end says most)."""
-        self._send(msg.Log(event, {name: value[-LOGGED_CHARACTERS_MAX:] for name, value in fields.items()}))
+        self._send(
+            msg.LogError(event, {name: value[-LOGGED_CHARACTERS_MAX:] for name, value in fields.items()})
+        )
 
     def _send(self, message: msg.FromReader) -> None:
         self.writer.write(pack(msgspec.json.encode(message)))

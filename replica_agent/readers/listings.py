@@ -15,7 +15,7 @@ from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.replica_agent.readers import tree
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.paths import NoSuchPathError
-from tidelock.replica_agent.readers.tree import Tree
+from tidelock.replica_agent.readers.tree import FolderTree
 
 _Key = tuple[Csn, TableName]
 
@@ -32,15 +32,15 @@ class Listings:
         """Prepare the cache; the first listing opens the catalog."""
         self._data_dir = data_dir
         self._entries_max = entries_max
-        self._trees: OrderedDict[_Key, Tree] = OrderedDict()
+        self._trees: OrderedDict[_Key, FolderTree] = OrderedDict()
         self._weight = 0
-        self._building: dict[_Key, asyncio.Future[Tree]] = {}
+        self._building: dict[_Key, asyncio.Future[FolderTree]] = {}
         # One thread: SQLite connections belong to a thread, and more threads would only share one interpreter
         # lock.
         self._thread = ThreadPoolExecutor(1, "listings")
         self._catalog: SnapshotCatalog | None = None
 
-    async def tree(self, csn: Csn, table: TableName) -> Tree:
+    async def tree(self, csn: Csn, table: TableName) -> FolderTree:
         """Return the folders of a table at a CSN.
 
         Raises:
@@ -59,7 +59,7 @@ class Listings:
         # A request that is given up must not end the listing for the others that wait for it.
         return await asyncio.shield(self._building[key])
 
-    def _build(self, csn: Csn, table: TableName) -> Tree:
+    def _build(self, csn: Csn, table: TableName) -> FolderTree:
         if self._catalog is None:
             self._catalog = SnapshotCatalog(self._data_dir)
         with self._catalog.serving(csn, table):
@@ -69,7 +69,7 @@ class Listings:
             files = self._catalog.listed(table, csn)
         return tree.build(files, len(row.common_metadata))
 
-    def _keep(self, key: _Key, done: asyncio.Future[Tree]) -> None:
+    def _keep(self, key: _Key, done: asyncio.Future[FolderTree]) -> None:
         del self._building[key]
         if done.cancelled() or done.exception() is not None:
             return

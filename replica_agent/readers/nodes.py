@@ -9,18 +9,18 @@ from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.config import ReaderConfig
-from tidelock.replica_agent.readers.link import Link
+from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import (
     COMMON_METADATA,
     NoSuchPathError,
+    RequestTarget,
     SnapshotPath,
-    Target,
     parse_snapshot,
     part_of,
 )
-from tidelock.replica_agent.readers.tree import Tree
+from tidelock.replica_agent.readers.tree import FolderTree
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 
@@ -29,7 +29,7 @@ class FolderNode:
     """A folder, with its serialised listing; a folder above the tables has no ``tree``."""
 
     listing: bytes
-    tree: Tree | None = None
+    tree: FolderTree | None = None
     path: str = ""
 
     def entry(self) -> bytes:
@@ -89,7 +89,7 @@ class Resolver:
     StandbyError: Another replica may have it.
     """
 
-    def __init__(self, config: ReaderConfig, link: Link) -> None:
+    def __init__(self, config: ReaderConfig, link: AgentLink) -> None:
         """Open the catalog."""
         self.catalog = SnapshotCatalog(Path(config.data_dir))
         self._listings = Listings(Path(config.data_dir), config.listing_cache_entries)
@@ -97,7 +97,7 @@ class Resolver:
         self._replica = config.replica
         self._wait_bound_s = config.wait_bound_s
 
-    async def resolve(self, target: Target) -> Node:
+    async def resolve(self, target: RequestTarget) -> Node:
         """Return the node of a path below ``/``."""
         path = parse_snapshot(target.segments)
         if path.csn is None:

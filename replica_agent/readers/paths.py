@@ -27,7 +27,7 @@ class NoSuchPathError(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """A decoded request target: path segments (empty ones dropped), query fields (names in lower case)."""
 
     segments: tuple[str, ...]
@@ -56,7 +56,7 @@ class SnapshotPath:
     inner: str = ""
 
 
-def parse_target(raw: str) -> Target:
+def parse_target(raw: str) -> RequestTarget:
     """Decode a request target as it was in the request line.
 
     Hadoop's client sends non-ASCII names as raw UTF-8 bytes, others percent-encode them; both arrive here,
@@ -75,7 +75,7 @@ def parse_target(raw: str) -> Target:
     fields = parse_qsl(
         query.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), keep_blank_values=True
     )
-    return Target(
+    return RequestTarget(
         tuple(part for part in text.split("/") if part), {name.lower(): value for name, value in fields}
     )
 

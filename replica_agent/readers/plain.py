@@ -10,10 +10,10 @@ from aiohttp import web
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
 from tidelock.replica_agent.readers import ranges
-from tidelock.replica_agent.readers.config import ReaderConfig
-from tidelock.replica_agent.readers.counters import Counters
+from tidelock.replica_agent.readers.counters import ReaderCounters
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import FolderNode, PartNode, Resolver
-from tidelock.replica_agent.readers.paths import NoSuchPathError, Target
+from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget
 from tidelock.replica_agent.readers.streams import Streams
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core import digest
@@ -26,7 +26,7 @@ class Plain:
     """Answers plain requests; raises errors that the caller turns into status and JSON."""
 
     def __init__(
-        self, config: ReaderConfig, resolver: Resolver, streams: Streams, counters: Counters
+        self, config: ReaderConfig, resolver: Resolver, streams: Streams, counters: ReaderCounters
     ) -> None:
         """Keep the objects that the requests need."""
         self._authorization = f"Bearer {config.secret}".encode() if config.secret else b""
@@ -34,7 +34,7 @@ class Plain:
         self._streams = streams
         self._counters = counters
 
-    async def handle(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def handle(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         """Answer a GET or HEAD."""
         if request.method not in {"GET", "HEAD"}:
             raise BadRequestError(f"{request.method} is not supported: parts and snapshots are read only")
@@ -50,7 +50,7 @@ class Plain:
         self._counters.add("opens")
         return web.Response(status=response.status, headers=response.headers, body=node.data[start:end])
 
-    def _part(self, request: web.Request, target: Target) -> PartRow:
+    def _part(self, request: web.Request, target: RequestTarget) -> PartRow:
         """Return the part that /parts/<part> names, committed or not.
 
         Raises:
@@ -76,7 +76,7 @@ class Plain:
         return await self._streams.send(request, response, row, start, end, csn=csn)
 
 
-def refusal(error: Exception, counters: Counters) -> web.Response:
+def refusal(error: Exception, counters: ReaderCounters) -> web.Response:
     """Return status and JSON for an error (tidelock.errors); 404 is kept for names that do not exist."""
     counters.add("standby_answers" if isinstance(error, StandbyError) else "refusals")
     wire = error if isinstance(error, TidelockError) else TidelockError(str(error))

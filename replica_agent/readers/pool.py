@@ -19,7 +19,7 @@ from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers import counters
 from tidelock.replica_agent.readers import messages as msg
-from tidelock.replica_agent.readers.config import READ_TOLD_SHARE, ReaderConfig
+from tidelock.replica_agent.readers.messages import READ_REPORT_SHARE, ReaderConfig
 from tidelock.replica_agent.readers.process import Callbacks, ReaderProcess
 from tidelock.replica_agent.workers.process import Program, WorkerProcess
 from tidelock.replica_agent.workers.restarts import keep_running
@@ -175,7 +175,7 @@ class ReaderPool:
             read_chunk_bytes=settings.read_chunk_bytes,
             listing_cache_entries=settings.listing_cache_entries,
             threads=settings.reader_threads,
-            read_told_s=settings.unpinned_ttl_s * READ_TOLD_SHARE,
+            read_report_s=settings.unpinned_ttl_s * READ_REPORT_SHARE,
         )
 
     async def _run(self, slot: int, ready: asyncio.Event) -> int:

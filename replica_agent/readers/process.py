@@ -72,11 +72,11 @@ class ReaderProcess:
                 task = asyncio.create_task(self._answer(message))
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
-            case msg.Read(csn=csn):
+            case msg.CsnRead(csn=csn):
                 self.callbacks.read(csn)
-            case msg.Corrupt(part=part, detail=detail):
+            case msg.CorruptPart(part=part, detail=detail):
                 self.callbacks.corrupt(part, detail)
-            case msg.Log(event=event, fields=fields):
+            case msg.LogError(event=event, fields=fields):
                 _log.error(event, pid=self.process.pid, **fields)
 
     async def _answer(self, asked: msg.Wait) -> None:
@@ -84,7 +84,5 @@ class ReaderProcess:
             found = await self.callbacks.wait(asked.csn)
         except Exception as error:
             _log.exception("reader.wait_failed", csn=asked.csn)
-            found = ReadAvailability(
-                "standby", f"this replica cannot tell about CSN {asked.csn} now ({error})"
-            )
-        self.send(msg.Answer(asked.id, found))
+            found = ReadAvailability("standby", f"this replica cannot judge CSN {asked.csn} now ({error})")
+        self.send(msg.WaitAnswer(asked.id, found))

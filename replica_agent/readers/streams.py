@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,8 +17,8 @@ from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
-from tidelock.replica_agent.readers.counters import Counters
-from tidelock.replica_agent.readers.link import Link
+from tidelock.replica_agent.readers.counters import ReaderCounters
+from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES
 
@@ -33,10 +34,11 @@ T = TypeVar("T")
 _RESET = struct.pack("ii", 1, 0)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Streams:
     """Opens parts and sends ranges of them.
 
-    Args:
+    Attributes:
         data_dir: The agent's data directory.
         catalog: For the event loop's thread.
         link: The connection to the agent, to which damage is reported.
@@ -45,27 +47,20 @@ class Streams:
         threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
     """
 
-    def __init__(
-        self,
-        data_dir: Path,
-        catalog: SnapshotCatalog,
-        link: Link,
-        counters: Counters,
-        *,
-        chunk_bytes: int,
-        threads: int,
-    ) -> None:
-        """Open nothing yet."""
-        self._data_dir = data_dir
-        self._catalog = catalog
-        self._link = link
-        self._counters = counters
-        self._chunk_bytes = chunk_bytes
-        self._threads = ThreadPoolExecutor(threads, "parts")
-        self._damaged: dict[PartId, Place] = {}
-        self._running = 0
-        #: Called when the last running answer has ended.
-        self.on_idle: Callable[[], None] = lambda: None
+    data_dir: Path
+    catalog: SnapshotCatalog
+    link: AgentLink
+    counters: ReaderCounters
+    chunk_bytes: int
+    threads: int
+    _threads: ThreadPoolExecutor = field(init=False)
+    _damaged: dict[PartId, Place] = field(default_factory=dict, init=False)
+    _running: int = field(default=0, init=False)
+    #: Called when the last running answer has ended.
+    on_idle: Callable[[], None] = field(default=lambda: None, init=False)
+
+    def __post_init__(self) -> None:
+        self._threads = ThreadPoolExecutor(self.threads, "parts")
 
     @property
     def running(self) -> int:
@@ -104,7 +99,7 @@ class Streams:
             file = self._open(row, csn)
             try:
                 data = await self._first(file, start, end)
-                self._counters.add("opens")
+                self.counters.add("opens")
                 if len(data) == end - start:
                     response = web.Response(
                         status=response.status, headers=response.headers, body=bytes(data)
@@ -117,7 +112,7 @@ class Streams:
             finally:
                 file.close()
         except OSError as error:
-            self._link.log("reader.short", part=row.part, error=repr(error))
+            self.link.log("reader.short", part=row.part, error=repr(error))
             raise StandbyError(
                 f"part {row.part} cannot be read on this replica now ({error}); another has it", part=row.part
             ) from error
@@ -133,9 +128,9 @@ class Streams:
             if now is None or now.state != "held" or now.file is None:
                 break
             try:
-                file = PartFile(self._data_dir, now)
+                file = PartFile(self.data_dir, now)
             except DamagedPartError as error:
-                asked, now = now, self._catalog.part(row.part)
+                asked, now = now, self.catalog.part(row.part)
                 # The part may be missing only because it was moved or collected between the read of the
                 # catalog and the open.
                 if now is not None and (now.file, now.offset, now.state) == (
@@ -151,7 +146,7 @@ class Streams:
             self._damaged.pop(row.part, None)
             return file
         if now is None and csn is not None:
-            with self._catalog.serving(csn, row.table):
+            with self.catalog.serving(csn, row.table):
                 pass  # the horizon is noted before a row is deleted
         raise StandbyError(f"part {row.part} is not whole on this replica now; another has it", part=row.part)
 
@@ -182,7 +177,7 @@ class Streams:
             await response.prepare(request)
             size = BLOCK_BYTES
             if isinstance(response, web.Response):  # the whole body, sent together with the status line
-                self._counters.add("bytes", len(data))
+                self.counters.add("bytes", len(data))
                 start = end
             elif pause:
                 await asyncio.sleep(HANG_UP_S)
@@ -192,7 +187,7 @@ class Streams:
                 await self._write(response, data)
                 start += len(data)
                 if start < end:
-                    size = min(2 * size, self._chunk_bytes)
+                    size = min(2 * size, self.chunk_bytes)
                     data = await self._in_thread(file.read, start, end, size)
             await response.write_eof()
         except ConnectionError:
@@ -202,7 +197,7 @@ class Streams:
             self._report(error)
         except BaseException as error:
             _cut(request)
-            self._link.log("reader.cut", part=file.part, error=repr(error))
+            self.link.log("reader.cut", part=file.part, error=repr(error))
             if not isinstance(error, Exception):
                 raise
 
@@ -211,7 +206,7 @@ class Streams:
         for at in range(0, len(data), BLOCK_BYTES):
             piece = data[at : at + BLOCK_BYTES]
             await response.write(piece)
-            self._counters.add("bytes", len(piece))
+            self.counters.add("bytes", len(piece))
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
@@ -220,8 +215,8 @@ class Streams:
         """Record and report damage once per location; returns the error for the client."""
         if self._damaged.get(error.part) != error.place:
             self._damaged[error.part] = error.place
-            self._counters.add("corrupt_blocks")
-            self._link.corrupt(error.part, error.detail)
+            self.counters.add("corrupt_blocks")
+            self.link.corrupt(error.part, error.detail)
         return StandbyError(f"part {error.part} is damaged on this replica; another has it", part=error.part)
 
 

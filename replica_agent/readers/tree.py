@@ -14,7 +14,7 @@ ENTRY_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class TableFolder:
     """One folder.
 
     Attributes:
@@ -31,10 +31,10 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class FolderTree:
     """All folders of a table at a CSN by their path below it; ``""``, the table's own, always exists."""
 
-    folders: dict[str, Folder]
+    folders: dict[str, TableFolder]
 
     @property
     def weight(self) -> int:
@@ -48,7 +48,7 @@ class Tree:
         return len(inside), sum(folder.files for folder in inside), sum(folder.length for folder in inside)
 
 
-def build(files: Iterable[FileRow], common_metadata_length: int) -> Tree:
+def build(files: Iterable[FileRow], common_metadata_length: int) -> FolderTree:
     """Build the tree of a table from its visible parts."""
     children: dict[str, set[str]] = {"": set()}
     entries: dict[str, list[bytes]] = {"": [hdfs.file_entry(COMMON_METADATA, common_metadata_length, 0)]}
@@ -63,8 +63,8 @@ def build(files: Iterable[FileRow], common_metadata_length: int) -> Tree:
     for path, names in children.items():
         here = entries.get(path, [])
         listing = hdfs.file_statuses([hdfs.folder_entry(name) for name in sorted(names)] + here)
-        folders[path] = Folder(listing, len(names), len(here), lengths.get(path, 0))
-    return Tree(folders)
+        folders[path] = TableFolder(listing, len(names), len(here), lengths.get(path, 0))
+    return FolderTree(folders)
 
 
 def _names_in(path: str, children: dict[str, set[str]]) -> set[str]:

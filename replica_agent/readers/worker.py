@@ -17,12 +17,12 @@ from aiohttp import http_parser, web
 
 from tidelock.errors import StandbyError, TidelockError
 from tidelock.replica_agent.readers import plain, webhdfs
-from tidelock.replica_agent.readers.config import ReaderConfig
-from tidelock.replica_agent.readers.counters import Counters
+from tidelock.replica_agent.readers.counters import ReaderCounters
 from tidelock.replica_agent.readers.forward import Forward
-from tidelock.replica_agent.readers.link import Link
+from tidelock.replica_agent.readers.link import AgentLink
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import Resolver
-from tidelock.replica_agent.readers.paths import Target, parse_target
+from tidelock.replica_agent.readers.paths import RequestTarget, parse_target
 from tidelock.replica_agent.readers.requests import ACCEPTANCE, require_plain_body
 from tidelock.replica_agent.readers.streams import Streams
 from tidelock.replica_agent.workers.child import Given, begin
@@ -39,17 +39,17 @@ _WEBHDFS = ("webhdfs", "v1")
 class Worker:
     """The request handler of one process."""
 
-    def __init__(self, config: ReaderConfig, link: Link) -> None:
+    def __init__(self, config: ReaderConfig, link: AgentLink) -> None:
         """Open the catalog and the counters."""
         self._config = config
         self._link = link
-        self._counters = Counters(Path(config.counters_file))
+        self._counters = ReaderCounters(Path(config.counters_file))
         resolver = Resolver(config, link)
         self._streams = Streams(
-            Path(config.data_dir),
-            resolver.catalog,
-            link,
-            self._counters,
+            data_dir=Path(config.data_dir),
+            catalog=resolver.catalog,
+            link=link,
+            counters=self._counters,
             chunk_bytes=config.read_chunk_bytes,
             threads=config.threads,
         )
@@ -76,7 +76,7 @@ class Worker:
         refusal = webhdfs.refusal if speaks_webhdfs else plain.refusal
         return refusal(failure, self._counters)
 
-    async def _answer(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         if self._draining:
             raise StandbyError(
                 f"replica {self._config.replica} is stopping; another replica serves this snapshot"
@@ -84,7 +84,7 @@ class Worker:
         if target.segments[:3] == (*_WEBHDFS, "transactions"):
             return await self._forward.handle(request, target)
         if target.segments[:2] == _WEBHDFS:
-            return await self._webhdfs.handle(request, Target(target.segments[2:], target.query))
+            return await self._webhdfs.handle(request, RequestTarget(target.segments[2:], target.query))
         return await self._plain.handle(request, target)
 
     def _drain(self) -> None:
@@ -97,7 +97,7 @@ class Worker:
 
 async def _serve(given: Given) -> None:
     config = msgspec.json.decode(given.config, type=ReaderConfig)
-    link = await Link.connect(given.connection, read_told_s=config.read_told_s)
+    link = await AgentLink.connect(given.connection, read_report_s=config.read_report_s)
     app = web.Application()
     app.on_response_prepare.append(webhdfs.no_content_type)
     app.router.add_route("*", "/{path:.*}", Worker(config, link).handle)

@@ -68,12 +68,12 @@ class ReplicaCatalogPort:
         self.metrics.tids_applied.inc(sum(len(record.tids) for record in records))
 
     def _prepare(self, record: ResolvedRecord) -> jobs.AppliedRecord:
-        tables: dict[tuple[str, int], jobs.DefinedTable] = {}
+        tables: dict[tuple[str, int], jobs.TableForms] = {}
         for tid in record.tids:
             for entry in tid.entries:
                 if isinstance(entry, DefineTable):
                     schema = TableSchema.from_definition(entry.definition)
-                    tables[entry.table, entry.version] = jobs.DefinedTable(
+                    tables[entry.table, entry.version] = jobs.TableForms(
                         entry.definition, schema.arrow_bytes(), schema.common_metadata()
                     )
         tids = [

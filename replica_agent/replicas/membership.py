@@ -100,8 +100,8 @@ class Membership:
     def open_snapshots(self) -> set[Csn]:
         """Return the published CSNs that long transactions of the serving replicas read at."""
         view = self.view
-        told = (view[replica].progress for replica in self.serving())
-        return {csn for progress in told if progress is not None for csn in progress.open}
+        published = (view[replica].progress for replica in self.serving())
+        return {csn for progress in published if progress is not None for csn in progress.open}
 
     def disks(self) -> dict[ReplicaId, str]:
         """Return the disks of the other replicas whose copies may count."""

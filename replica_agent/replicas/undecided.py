@@ -18,7 +18,7 @@ from tidelock.csnlog.core.results import Aborted, Outcome
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.storage.catalog import Catalog
 
-_log = structlog.get_logger("janitor")
+_log = structlog.get_logger("undecided")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -38,7 +38,7 @@ class UndecidedResolver:
     fetching: Callable[[], Collection[str]]
     _seen: set[str] = field(default_factory=set, init=False)
 
-    async def look(self) -> None:
+    async def resolve_all(self) -> None:
         """Ask about each transaction that was undecided at the last check already."""
         undecided = {*self.catalog.reader.prepared(), *self.fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]

@@ -17,7 +17,7 @@ from tidelock.replica_agent.audit.digests import digests
 from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
@@ -86,7 +86,7 @@ class AdministrationService:
             TableExistsError: A table of this name exists.
             Others as :meth:`DerivedTables.defining`, and as any commit.
         """
-        self.condition.require(Action.BEGIN)
+        self.condition.require(AgentAction.BEGIN)
         if self.reader.table(schema.name, self.reached):
             msg = f"table {schema.name} exists already; use it, or choose another name"
             raise TableExistsError(msg, table=schema.name)
@@ -124,7 +124,7 @@ class AdministrationService:
             UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
             StandbyError: ``min_csn`` was not reached in time.
         """
-        self.condition.require(Action.BEGIN)
+        self.condition.require(AgentAction.BEGIN)
         if min_csn is not None:
             await self.snapshots.reach(min_csn)
         name = full_name(table)
@@ -134,7 +134,7 @@ class AdministrationService:
 
     async def force_horizon(self, csn: Csn | None, *, drop_pins: bool) -> Moved:
         """Raise the horizon by order of an operator; see :meth:`HorizonMover.force`."""
-        self.condition.require(Action.COLLECT)
+        self.condition.require(AgentAction.COLLECT)
         moved = await self.horizon.force(csn, drop_pins=drop_pins)
         if drop_pins:
             await self.snapshots.forget_ended()
@@ -142,7 +142,7 @@ class AdministrationService:
 
     def admit_audit(self) -> None:
         """Raise unless the agent's state allows an audit."""
-        self.condition.require(Action.LATEST)
+        self.condition.require(AgentAction.LATEST)
 
     async def digests(self, csn: Csn, above: Csn | None, *, tables: bool) -> Digests:
         """Return the digests of this replica at a CSN, for comparison; outcomes outlive the horizon."""

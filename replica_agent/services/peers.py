@@ -9,7 +9,7 @@ from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
@@ -45,7 +45,7 @@ class PeerService:
             UnavailableError: This replica cannot vouch for itself and answers "not now".
             TooLargeError: It is larger than any push of a peer with the same settings.
         """
-        self.condition.require(Action.ACK)
+        self.condition.require(AgentAction.ACK)
         limit = push_bytes_max(self.settings)
         if (length or 0) > limit:
             msg = (
@@ -57,7 +57,7 @@ class PeerService:
     async def stage(self, raw: bytes) -> Held:
         """Make pushed parts durable and return which ones are held."""
         held = await self.receiver.stage(raw)
-        self.condition.require(Action.ACK)  # ZooKeeper may be lost, or this replica fenced, meanwhile
+        self.condition.require(AgentAction.ACK)  # ZooKeeper may be lost, or this replica fenced, meanwhile
         return held
 
     async def forget(self, tids: Sequence[Tid], parts: Sequence[PartId]) -> None:
@@ -69,7 +69,7 @@ class PeerService:
 
     def admit_upload(self) -> None:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
-        self.condition.require(Action.INSERT)
+        self.condition.require(AgentAction.INSERT)
 
     def status(self) -> PeerStatus:
         """Return the progress of this replica."""

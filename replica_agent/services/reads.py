@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
-from tidelock.replica_agent.sql.pool import Mutation, SqlPool, Statement
+from tidelock.replica_agent.sql.pool import Mutation, RunningStatement, SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -46,7 +46,7 @@ class ReadService:
         self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None
     ) -> Pin:
         """Choose or check a CSN and pin it."""
-        self.condition.require(Action.LATEST)
+        self.condition.require(AgentAction.LATEST)
         return await self.snapshots.open(csn=csn, at_ms=at_ms, min_csn=min_csn, ttl_s=ttl_s)
 
     async def require_read(self, csn: Csn, table: TableName | None = None) -> None:
@@ -54,7 +54,7 @@ class ReadService:
 
         Errors as :meth:`Snapshots.require`. The CSN stays readable for a while.
         """
-        self.condition.require(Action.READ if csn <= self.waiters.reached else Action.LATEST)
+        self.condition.require(AgentAction.READ if csn <= self.waiters.reached else AgentAction.LATEST)
         await self.snapshots.require(csn, table)
         self.implicit_pins.read(csn)
 
@@ -94,7 +94,7 @@ class ReadService:
             await self.staging.write_out(tx)
         return tx.begin_statement(self.waiters.reached), tuple(tx.staged.adopted.tids)
 
-    def record_reads(self, tid: str | None, running: Statement) -> Callable[[], None]:
+    def record_reads(self, tid: str | None, running: RunningStatement) -> Callable[[], None]:
         """Count a query of a transaction as unrecorded until the returned function is called.
 
         It must be called at the query's end, before the client can commit; an abandoned query stays
@@ -114,7 +114,7 @@ class ReadService:
 
     async def insert_select(self, request: SqlRequest, running: Mutation) -> ChangeResult:
         """Stage the rows of an INSERT INTO ... SELECT that runs in a transaction."""
-        self.condition.require(Action.INSERT)
+        self.condition.require(AgentAction.INSERT)
         tx = self.transactions.find(request.tid or "")
         done = await self.inserts.insert_select(tx, running, request.csn)
         self.transactions.touch(tx)

@@ -15,7 +15,7 @@ from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import TidelockError, TooLargeError, TransactionClosedError, UnknownTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
@@ -80,7 +80,7 @@ class TransactionService:
             StandbyError: ``min_csn`` was not reached in time.
             UnavailableError: The agent accepts no new transactions now.
         """
-        self.condition.require(Action.BEGIN)
+        self.condition.require(AgentAction.BEGIN)
         self.labels.require_form(label, batch)
         _require_short("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
         _require_short("key", len((key or "").encode()), self.settings.label_bytes_max, "label_bytes_max")
@@ -123,7 +123,7 @@ class TransactionService:
         """
         tx = self.transactions.find(tid, sign_of_life=sign_of_life)
         if tx.state is TxState.OPEN:
-            self.condition.require(Action.INSERT)
+            self.condition.require(AgentAction.INSERT)
         return tx
 
     async def insert(
@@ -195,7 +195,7 @@ class TransactionService:
     ) -> Committed | None:
         """Commit, or repeat the answer of a commit in any state; see :meth:`Commits.commit`."""
         if self.transactions.is_open(str(tid)):
-            self.condition.require(Action.COMMIT)
+            self.condition.require(AgentAction.COMMIT)
         if label is not None or batch is not None:
             self.labels.require_form(label, batch)
         return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)

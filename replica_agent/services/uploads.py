@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import TableName
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staging_area import StagingArea
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
@@ -35,14 +35,14 @@ class UploadService:
     def admit(self, token: str) -> tuple[TokenClaims, Transaction]:
         """Return a token's claims and its transaction, which accepts files now; see `TokenIssuer.admit`."""
         found = self.tokens.admit(token)
-        self.condition.require(Action.INSERT)
+        self.condition.require(AgentAction.INSERT)
         return found
 
     # -- the folder of a table -------------------------------------------------------------------------------
 
     def admit_seal(self) -> None:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
-        self.condition.require(Action.INSERT)
+        self.condition.require(AgentAction.INSERT)
 
     async def seal(
         self, tx: Transaction, table: TableName, job: str | None, places: Iterable[StagingPath]
@@ -70,5 +70,5 @@ class UploadService:
 
     async def take(self, grant: str, content: AsyncIterator[bytes]) -> None:
         """Receive a file for a transaction of another home; see :meth:`PeerUploads.take`."""
-        self.condition.require(Action.ACK)
+        self.condition.require(AgentAction.ACK)
         await self.peer_uploads.take(grant, content)

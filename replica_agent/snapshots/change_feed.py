@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Action, Condition
+from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.storage.change_reads import ChangeReader
-from tidelock.replica_agent.storage.change_sets import ChangePage
+from tidelock.replica_agent.storage.change_sets import CsnChangePage
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.tables.schema import TableSchema
 
@@ -38,7 +38,7 @@ class ChangeFeed:
         files_max: int | None = None,
         bytes_max: int | None = None,
         wait_s: float = 0.0,
-    ) -> tuple[TableSchema, ChangePage]:
+    ) -> tuple[TableSchema, CsnChangePage]:
         """Return a table's schema and its change sets in (since, until], as many as fit, at least one.
 
         The parts in them stay readable for a while, on every replica.
@@ -69,12 +69,12 @@ class ChangeFeed:
             await self.waiters.wait(Csn(since + 1), wait_s)
             end = self.waiters.reached
 
-        def look() -> tuple[TableSchema, ChangePage]:
+        def read() -> tuple[TableSchema, CsnChangePage]:
             with closing(ChangeReader(self.settings.data_dir)) as reader:
                 page = reader.page(table, since, end, files_max=files, bytes_max=size)
                 return TableSchema.from_definition(reader.require_table(table, end).definition), page
 
-        schema, page = await asyncio.to_thread(look)
+        schema, page = await asyncio.to_thread(read)
         if page.sets:
             self.implicit_pins.read_from(since)
         return schema, page
@@ -97,7 +97,7 @@ class ChangeFeed:
             msg = f"the changes from CSN {since} to CSN {until}: the first must not be above the second"
             raise BadRequestError(msg)
         newest = since if until is None else until
-        self.condition.require(Action.READ if newest <= self.waiters.reached else Action.LATEST)
+        self.condition.require(AgentAction.READ if newest <= self.waiters.reached else AgentAction.LATEST)
         await self.snapshots.require(since, table)
         await self.snapshots.reach(newest)
         return self.waiters.reached if until is None else until

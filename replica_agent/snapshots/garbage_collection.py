@@ -106,7 +106,7 @@ class GarbageCollection:
         parts = await self._delete(_removed_parts(), rules.collect_parts)
         manifests = await self._delete(_old_manifests, rules.collect_manifests)
         await self.catalog.write(rules.collect_tables)
-        csns = await self._look(lambda found, _: found.unused_csns())
+        csns = await self._read(lambda found, _: found.unused_csns())
         for begin in range(0, len(csns), _ROWS_MAX):
             await self._at_leisure(partial(_call, rules.collect_csns, csns[begin : begin + _ROWS_MAX]))
         self.collected(parts)
@@ -117,7 +117,7 @@ class GarbageCollection:
         """Delete parts, batch by batch, rows first; return their number."""
         gone = 0
         late = self.catalog.late_removals
-        while some := await self._look(find):
+        while some := await self._read(find):
             # A failed write may be stored nevertheless; then the task for late removals finds the files.
             files = {one.file for one in some if one.file is not None}
             late |= files
@@ -129,14 +129,14 @@ class GarbageCollection:
             gone += len(some)
         return gone
 
-    async def _look(self, find: Find[T]) -> list[T]:
+    async def _read(self, find: Find[T]) -> list[T]:
         """Search in a thread for what may be deleted: it may be far apart among what stays."""
 
-        def look() -> list[T]:
+        def read() -> list[T]:
             with closing(Collectables(self.data_dir)) as found:
                 return find(found, self.settings.collect_batch_parts)
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(read)
 
     async def _at_leisure(self, job: Job[T]) -> T:
         """Run a job, then leave the catalog to others for the time that the job took."""

@@ -22,7 +22,7 @@ from tidelock.csnlog.tail import delete_below, move_tail
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replication.core.horizon_rules import Bound, PinWatch, bounds
-from tidelock.replication.horizon import end_below, end_expired, look, raise_horizon, read_pins
+from tidelock.replication.horizon import end_below, end_expired, raise_horizon, read_horizon, read_pins
 
 _log = structlog.get_logger("history")
 
@@ -138,11 +138,11 @@ class HorizonMover:
 
     async def _raise(self, kept: Bound) -> Moved | None:
         """Raise the horizon as far as possible; return None if another change came in between."""
-        seen = await look(self.store, self._watch, self.clock)
+        seen = await read_horizon(self.store, self._watch, self.clock)
         if seen is None:
             return None
         await end_expired(self.log.fenced, self._watch, seen.at)
-        lowest = bounds(self._watch.csns, seen.standing.progress, kept=kept)[0]
+        lowest = bounds(self._watch.csns, seen.replicas.progress, kept=kept)[0]
         horizon = await raise_horizon(self.log.fenced, seen, lowest.csn)
         return None if horizon is None else Moved(seen.horizon, horizon, lowest)
 

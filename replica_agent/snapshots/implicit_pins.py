@@ -19,7 +19,7 @@ import structlog
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import TidelockError, UnknownTransactionError
-from tidelock.replica_agent.readers.config import READ_TOLD_SHARE
+from tidelock.replica_agent.readers.messages import READ_REPORT_SHARE
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 
 _log = structlog.get_logger("read_pins")
@@ -59,7 +59,7 @@ class ImplicitPins:
         if csn in self._pins:
             if now - self._pins[csn][1] >= self.ttl_s * _RENEWED_SHARE:
                 self._begin(csn, self._renew(csn))
-        elif now - self._left.get(csn, now - self.ttl_s) >= self.ttl_s * READ_TOLD_SHARE:
+        elif now - self._left.get(csn, now - self.ttl_s) >= self.ttl_s * READ_REPORT_SHARE:
             self._forget_old(now)
             if len(self._pins) + len(self._busy) < self.most:
                 self._begin(csn, self._pin(csn))
@@ -99,7 +99,7 @@ class ImplicitPins:
             self._left[csn] = self.clock()
             return
         # It is renewed only a while after the last renewal, so its lease is longer by that time.
-        pin = await self.snapshots.pin(csn, self.ttl_s * (1 + _RENEWED_SHARE + READ_TOLD_SHARE))
+        pin = await self.snapshots.pin(csn, self.ttl_s * (1 + _RENEWED_SHARE + READ_REPORT_SHARE))
         self._pins[csn] = (pin.id, self.clock())
 
     async def _renew(self, csn: Csn) -> None:
@@ -115,4 +115,4 @@ class ImplicitPins:
     def _forget_old(self, now: float) -> None:
         """Forget what has expired."""
         self._pins = {csn: pin for csn, pin in self._pins.items() if now - pin[1] < 2 * self.ttl_s}
-        self._left = {csn: at for csn, at in self._left.items() if now - at < self.ttl_s * READ_TOLD_SHARE}
+        self._left = {csn: at for csn, at in self._left.items() if now - at < self.ttl_s * READ_REPORT_SHARE}

@@ -144,7 +144,7 @@ class Snapshots:
             StandbyError: The log was not applied here to its end within ``wait_bound_s``.
         """
         if not 0 <= at_ms <= _TIME_MS_MAX:
-            msg = f"at_ms={at_ms} is no time; give milliseconds since 1970"
+            msg = f"at_ms={at_ms} is not a time; give milliseconds since 1970"
             raise BadRequestError(msg)
         if at_ms >= self.reader.meta("time_ms"):
             await self._applied(await self.log.barrier())

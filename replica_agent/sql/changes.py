@@ -23,9 +23,9 @@ from tidelock.csnlog.core.ids import Csn
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
-from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.change_reads import ChangeReader
-from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage, ChangeSet
+from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, PartChange
 from tidelock.replica_agent.tables.schema import TableSchema
 
 #: Columns in addition to the table's columns; no table has columns of these names.
@@ -41,13 +41,13 @@ _ANY_BYTES = 1 << 62
 
 
 class ChangedRows:
-    """The changed rows of one request; :meth:`Session.translate` explains its errors.
+    """The changed rows of one request; :meth:`SqlSession.translate` explains its errors.
 
     Raises:
         UnknownTableError: The table does not exist at the last CSN.
     """
 
-    def __init__(self, session: Session, request: ChangesRequest) -> None:
+    def __init__(self, session: SqlSession, request: ChangesRequest) -> None:
         self._session, self._request = session, request
         self._row = session.table(request.table)
         self._table = TableSchema.from_definition(self._row.definition)
@@ -70,24 +70,24 @@ class ChangedRows:
                 yield from self._changes(one)
             since, complete = page.to, page.complete
 
-    def _page(self, since: Csn) -> ChangePage:
+    def _page(self, since: Csn) -> CsnChangePage:
         request = self._request
         with closing(ChangeReader(self._session.data_dir)) as reader:
             return reader.page(
                 request.table, since, request.csn, files_max=request.files_max, bytes_max=_ANY_BYTES
             )
 
-    def _changes(self, one: ChangeSet) -> Iterator[pa.RecordBatch]:
+    def _changes(self, one: CsnChanges) -> Iterator[pa.RecordBatch]:
         for removed, added in _by_partition(one):
             if removed and added:
                 yield from self._differences(one, removed, added)
             else:
                 kind = composition.DELETE if removed else composition.INSERT
                 for batch in SnapshotTable(self._source(removed or added)).scanner().to_reader():
-                    yield self._told(one, [*batch.columns, pa.repeat(kind, batch.num_rows)])
+                    yield self._batch(one, [*batch.columns, pa.repeat(kind, batch.num_rows)])
 
     def _differences(
-        self, one: ChangeSet, removed: Sequence[ChangedPart], added: Sequence[ChangedPart]
+        self, one: CsnChanges, removed: Sequence[PartChange], added: Sequence[PartChange]
     ) -> Iterator[pa.RecordBatch]:
         names, key = self._table.arrow.names, self._table.unique_key
         for name, parts in ((composition.BEFORE, removed), (composition.AFTER, added)):
@@ -99,9 +99,9 @@ class ChangedRows:
             *columns, counts = found.columns
             rows = pa.RecordBatch.from_arrays(columns, names=found.schema.names[:-1])
             for batch in _repeated(rows, counts):
-                yield self._told(one, batch.columns)
+                yield self._batch(one, batch.columns)
 
-    def _told(self, one: ChangeSet, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    def _batch(self, one: CsnChanges, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """Return rows as the client receives them; the input has their kind behind their columns."""
         commit = (one.csn, 1000 * one.time_ms)
         constants = [
@@ -114,14 +114,14 @@ class ChangedRows:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _source(self, parts: Sequence[ChangedPart]) -> TableSource:
+    def _source(self, parts: Sequence[PartChange]) -> TableSource:
         rows = [part.row for part in parts]
         return self._session.source(self._row, lambda: rows)
 
 
-def _by_partition(one: ChangeSet) -> Iterator[tuple[list[ChangedPart], list[ChangedPart]]]:
+def _by_partition(one: CsnChanges) -> Iterator[tuple[list[PartChange], list[PartChange]]]:
     """Yield the removed and the added parts of each partition."""
-    sides: dict[str, tuple[list[ChangedPart], list[ChangedPart]]] = defaultdict(lambda: ([], []))
+    sides: dict[str, tuple[list[PartChange], list[PartChange]]] = defaultdict(lambda: ([], []))
     for side, parts in enumerate((one.removed, one.added)):
         for part in parts:
             sides[part.row.path][side].append(part)

@@ -314,8 +314,8 @@ def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
 
 def differences(names: Sequence[str]) -> str:
     """Select the rows whose counts before and after differ; then their kind, and the difference."""
-    told = f"{_quoted(names)}, {_kind(INSERT, DELETE)}, {_times()}"
-    return f"SELECT {told} FROM ({_net(names)}) AS net"
+    columns = f"{_quoted(names)}, {_kind(INSERT, DELETE)}, {_times()}"
+    return f"SELECT {columns} FROM ({_net(names)}) AS net"
 
 
 def keep_net(names: Sequence[str]) -> str:

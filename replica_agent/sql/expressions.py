@@ -236,7 +236,7 @@ def _constant(column: str, given: Literal) -> str:
         data = base64.b64decode(str(given.value), validate=True)
     except ValueError as error:
         raise BadRequestError(
-            f"the new value of {column} is no base64 text: {error}", column=column
+            f"the new value of {column} is not base64 text: {error}", column=column
         ) from error
     return f"from_base64('{base64.b64encode(data).decode()}')"
 

@@ -19,9 +19,9 @@ from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchEr
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
 from tidelock.replica_agent.sql.mutation import MergeRows
-from tidelock.replica_agent.sql.plan import Plan, Stream, Target, rows_of
+from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, rows_of
 from tidelock.replica_agent.sql.request import quote
-from tidelock.replica_agent.sql.source import Source
+from tidelock.replica_agent.sql.source import MergeSource
 from tidelock.replica_agent.tables.schema import Column
 
 #: Number of values of a partition column up to which exactly these partitions are scanned.
@@ -30,7 +30,7 @@ _VALUES_MAX = 1000
 _NO_SWAPS = "join_order,build_side_probe_side"
 
 
-def merge(target: Target, action: MergeRows) -> Plan:
+def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
     """Load the source and find the rows that it matches.
 
     Raises:
@@ -41,7 +41,7 @@ def merge(target: Target, action: MergeRows) -> Plan:
         raise BadRequestError("a merge needs `on`, and what to do with rows that match or do not match")
     session = target.session
     user = Expressions(session.connection, action.params, session.table_names())
-    with closing(Source(Path(action.source), target.schema, action.on, exact=action.upsert)) as source:
+    with closing(MergeSource(Path(action.source), target.schema, action.on, exact=action.upsert)) as source:
         names = source.schema.names[:-1]
         updates = _updates(target, action, user, names)
         delete = None if action.delete is None else user.parse(action.delete, "when_matched_delete")
@@ -70,15 +70,15 @@ def merge(target: Target, action: MergeRows) -> Plan:
     streams = []
     if counts:
         merged = composition.merged(target.schema, action.on, updates, delete)
-        streams.append(Stream(merged, user.params(*matched)))
+        streams.append(RowStream(merged, user.params(*matched)))
     if missed:
-        streams.append(Stream(composition.inserted(target.schema, inserts), added, new=True))
+        streams.append(RowStream(composition.inserted(target.schema, inserts), added, new=True))
     affected = target.affected(counts, rows_to_insert=missed, keys=keys)
-    return Plan(affected, streams, rows_of(counts), keeps=delete is None)
+    return MutationPlan(affected, streams, rows_of(counts), keeps=delete is None)
 
 
 def _updates(
-    target: Target, action: MergeRows, user: Expressions, names: Sequence[str]
+    target: TargetTable, action: MergeRows, user: Expressions, names: Sequence[str]
 ) -> dict[str, Expression]:
     if isinstance(action.update, dict):
         return user.new_values(target.schema, action.update, "when_matched_update")
@@ -90,7 +90,7 @@ def _updates(
 
 
 def _inserts(
-    target: Target, action: MergeRows, user: Expressions, names: Sequence[str]
+    target: TargetTable, action: MergeRows, user: Expressions, names: Sequence[str]
 ) -> dict[str, Expression]:
     if isinstance(action.insert, dict):
         return user.new_values(target.schema, action.insert, "when_not_matched_insert")
@@ -110,7 +110,7 @@ def _of_source(name: str) -> Expression:
     return Expression(f"source.{quote(name)}", frozenset())
 
 
-def _noted(source: Source, note: Any) -> pa.RecordBatchReader:
+def _noted(source: MergeSource, note: Any) -> pa.RecordBatchReader:
     """Return the rows for the engine, and note an error, of which the engine passes on only the text."""
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -124,7 +124,7 @@ def _noted(source: Source, note: Any) -> pa.RecordBatchReader:
 
 
 def _find(
-    target: Target, action: MergeRows, user: Expressions, delete: Expression | None
+    target: TargetTable, action: MergeRows, user: Expressions, delete: Expression | None
 ) -> tuple[Any, Any] | None:
     """Find the rows that match; returns the range of the first column of the key."""
     columns = {column.name: column for column in target.schema.columns}
@@ -144,7 +144,7 @@ def _find(
     return None if low is None else (low, high)
 
 
-def _refuse_duplicates(target: Target, action: MergeRows) -> None:
+def _refuse_duplicates(target: TargetTable, action: MergeRows) -> None:
     found = target.session.fetch(composition.duplicates(action.on), {})
     if not found:
         return
@@ -164,7 +164,7 @@ def _shown(action: MergeRows, values: Sequence[str]) -> tuple[dict[str, str], st
     return key, ", ".join(f"{name}={value}" for name, value in key.items())
 
 
-def _among(target: Target, column: Column, params: dict[str, Any], action: MergeRows) -> list[str]:
+def _among(target: TargetTable, column: Column, params: dict[str, Any], action: MergeRows) -> list[str]:
     found = target.session.fetch(composition.distinct_keys(column, _VALUES_MAX + 1), {})
     if not 0 < len(found) <= _VALUES_MAX:
         return []
@@ -179,7 +179,7 @@ def _bound(params: dict[str, Any], action: MergeRows, values: Sequence[str]) -> 
     return numbers
 
 
-def _refuse_repeated(target: Target, action: MergeRows, *, matching: bool) -> None:
+def _refuse_repeated(target: TargetTable, action: MergeRows, *, matching: bool) -> None:
     session = target.session
     if action.upsert or target.schema.unique_key:
         found = session.fetch(composition.a_repeated_key(action.on), {})
@@ -190,8 +190,8 @@ def _refuse_repeated(target: Target, action: MergeRows, *, matching: bool) -> No
     if found:
         key, shown = _shown(action, found[0])
         raise BadRequestError(
-            f"several of the rows have the key {shown} and it is not said which of them table {target.name} "
-            "gets; send one row for each key",
+            f"several of the rows have the key {shown} and table {target.name} takes one row for each key; "
+            "send only that one",
             table=target.name,
             key=key,
         )

@@ -21,14 +21,14 @@ from tidelock.replica_agent.sql.mutation import (
     CompactParts,
     DeleteRows,
     DerivedRows,
-    Ended,
     MergeRows,
     MutationRequest,
+    MutationResult,
     UpdateRows,
 )
-from tidelock.replica_agent.sql.plan import Plan, Stream, Target, rows_of
+from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, rows_of
 from tidelock.replica_agent.sql.reading import require_select, without_end
-from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.sql.sorting import in_order
 from tidelock.replica_agent.tables.schema import TableSchema
 
@@ -40,15 +40,15 @@ class MutationRun:
     """One mutation: created with its :attr:`plan`; then :meth:`batches` to its end, then :meth:`ended`.
 
     Raises:
-        TidelockError: The error as :meth:`Session.translate` returns it.
+        TidelockError: The error as :meth:`SqlSession.translate` returns it.
     """
 
-    def __init__(self, session: Session, request: MutationRequest) -> None:
+    def __init__(self, session: SqlSession, request: MutationRequest) -> None:
         self._session = session
         row = session.table(request.table)
         self._schema = TableSchema.from_definition(row.definition)
         parts = () if isinstance(request.action, DerivedRows) else session.parts(row.name)
-        self.plan = _plan(Target(session, row, self._schema, parts), request)
+        self.plan = _plan(TargetTable(session, row, self._schema, parts), request)
         self._old = self._updated = self._new = 0
 
     @property
@@ -82,9 +82,9 @@ class MutationRun:
                 table=self._schema.name,
             )
 
-    def ended(self) -> Ended:
+    def ended(self) -> MutationResult:
         """Return the report at the end."""
-        return Ended(
+        return MutationResult(
             reads=self._session.reads(),
             rows_deleted=self.plan.dropped + self.plan.rewritten - self._old,
             rows_updated=self._updated,
@@ -105,7 +105,7 @@ class MutationRun:
         )
 
 
-def _plan(target: Target, request: MutationRequest) -> Plan:
+def _plan(target: TargetTable, request: MutationRequest) -> MutationPlan:
     match request.action:
         case DeleteRows() as action:
             target.session.show_named(action.where)
@@ -125,7 +125,7 @@ def _plan(target: Target, request: MutationRequest) -> Plan:
             return _derive(target, action)
 
 
-def _delete(target: Target, action: DeleteRows) -> Plan:
+def _delete(target: TargetTable, action: DeleteRows) -> MutationPlan:
     session = target.session
     user = Expressions(session.connection, action.params, session.table_names())
     where = user.parse(action.where, "where")
@@ -137,11 +137,11 @@ def _delete(target: Target, action: DeleteRows) -> Plan:
     whole = [part for part, count in counts.items() if count == part.rows]
     rest = [part for part, count in counts.items() if count < part.rows]
     target.show_affected(rest)
-    stream = Stream(composition.remaining(target.schema, target.alias, where), user.params(where))
-    return Plan(target.affected(counts), [stream] if rest else [], rows_of(rest), rows_of(whole))
+    stream = RowStream(composition.remaining(target.schema, target.alias, where), user.params(where))
+    return MutationPlan(target.affected(counts), [stream] if rest else [], rows_of(rest), rows_of(whole))
 
 
-def _update(target: Target, action: UpdateRows) -> Plan:
+def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
     session = target.session
     user = Expressions(session.connection, action.params, session.table_names())
     values = user.new_values(target.schema, action.set, "set")
@@ -159,26 +159,26 @@ def _update(target: Target, action: UpdateRows) -> Plan:
         counts = target.count(composition.matching(target.alias, where), user.params(where))
     target.show_affected(list(counts))
     used = user.params(*new, *([] if where is None else [where]))
-    stream = Stream(composition.updated(target.schema, target.alias, where, values), used)
-    return Plan(target.affected(counts), [stream] if counts else [], rows_of(counts), keeps=True)
+    stream = RowStream(composition.updated(target.schema, target.alias, where, values), used)
+    return MutationPlan(target.affected(counts), [stream] if counts else [], rows_of(counts), keeps=True)
 
 
-def _compact(target: Target, action: CompactParts) -> Plan:
+def _compact(target: TargetTable, action: CompactParts) -> MutationPlan:
     wanted = set(action.parts)
     parts = [part for part in target.parts if part.part in wanted]
     if missing := wanted - {part.part for part in parts}:
         raise SerializationConflictError(
-            f"part {min(missing)} of table {target.name} is not there any more",
+            f"part {min(missing)} of table {target.name} does not exist any more",
             table=target.name,
             part=min(missing),
         )
     target.show_affected(parts)
     target.session.lock()
     counts = {part: part.rows for part in parts}
-    return Plan(target.affected(counts), in_order(target, parts), rows_of(parts), keeps=True)
+    return MutationPlan(target.affected(counts), in_order(target, parts), rows_of(parts), keeps=True)
 
 
-def _derive(target: Target, action: DerivedRows) -> Plan:
+def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
     session = target.session
     require_select(session.connection, action.sql)
     session.show_named(action.sql)
@@ -190,8 +190,8 @@ def _derive(target: Target, action: DerivedRows) -> Plan:
     found = session.bind(rows, action.params)
     columns = action.columns if action.columns is not None else found
     _check_columns(target.schema, columns, found, by_name=action.columns is None)
-    stream = Stream(composition.derived(target.schema, rows, columns), action.params, new=True)
-    return Plan(target.affected({}), [stream])
+    stream = RowStream(composition.derived(target.schema, rows, columns), action.params, new=True)
+    return MutationPlan(target.affected({}), [stream])
 
 
 def _check_columns(

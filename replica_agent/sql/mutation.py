@@ -127,7 +127,7 @@ class Affected(msgspec.Struct, frozen=True):
     keys: tuple[Any, Any] | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
+class MutationResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The report at the end of a statement.
 
     Attributes:

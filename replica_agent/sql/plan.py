@@ -9,13 +9,13 @@ from typing import Any
 from tidelock.csnlog.core.ids import TableName
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.mutation import Affected
-from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import PartRow, TableRow
 from tidelock.replica_agent.tables.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class RowStream:
     """A statement whose rows will be added.
 
     Attributes:
@@ -30,7 +30,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MutationPlan:
     """The plan of a mutation.
 
     Attributes:
@@ -42,14 +42,14 @@ class Plan:
     """
 
     affected: Affected
-    streams: Sequence[Stream] = ()
+    streams: Sequence[RowStream] = ()
     rewritten: int = 0
     dropped: int = 0
     keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetTable:
     """The table that a mutation changes.
 
     Attributes:
@@ -59,7 +59,7 @@ class Target:
         parts: The parts that the request sees; empty if no row is removed.
     """
 
-    session: Session
+    session: SqlSession
     row: TableRow
     schema: TableSchema
     parts: Sequence[PartRow] = ()

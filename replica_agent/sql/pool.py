@@ -17,11 +17,11 @@ import msgspec
 
 from tidelock.errors import BadRequestError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.sql.mutation import Affected, Ended, MutationRequest
+from tidelock.replica_agent.sql.mutation import Affected, MutationRequest, MutationResult
 from tidelock.replica_agent.sql.process import SqlProcess
-from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest, select_statement
+from tidelock.replica_agent.sql.request import AnswerKind, Request, SqlRequest, select_statement
 
-__all__ = ["Mutation", "SqlPool", "SqlRequest", "Statement", "select_statement"]
+__all__ = ["Mutation", "RunningStatement", "SqlPool", "SqlRequest", "select_statement"]
 
 
 class SqlPool:
@@ -52,7 +52,7 @@ class SqlPool:
             yield Mutation(affected, statement)
 
     @contextlib.asynccontextmanager
-    async def statement(self, request: Request) -> AsyncIterator[Statement]:
+    async def statement(self, request: Request) -> AsyncIterator[RunningStatement]:
         """Begin a statement: on entry its first rows have arrived, or its effects are known.
 
         Leaving the context before the statement's end ends the statement. At its end it releases its process,
@@ -60,7 +60,7 @@ class SqlPool:
 
         Raises:
             BadRequestError, UnknownTableError, StandbyError, SnapshotTooOldError, CorruptError: See
-                :class:`tidelock.replica_agent.sql.session.Session`.
+                :class:`tidelock.replica_agent.sql.session.SqlSession`.
             TooLargeError: It needs more memory or time than the limits allow.
             UnavailableError: Too many statements wait already, no other one ended in time, or the agent
                 stops.
@@ -72,7 +72,7 @@ class SqlPool:
             self._busy.add(worker)
             place.push_async_callback(self._give_back, worker)
             answers = await place.enter_async_context(contextlib.aclosing(worker.run(encoded)))
-            yield Statement(first=await anext(answers), answers=answers, leave=place.aclose)
+            yield RunningStatement(first=await anext(answers), answers=answers, leave=place.aclose)
 
     async def _give_back(self, worker: SqlProcess) -> None:
         self._busy.discard(worker)
@@ -124,7 +124,7 @@ class SqlPool:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Statement:
+class RunningStatement:
     """A statement under way.
 
     Attributes:
@@ -134,25 +134,25 @@ class Statement:
         ended: The report at its end; None before the end of :meth:`pieces`.
     """
 
-    first: tuple[Kind, bytes]
-    answers: AsyncIterator[tuple[Kind, bytes]]
+    first: tuple[AnswerKind, bytes]
+    answers: AsyncIterator[tuple[AnswerKind, bytes]]
     leave: Callable[[], Awaitable[None]]
-    ended: Ended | None = field(default=None, init=False)
+    ended: MutationResult | None = field(default=None, init=False)
 
     @property
     def affected(self) -> Affected | None:
         """The parts that it changes, or None if it only reads."""
         kind, payload = self.first
-        return msgspec.json.decode(payload, type=Affected) if kind is Kind.AFFECTED else None
+        return msgspec.json.decode(payload, type=Affected) if kind is AnswerKind.AFFECTED else None
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the rows as pieces of one Arrow IPC stream; errors as :meth:`SqlPool.statement`."""
         kind, payload = self.first
-        if kind is not Kind.AFFECTED:
+        if kind is not AnswerKind.AFFECTED:
             yield payload
         async for kind, payload in self.answers:
-            if kind is Kind.END:
-                self.ended = msgspec.json.decode(payload, type=Ended)
+            if kind is AnswerKind.END:
+                self.ended = msgspec.json.decode(payload, type=MutationResult)
                 break
             yield payload
         await self.leave()
@@ -163,14 +163,14 @@ class Mutation:
     """A statement under way that changes a table."""
 
     affected: Affected
-    _statement: Statement
+    _statement: RunningStatement
 
     def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the rows to add; as :meth:`Statement.pieces`."""
+        """Yield the rows to add; as :meth:`RunningStatement.pieces`."""
         return self._statement.pieces()
 
     @property
-    def ended(self) -> Ended:
+    def ended(self) -> MutationResult:
         """The report at its end, once :meth:`pieces` has ended."""
         assert self._statement.ended is not None, "all pieces were taken"
         return self._statement.ended
@@ -180,4 +180,4 @@ def _encoded(request: Request) -> bytes:
     try:
         return msgspec.json.encode(request)
     except (TypeError, UnicodeEncodeError) as error:
-        raise BadRequestError(f"the statement or a parameter is no JSON value: {error}") from error
+        raise BadRequestError(f"the statement or a parameter is not a JSON value: {error}") from error

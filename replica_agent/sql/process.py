@@ -15,7 +15,7 @@ import msgspec
 
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError, from_wire
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.sql.request import Kind, SqlConfig, read_answer
+from tidelock.replica_agent.sql.request import AnswerKind, SqlConfig, read_answer
 from tidelock.replica_agent.workers.process import Program, WorkerDiedError, WorkerProcess
 
 #: Bytes of a result that wait in the agent for its client.
@@ -84,7 +84,7 @@ class SqlProcess:
         try:
             await asyncio.to_thread(_make_empty, Path(config.temp_dir))
         except OSError as error:
-            raise UnavailableError(f"no folder for a SQL process could be made: {error}") from error
+            raise UnavailableError(f"the folder of a SQL process cannot be created: {error}") from error
         process = await WorkerProcess.start(program, msgspec.json.encode(config))
         return cls(process=process, config=config, timeout_s=settings.sql_timeout_s)
 
@@ -93,7 +93,7 @@ class SqlProcess:
         """Whether it can accept a request."""
         return self._free and self.process.runs
 
-    async def run(self, request: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def run(self, request: bytes) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         """Run one statement and yield its answers to the end.
 
         The time in which the caller handles the answers does not count as the statement's time.
@@ -106,12 +106,12 @@ class SqlProcess:
             asked = clock()
             kind, payload = await self._answer(left_s)
             left_s -= clock() - asked
-            if kind in {Kind.DATA, Kind.AFFECTED}:
+            if kind in {AnswerKind.DATA, AnswerKind.AFFECTED}:
                 with self._patience():
                     yield kind, payload
                 continue
-            self._free = kind is not Kind.FATAL
-            if kind is Kind.END:
+            self._free = kind is not AnswerKind.FATAL
+            if kind is AnswerKind.END:
                 yield kind, payload
                 return
             raise from_wire(_NO_STATUS, msgspec.json.decode(payload))
@@ -122,7 +122,7 @@ class SqlProcess:
         await self.process.end()
         await asyncio.to_thread(shutil.rmtree, self.config.temp_dir, ignore_errors=True)
 
-    async def _answer(self, left_s: float) -> tuple[Kind, bytes]:
+    async def _answer(self, left_s: float) -> tuple[AnswerKind, bytes]:
         try:
             async with asyncio.timeout(left_s):
                 return read_answer(await self.process.receive())
@@ -137,7 +137,7 @@ class SqlProcess:
     def _reason(self, status: int) -> TidelockError:
         """Return the error for a process that ended during a statement."""
         if self._stalled:
-            return UnavailableError(f"nobody took the rows of the statement for {self.timeout_s:g} s")
+            return UnavailableError(f"no client read the rows of the statement for {self.timeout_s:g} s")
         if status in _OUT_OF_MEMORY and not self._ended:
             limit = self.config.memory_bytes
             return TooLargeError(

@@ -13,7 +13,7 @@ from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.sql.request import SqlRequest
-from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import TableRow
 from tidelock.replica_agent.tables.schema import full_name
 
@@ -31,7 +31,7 @@ _INSERT = re.compile(
 )
 #: The method to call instead of a statement that transactions do not support in SQL.
 _INSTEAD = {
-    "ALTER": "no table is altered; create another one and insert into it",
+    "ALTER": "tables cannot be altered; create another one and insert into it",
     "CREATE": "db.create_table(...), a transaction of its own",
     "DELETE": "tx.delete(table, where, params)",
     "DROP": "tx.drop_partition(...) or tx.truncate(table)",
@@ -51,13 +51,13 @@ class InsertSelect:
     rows: DerivedRows
 
 
-def query(session: Session, request: SqlRequest) -> pa.RecordBatchReader:
+def query(session: SqlSession, request: SqlRequest) -> pa.RecordBatchReader:
     """Begin a query.
 
     Raises:
         BadRequestError: It is not a single SELECT, or not valid.
         UnknownTableError: It names a table that does not exist at the snapshot.
-        StandbyError, SnapshotTooOldError: See :meth:`Session.tables`.
+        StandbyError, SnapshotTooOldError: See :meth:`SqlSession.tables`.
     """
     session.show(mentioned(session.tables(), request.sql))
     if request.some is not None:
@@ -66,7 +66,7 @@ def query(session: Session, request: SqlRequest) -> pa.RecordBatchReader:
     return session.rows(request.sql, request.params)
 
 
-def insert_select(session: Session, request: SqlRequest) -> InsertSelect | None:
+def insert_select(session: SqlSession, request: SqlRequest) -> InsertSelect | None:
     """Return the insert of a statement inside a transaction; None for a SELECT.
 
     Raises:
@@ -95,7 +95,7 @@ def insert_select(session: Session, request: SqlRequest) -> InsertSelect | None:
 
 
 def _insert(
-    session: Session,
+    session: SqlSession,
     request: SqlRequest,
     name: str,
     columns: tuple[str, ...] | None,

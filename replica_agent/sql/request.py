@@ -21,12 +21,12 @@ from tidelock.replica_agent.workers.frames import pack
 SOME = "#some"
 
 
-class Kind(IntEnum):
+class AnswerKind(IntEnum):
     """The content of an answer of a SQL process."""
 
     #: Bytes of an Arrow IPC stream.
     DATA = 1
-    #: The statement has ended, all its data came before; an :class:`Ended`.
+    #: The statement has ended, all its data came before; an :class:`MutationResult`.
     END = 2
     #: The statement failed: an error in its HTTP form. The process accepts the next request.
     ERROR = 3
@@ -136,11 +136,11 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def pack_answer(kind: Kind, payload: bytes) -> bytes:
+def pack_answer(kind: AnswerKind, payload: bytes) -> bytes:
     """Return the frame of an answer."""
     return pack(bytes((kind,)), payload)
 
 
-def read_answer(frame: bytes) -> tuple[Kind, bytes]:
+def read_answer(frame: bytes) -> tuple[AnswerKind, bytes]:
     """Return the kind and the content of an answer."""
-    return Kind(frame[0]), frame[1:]
+    return AnswerKind(frame[0]), frame[1:]

@@ -44,7 +44,7 @@ _OF_THE_STATEMENT = re.compile(r"(Binder|Conversion|Invalid Input|Mismatch Type|
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 
 
-class Session:
+class SqlSession:
     """The database of one request.
 
     Args:
@@ -157,7 +157,7 @@ class Session:
         """
         found = {row.part: row for row in self.parts(self.table(some.table).name)}
         if missing := [part for part in some.parts if part not in found]:
-            raise CorruptError(f"part {missing[0]} is none of table {some.table} at this CSN")
+            raise CorruptError(f"part {missing[0]} does not belong to table {some.table} at this CSN")
         rows = [found[part] for part in some.parts]
         self.view(SOME, self.source(self.table(some.table), lambda: rows))
 
@@ -252,7 +252,7 @@ class Session:
         return [row for row in found.values() if row is not None]
 
     def reads(self) -> dict[TableName, list[str] | None]:
-        """Return the tables read so far; see :class:`tidelock.replica_agent.sql.mutation.Ended`."""
+        """Return the tables read so far; see :class:`tidelock.replica_agent.sql.mutation.MutationResult`."""
         return {name: sorted(paths) or None for name, paths in self._not_read.items()}
 
     def translate(self, error: Exception) -> TidelockError:

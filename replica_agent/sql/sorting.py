@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from tidelock.replica_agent.sql import composition
-from tidelock.replica_agent.sql.plan import Stream, Target, rows_of
+from tidelock.replica_agent.sql.plan import RowStream, TargetTable, rows_of
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.schema import Column
 
@@ -28,17 +28,17 @@ _VALUE_BYTES, _VARIABLE = 8, frozenset({"string", "binary"})
 _FLOATING: Final = frozenset({"float", "double"})
 
 
-def in_order(target: Target, parts: Sequence[PartRow]) -> list[Stream]:
+def in_order(target: TargetTable, parts: Sequence[PartRow]) -> list[RowStream]:
     """Return statements that give all rows of the parts that `#affected` shows, in the table's order."""
     column = _cut(target)
     count = 1 if column is None else _ranges(target, parts)
     if column is None or count == 1:
-        return [Stream(composition.ordered(target.schema))]
+        return [RowStream(composition.ordered(target.schema))]
     bounds = [bound for (bound,) in target.session.fetch(composition.quantiles(column, count))]
     return [_between(target, column, low, high) for low, high in pairwise([None, *bounds, None])]
 
 
-def _cut(target: Target) -> Column | None:
+def _cut(target: TargetTable) -> Column | None:
     """Return the column to cut, the first one of the order, if it exists and can be cut."""
     for column in target.schema.columns:
         if column.name in target.schema.sort_by[:1] and column.type not in _FLOATING:
@@ -46,7 +46,7 @@ def _cut(target: Target) -> Column | None:
     return None
 
 
-def _ranges(target: Target, parts: Sequence[PartRow]) -> int:
+def _ranges(target: TargetTable, parts: Sequence[PartRow]) -> int:
     """Return the number of ranges into which the rows must be cut."""
     columns, config = target.schema.columns, target.session.config
     rows = max(1, rows_of(parts))
@@ -59,7 +59,7 @@ def _ranges(target: Target, parts: Sequence[PartRow]) -> int:
     return min(_RANGES_MAX, 1 + int(size / (config.engine_bytes * _RANGE_SHARE)))
 
 
-def _between(target: Target, column: Column, low: str | None, high: str | None) -> Stream:
+def _between(target: TargetTable, column: Column, low: str | None, high: str | None) -> RowStream:
     params = {name: value for name, value in (("low", low), ("high", high)) if value is not None}
     within = composition.in_range(column, low=low is not None, high=high is not None)
-    return Stream(composition.ordered(target.schema, within), params)
+    return RowStream(composition.ordered(target.schema, within), params)

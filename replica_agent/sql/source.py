@@ -20,7 +20,7 @@ BATCH_ROWS = 16 * 1024
 T = TypeVar("T")
 
 
-class Source:
+class MergeSource:
     """The stream in a file; read once.
 
     Attributes:

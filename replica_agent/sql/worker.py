@@ -18,17 +18,17 @@ import pyarrow as pa
 from tidelock.errors import TidelockError, TooLargeError
 from tidelock.replica_agent.sql.changes import ChangedRows
 from tidelock.replica_agent.sql.mutating import MutationRun
-from tidelock.replica_agent.sql.mutation import Ended, MutationRequest
+from tidelock.replica_agent.sql.mutation import MutationRequest, MutationResult
 from tidelock.replica_agent.sql.reading import insert_select, query
 from tidelock.replica_agent.sql.request import (
+    AnswerKind,
     ChangesRequest,
-    Kind,
     Request,
     SqlConfig,
     SqlRequest,
     pack_answer,
 )
-from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.workers import child
 
 #: Bytes of a result that are collected before they are sent: small results arrive whole or as an error.
@@ -63,39 +63,39 @@ def _serve(connection: socket.socket, config: SqlConfig, request: Request) -> No
     """Run one request and send its frames."""
     session = None
     try:
-        session = Session(config, request)
+        session = SqlSession(config, request)
         ended = _answer(session, request, connection)
     except Exception as error:
         found = (
             session.translate(error) if session is not None else TidelockError(f"no SQL session: {error!r}")
         )
         # After these errors the process may hold memory forever, or be in a worse state.
-        kind = Kind.FATAL if type(found) in {TidelockError, TooLargeError} else Kind.ERROR
+        kind = AnswerKind.FATAL if type(found) in {TidelockError, TooLargeError} else AnswerKind.ERROR
         connection.sendall(pack_answer(kind, msgspec.json.encode(found.to_wire())))
     else:
-        connection.sendall(pack_answer(Kind.END, msgspec.json.encode(ended)))
+        connection.sendall(pack_answer(AnswerKind.END, msgspec.json.encode(ended)))
     finally:
         if session is not None:
             session.close()
 
 
-def _answer(session: Session, request: Request, connection: socket.socket) -> Ended:
+def _answer(session: SqlSession, request: Request, connection: socket.socket) -> MutationResult:
     """Send what a statement affects, if it changes a table, and its rows; returns the report at its end."""
     if isinstance(request, ChangesRequest):
         changes = ChangedRows(session, request)
         _stream(
             changes.schema, (piece for batch in changes.batches() for piece in _pieces(batch)), connection
         )
-        return Ended()
+        return MutationResult()
     if isinstance(request, SqlRequest):
         insert = insert_select(session, request)
         if insert is None:
             result = query(session, request)
             _stream(result.schema, result, connection)
-            return Ended(reads=session.reads())
+            return MutationResult(reads=session.reads())
         request = MutationRequest(request.csn, request.tid, insert.table, insert.rows, request.adopted)
     run = MutationRun(session, request)
-    connection.sendall(pack_answer(Kind.AFFECTED, msgspec.json.encode(run.plan.affected)))
+    connection.sendall(pack_answer(AnswerKind.AFFECTED, msgspec.json.encode(run.plan.affected)))
     _stream(run.schema, (piece for batch in run.batches() for piece in _pieces(batch)), connection)
     return run.ended()
 
@@ -138,7 +138,7 @@ class _Frames:
         data = memoryview(b"".join(self._pieces))
         self._pieces, self._length = [], 0
         for begin in range(0, len(data), FRAME_BYTES):
-            self._connection.sendall(pack_answer(Kind.DATA, bytes(data[begin : begin + FRAME_BYTES])))
+            self._connection.sendall(pack_answer(AnswerKind.DATA, bytes(data[begin : begin + FRAME_BYTES])))
 
 
 def _limit_memory(config: SqlConfig) -> None:

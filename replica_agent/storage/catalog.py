@@ -174,7 +174,7 @@ class Catalog:
         stop = False
         while True:
             for item in batch:
-                _settle(item, error=CorruptError(f"{reason}; start the agent anew"))
+                _settle(item, error=CorruptError(f"{reason}; start the agent again"))
             if stop:
                 return
             batch, stop = self._next_batch()

@@ -85,7 +85,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OutcomeRow:
     """A committed transaction: its tid, its CSN, and that CSN's effective time (Unix, ms)."""
 
     tid: str
@@ -217,11 +217,11 @@ class CatalogReader:
             for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE creation_tid = ?", (tid,))
         ]
 
-    def run_of_batch(self, label: str, batch: int) -> Run | None:
+    def run_of_batch(self, label: str, batch: int) -> OutcomeRow | None:
         """Return the commit of a batch of a streaming query, or None if it is not known any more."""
         sql = "SELECT tid, csn, time_ms FROM outcomes WHERE label = ? AND batch = ? ORDER BY csn DESC LIMIT 1"
         row = self._db.execute(sql, (label, batch)).fetchone()
-        return Run(*row) if row else None
+        return OutcomeRow(*row) if row else None
 
     def ending_labels(self, home: ReplicaId, before_ms: int, streams_before_ms: int) -> list[EndingLabel]:
         """Return the labels that a home releases: their outcomes end with those before a time (Unix, ms).

@@ -29,7 +29,7 @@ class StagedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class DefinedTable:
+class TableForms:
     """The derived forms of a table definition, made once when it is applied."""
 
     definition: dict[str, Any]
@@ -58,7 +58,7 @@ class AppliedRecord:
     csn: Csn
     time_ms: int
     tids: Sequence[AppliedTid]
-    tables: dict[tuple[str, int], DefinedTable]
+    tables: dict[tuple[str, int], TableForms]
 
 
 def set_meta(db: sqlite3.Connection, **values: Any) -> None:

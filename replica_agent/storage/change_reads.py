@@ -14,7 +14,12 @@ from operator import itemgetter
 
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, CatalogReader, PartRow
-from tidelock.replica_agent.storage.change_sets import ChangedPart, ChangePage, ChangeSet, admit
+from tidelock.replica_agent.storage.change_sets import (
+    CsnChangePage,
+    CsnChanges,
+    PartChange,
+    admit,
+)
 
 # Both are read lazily in the order of their index; the plus keeps the second to the index of removals.
 _ADDED = f"""
@@ -34,7 +39,9 @@ _REMOVED = f"""
 class ChangeReader(CatalogReader):
     """Reads change sets; for one thread, like its base."""
 
-    def page(self, table: TableName, since: Csn, until: Csn, *, files_max: int, bytes_max: int) -> ChangePage:
+    def page(
+        self, table: TableName, since: Csn, until: Csn, *, files_max: int, bytes_max: int
+    ) -> CsnChangePage:
         """Return the change sets of a table in (since, until], as many as fit, at least one; see `admit`.
 
         ``until`` must be applied here.
@@ -46,16 +53,16 @@ class ChangeReader(CatalogReader):
         self.require_kept(since, table)  # after the read: what is promised now existed all the time
         return page
 
-    def _sets(self, table: TableName, since: Csn, until: Csn) -> Iterator[ChangeSet]:
+    def _sets(self, table: TableName, since: Csn, until: Csn) -> Iterator[CsnChanges]:
         args = {"t": table, "since": since, "until": until}
         rows = heapq.merge(
             self._db.execute(_ADDED, args), self._db.execute(_REMOVED, args), key=itemgetter(0)
         )
         for csn, group in itertools.groupby(rows, key=itemgetter(0)):
-            sides: tuple[list[ChangedPart], list[ChangedPart]] = ([], [])
+            sides: tuple[list[PartChange], list[PartChange]] = ([], [])
             for _, side, tid, begin, end, *part in group:
-                sides[side].append(ChangedPart(PartRow(*part), tid, begin, end))
-            yield ChangeSet(csn, self._time_ms(csn), *sides)
+                sides[side].append(PartChange(PartRow(*part), tid, begin, end))
+            yield CsnChanges(csn, self._time_ms(csn), *sides)
 
     def _time_ms(self, csn: Csn) -> int:
         row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()

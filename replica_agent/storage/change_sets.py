@@ -10,7 +10,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedPart:
+class PartChange:
     """A part that a commit has added or removed.
 
     Attributes:
@@ -31,7 +31,7 @@ class ChangedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeSet:
+class CsnChanges:
     """The changes of a table by the transactions of one CSN, without compaction.
 
     Attributes:
@@ -43,11 +43,11 @@ class ChangeSet:
 
     csn: Csn
     time_ms: int
-    added: Sequence[ChangedPart]
-    removed: Sequence[ChangedPart]
+    added: Sequence[PartChange]
+    removed: Sequence[PartChange]
 
     @property
-    def parts(self) -> Sequence[ChangedPart]:
+    def parts(self) -> Sequence[PartChange]:
         """Return all its parts."""
         return (*self.added, *self.removed)
 
@@ -58,7 +58,7 @@ class ChangeSet:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangePage:
+class CsnChangePage:
     """The change sets of a table in (since, to], in the order of their CSNs.
 
     Attributes:
@@ -71,27 +71,27 @@ class ChangePage:
     since: Csn
     to: Csn
     complete: bool
-    sets: Sequence[ChangeSet]
+    sets: Sequence[CsnChanges]
 
 
 def admit(
-    found: Iterable[ChangeSet], since: Csn, until: Csn, *, files_max: int, bytes_max: int
-) -> ChangePage:
+    found: Iterable[CsnChanges], since: Csn, until: Csn, *, files_max: int, bytes_max: int
+) -> CsnChangePage:
     """Accept as many change sets as fit, but at least one: the work of a CSN cannot be split.
 
     Args:
         found: The change sets of (since, until] in their order; read only as far as they are accepted.
-        since: See :class:`ChangePage`.
+        since: See :class:`CsnChangePage`.
         until: Where the page ends if all fit.
         files_max: Most parts, added and removed ones together.
         bytes_max: Most bytes of these parts.
     """
-    taken: list[ChangeSet] = []
+    taken: list[CsnChanges] = []
     files = size = 0
     for one in found:
         files += len(one.parts)
         size += sum(part.row.length for part in one.parts)
         if taken and (files > files_max or size > bytes_max):
-            return ChangePage(since, taken[-1].csn, complete=False, sets=taken)
+            return CsnChangePage(since, taken[-1].csn, complete=False, sets=taken)
         taken.append(one)
-    return ChangePage(since, until, complete=True, sets=taken)
+    return CsnChangePage(since, until, complete=True, sets=taken)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from tidelock.csnlog import faults
@@ -55,20 +55,17 @@ class PartNumbers:
         return part_id(self.replica, self.boot, next(self._counter))
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Stager:
     """Writes the parts that it receives in batches; one batch at a time."""
 
-    def __init__(
-        self, catalog: Catalog, files: PartFs, numbers: PartNumbers, *, batch_bytes_max: int
-    ) -> None:
-        """Begin idle: nothing is written before the first call of :meth:`store`."""
-        self._catalog = catalog
-        self._files = files
-        self._numbers = numbers
-        self._batch_bytes_max = batch_bytes_max
-        self._waiting: list[_Waiting] = []
-        self._reserved: str | None = None
-        self._task: asyncio.Task[None] | None = None
+    catalog: Catalog
+    files: PartFs
+    numbers: PartNumbers
+    batch_bytes_max: int
+    _waiting: list[_Waiting] = field(default_factory=list, init=False)
+    _reserved: str | None = field(default=None, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def store(self, parts: Sequence[StagedBytes], prepared: Sequence[Tid]) -> None:
         """Return when the parts' bytes and rows, and the prepared marks, are durable.
@@ -101,14 +98,14 @@ class Stager:
         """Free the space of a pack that no row names; the next batch uses its name and its undo row."""
         if self._reserved is not None:
             with contextlib.suppress(TidelockError):
-                await asyncio.to_thread(self._files.delete, [self._reserved])
-                await asyncio.to_thread(self._files.empty_trash)
+                await asyncio.to_thread(self.files.delete, [self._reserved])
+                await asyncio.to_thread(self.files.empty_trash)
 
     def _take(self) -> list[_Waiting]:
         size, count = 0, 0
         for item in self._waiting:
             size += sum(part.meta.length for part in item.parts)
-            if count and size > self._batch_bytes_max:
+            if count and size > self.batch_bytes_max:
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
@@ -120,24 +117,24 @@ class Stager:
         staged: list[jobs.StagedPart] = []
         following: list[str] = []
         if parts:
-            path = self._reserved or self._files.pack_path(self._numbers.next())
+            path = self._reserved or self.files.pack_path(self.numbers.next())
             if self._reserved is None:
-                await self._catalog.write(partial(jobs.note_undo, paths=[path]))
+                await self.catalog.write(partial(jobs.note_undo, paths=[path]))
                 self._reserved = path
             await PACK.before()
-            locations = await asyncio.to_thread(self._files.write_pack, path, [part.data for part in parts])
+            locations = await asyncio.to_thread(self.files.write_pack, path, [part.data for part in parts])
             await PACK.after()
             staged = [
                 jobs.StagedPart(part.meta, at, part.tid) for part, at in zip(parts, locations, strict=True)
             ]
-            following = [self._files.pack_path(self._numbers.next())]
-        unused = await self._catalog.write(lambda db: jobs.add_staged(db, staged, prepared, following))
-        self._catalog.late_removals.update(unused)
+            following = [self.files.pack_path(self.numbers.next())]
+        unused = await self.catalog.write(lambda db: jobs.add_staged(db, staged, prepared, following))
+        self.catalog.late_removals.update(unused)
         if following:
             self._reserved = following[0]
 
     def _absent(self, parts: Iterable[StagedBytes]) -> list[StagedBytes]:
         """Leave out the parts that exist here: a small part may arrive by push and by fetch at once."""
         wanted = {part.meta.part: part for part in parts}
-        held = self._catalog.reader.held(wanted)
+        held = self.catalog.reader.held(wanted)
         return [part for name, part in wanted.items() if name not in held]

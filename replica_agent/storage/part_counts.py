@@ -17,7 +17,7 @@ from tidelock.replication.core.model import ResolvedRecord
 
 
 @dataclass(slots=True)
-class Partition:
+class PartitionCounts:
     """One partition of a table.
 
     Attributes:
@@ -35,7 +35,7 @@ class PartCounts:
     def __init__(self, reader: CatalogReader) -> None:
         """Count the parts in the catalog."""
         self._reader = reader
-        self._tables: dict[TableName, dict[str, Partition]] = {}
+        self._tables: dict[TableName, dict[str, PartitionCounts]] = {}
         self._sizes: Counter[int] = Counter()  # the number of partitions for each number of parts
         #: Parts of the largest partition.
         self.largest = 0
@@ -60,7 +60,7 @@ class PartCounts:
 
     def _count(self, table: TableName, path: str, change: int, csn: Csn) -> None:
         partitions = self._tables.setdefault(table, {})
-        found = partitions.setdefault(path, Partition())
+        found = partitions.setdefault(path, PartitionCounts())
         self._sizes[found.parts] -= 1
         found.parts, found.csn = found.parts + change, csn
         self._sizes[found.parts] += 1
@@ -80,7 +80,7 @@ class PartCounts:
         """Return the tables that have parts."""
         return [table for table, partitions in self._tables.items() if partitions]
 
-    def partitions(self, table: TableName) -> Iterator[tuple[str, Partition]]:
+    def partitions(self, table: TableName) -> Iterator[tuple[str, PartitionCounts]]:
         """Return the partitions of a table that have parts."""
         return iter([*self._tables.get(table, {}).items()])
 

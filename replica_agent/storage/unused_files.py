@@ -31,7 +31,7 @@ async def remove_files(catalog: Catalog, files: PartFs, paths: Sequence[str]) ->
 async def remove_late(catalog: Catalog, files: PartFs) -> None:
     """Remove what could not be deleted before; errors as above.
 
-    A file that a row still names waits until the janitor drops that row with its transaction.
+    A file that a row still names waits until the undecided check drops that row with its transaction.
     """
     if catalog.late_removals:
         named, _ = catalog.reader.files()

@@ -15,7 +15,7 @@ from typing import Any
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import Column, TableSchema
 from tidelock.replica_agent.tables.statistics import TEXT_MAX, Statistics
-from tidelock.replication.core.lock_rules import Keys
+from tidelock.replication.core.lock_rules import KeyRange
 
 _EPOCH = dt.date(1970, 1, 1)
 #: More digits than any column has, so that nothing is rounded.
@@ -27,7 +27,7 @@ def key_column(schema: TableSchema) -> Column:
     return next(column for column in schema.columns if column.name == schema.unique_key[0])
 
 
-def range_of(column: Column, bounds: Sequence[Any] | None) -> Keys:
+def range_of(column: Column, bounds: Sequence[Any] | None) -> KeyRange:
     """Return the range between two values of a column; None for unknown values.
 
     Args:
@@ -38,11 +38,12 @@ def range_of(column: Column, bounds: Sequence[Any] | None) -> Keys:
     low, high = bounds or (None, None)
     if column.type == "string":
         # A prefix never sorts above the text, but no short text is certain to be an upper bound of it.
-        return Keys(None if low is None else low[:TEXT_MAX], high if len(high or "") <= TEXT_MAX else None)
-    return Keys(_sortable(column, low), _sortable(column, high))
+        top = high if len(high or "") <= TEXT_MAX else None
+        return KeyRange(None if low is None else low[:TEXT_MAX], top)
+    return KeyRange(_sortable(column, low), _sortable(column, high))
 
 
-def part_range(schema: TableSchema, path: str, statistics: Statistics | None) -> Keys:
+def part_range(schema: TableSchema, path: str, statistics: Statistics | None) -> KeyRange:
     """Return the range of the keys of a part, by its folder or by its statistics."""
     column = key_column(schema)
     if column.name in schema.partition_by:

@@ -31,8 +31,8 @@ def path_in(schema: TableSchema, values: Mapping[str, object]) -> str:
         values_of(path, schema)
     except CorruptError as error:
         raise BadRequestError(
-            f"{dict(values)} names no partition of table {schema.name}: a value is not one of its column, or "
-            "is not written as its folder is",
+            f"{dict(values)} names no partition of table {schema.name}: a value does not fit its column, or "
+            "is not written like its folder",
             table=schema.name,
         ) from error
     return path
@@ -41,7 +41,7 @@ def path_in(schema: TableSchema, values: Mapping[str, object]) -> str:
 def _named(column: Column, value: object) -> str:
     if value is not None and not isinstance(value, bool | int | str):
         raise BadRequestError(
-            f"the value {value!r} of partition column {column.name} is no text and no number"
+            f"the value {value!r} of partition column {column.name} is neither text nor a number"
         )
     return segment(column.name, value)
 

@@ -256,7 +256,7 @@ class TableSchema:
             for w in wrong
         ]
         raise SchemaMismatchError(
-            f"the rows do not fit table {self.name}: {'; '.join(problems)}; nothing of them was kept, insert "
+            f"the rows do not fit table {self.name}: {'; '.join(problems)}; no row was kept, insert "
             "them with the table's columns",
             table=self.name,
             missing=missing,

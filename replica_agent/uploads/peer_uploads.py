@@ -2,7 +2,7 @@
 
 A received file is an early copy: a row of ``parts`` by its bytes alone, of an undecided transaction. It is
 durable before its home is notified, since the home will then report that the file exists. If the upload ends
-otherwise, the file is deleted at once; after a crash the undo row deletes it, or UndecidedResolver.
+otherwise, the file is deleted at once; after a crash the undo row deletes it, or the undecided check.
 """
 
 from __future__ import annotations

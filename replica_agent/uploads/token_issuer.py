@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
-from tidelock.csnlog.core.model import Member
+from tidelock.csnlog.core.model import MemberState
 from tidelock.errors import BadRequestError, TokenFinishedError, TokenForeignError, UnknownTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -41,7 +41,7 @@ class TokenIssuer:
     cluster: str
     replica: ReplicaId
     transactions: Transactions
-    member: Member
+    member: MemberState
     wall_s: Callable[[], float]
 
     def give(

@@ -31,7 +31,7 @@ from tidelock.replication.core import messages as msg
 from tidelock.replication.core.model import Held, PartMeta, Peer
 
 
-class Stage(enum.Enum):
+class CopyStage(enum.Enum):
     """The last report about a transaction."""
 
     WAITING = "waiting"
@@ -40,7 +40,7 @@ class Stage(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Copying:
+class TransactionCopies:
     """An open transaction of this home.
 
     Attributes:
@@ -53,7 +53,7 @@ class Copying:
     tid: Tid
     persisted: bool = False
     acks: frozenset[tuple[ReplicaId, str]] = frozenset()
-    stage: Stage = Stage.WAITING
+    stage: CopyStage = CopyStage.WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class CopiesState:
     """
 
     disks: tuple[tuple[ReplicaId, str], ...]
-    open: tuple[Copying, ...]
+    open: tuple[TransactionCopies, ...]
 
 
 class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
@@ -88,7 +88,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
         self.home: Final = home
         self.copies: Final = copies
         self._disks = {replica: disk for replica, disk in disks.items() if replica != home}
-        self._open: dict[str, Copying] = {}
+        self._open: dict[str, TransactionCopies] = {}
 
     def holders(self, tid: Tid) -> tuple[ReplicaId, ...]:
         """Return the replicas whose copies of an open transaction count now, the home first."""
@@ -112,7 +112,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
             assert str(state.tid) == text, f"{state.tid} is known as {text}"
             assert all(replica != self.home for replica, _ in state.acks), f"the home acknowledged {text}"
             enough = state.persisted and len(self._holders(state)) >= self.copies
-            assert state.stage is not Stage.WAITING or not enough, f"{text} waits, and has enough copies"
+            assert state.stage is not CopyStage.WAITING or not enough, f"{text} waits, and has enough copies"
 
     def _check_step(self) -> None:
         assert self.home not in self._disks, "the home counts as its own peer"
@@ -125,7 +125,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
 
     def _take(self, event: msg.CopiesEvent) -> tuple[msg.CopiesInstruction, ...]:
         match event:
-            case msg.Sealed(tid, parts):
+            case msg.TransactionSealed(tid, parts):
                 return self._sealed(tid, parts)
             case msg.PersistedAtHome(tid):
                 return self._change(str(tid), persisted=True)
@@ -135,7 +135,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
                 return self._disk_changed(replica, disk)
             case msg.Deadline(tid):
                 return self._deadline(str(tid))
-            case msg.RolledBack(tid) | msg.Decided(tid):
+            case msg.RolledBack(tid) | msg.TransactionDecided(tid):
                 self._open.pop(str(tid), None)
                 return ()
             case _:
@@ -145,9 +145,9 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
         if str(tid) in self._open:
             return ()
         if not parts:  # nothing to copy: a definition is in the record itself
-            self._open[str(tid)] = Copying(tid, persisted=True, stage=Stage.READY)
+            self._open[str(tid)] = TransactionCopies(tid, persisted=True, stage=CopyStage.READY)
             return (msg.Ready(tid, (self.home,)),)
-        self._open[str(tid)] = Copying(tid)
+        self._open[str(tid)] = TransactionCopies(tid)
         return ()
 
     def _acked(self, held: Held) -> tuple[msg.CopiesInstruction, ...]:
@@ -172,9 +172,9 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
 
     def _deadline(self, text: str) -> tuple[msg.CopiesInstruction, ...]:
         state = self._open.get(text)
-        if state is None or state.stage is not Stage.WAITING:
+        if state is None or state.stage is not CopyStage.WAITING:
             return ()
-        self._open[text] = replace(state, stage=Stage.SHORT)
+        self._open[text] = replace(state, stage=CopyStage.SHORT)
         holders = self._holders(state)
         missing = sorted({self.home, *self._disks}.difference(holders))
         return (msg.NotEnough(state.tid, len(holders), self.copies, tuple(missing)),)
@@ -195,11 +195,11 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
             acks=state.acks if acks is None else acks,
         )
         holders = self._holders(state)
-        ready = state.stage is Stage.WAITING and state.persisted and len(holders) >= self.copies
-        self._open[text] = replace(state, stage=Stage.READY) if ready else state
+        ready = state.stage is CopyStage.WAITING and state.persisted and len(holders) >= self.copies
+        self._open[text] = replace(state, stage=CopyStage.READY) if ready else state
         return (msg.Ready(state.tid, holders),) if ready else ()
 
-    def _holders(self, state: Copying) -> tuple[ReplicaId, ...]:
+    def _holders(self, state: TransactionCopies) -> tuple[ReplicaId, ...]:
         acked = sorted(replica for replica, disk in state.acks if self._disks.get(replica) == disk)
         return (self.home, *acked) if state.persisted else tuple(acked)
 

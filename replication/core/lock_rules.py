@@ -57,7 +57,7 @@ class OnePartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeyRange:
     """The rows with a key from ``low`` to ``high``, both included.
 
     Bounds are JSON values that compare with each other (numbers, texts, lists of such); None = no bound.
@@ -68,7 +68,7 @@ class Keys:
     high: Any = None
 
 
-Wide = WholeTable | OnePartition | Keys
+Wide = WholeTable | OnePartition | KeyRange
 Scope = OnePart | Wide
 
 
@@ -122,9 +122,9 @@ class LockLimits:
 def overlap(one: Scope, other: Scope) -> bool:
     """Return whether two transactions must not both hold these scopes."""
     match one, other:
-        case (Keys(), Keys()):
+        case (KeyRange(), KeyRange()):
             return _at_most(one.low, other.high) and _at_most(other.low, one.high)
-        case (Keys(), _) | (_, Keys()):
+        case (KeyRange(), _) | (_, KeyRange()):
             return False
         case (WholeTable(), _) | (_, WholeTable()):
             return True
@@ -141,7 +141,7 @@ def overlap(one: Scope, other: Scope) -> bool:
 def covers(held: Scope, wanted: Scope) -> bool:
     """Return whether the holder of the first scope need not lock the second."""
     match held, wanted:
-        case (Keys(), Keys()):
+        case (KeyRange(), KeyRange()):
             below = held.low is None or (
                 wanted.low is not None and _at_most(held.low, wanted.low, unsure=False)
             )
@@ -149,7 +149,7 @@ def covers(held: Scope, wanted: Scope) -> bool:
                 wanted.high is not None and _at_most(wanted.high, held.high, unsure=False)
             )
             return below and above
-        case (Keys(), _) | (_, Keys()):
+        case (KeyRange(), _) | (_, KeyRange()):
             return False
         case (WholeTable(), _):
             return True
@@ -191,7 +191,7 @@ def _form(table: TableName, scope: Scope, tid: Tid) -> tuple[str, LockState]:
             return tree.wide_lock(table, "table", "", tid), LockState(str(tid))
         case OnePartition(path):
             return tree.wide_lock(table, "partition", path, tid), LockState(str(tid), path=path)
-        case Keys(low, high):
+        case KeyRange(low, high):
             about = msgspec.json.encode((low, high)).decode()
             return tree.wide_lock(table, "keys", about, tid), LockState(str(tid), low=low, high=high)
 
@@ -222,7 +222,7 @@ def _scope(name: str, state: LockState, *, wide: bool) -> Scope:
         case "partition" if state.path is not None:
             return OnePartition(state.path)
         case "keys":
-            return Keys(state.low, state.high)
+            return KeyRange(state.low, state.high)
     raise ValueError(f"{name!r} is not the name of a lock")
 
 
@@ -266,7 +266,7 @@ class LockHolderState(enum.Enum):
     """The meaning of a lock that overlaps the requested scope, by the outcome of its holder."""
 
     #: Its removal is part of what the statement sees: it is in no statement's way.
-    SEEN = "seen"
+    VISIBLE = "visible"
     #: Its removal is committed, and the statement does not see it: a conflict that waiting does not solve.
     COMMITTED = "committed"
     #: The holder is not decided.
@@ -275,14 +275,14 @@ class LockHolderState(enum.Enum):
     DEAD = "dead"
 
 
-def standing(outcome: Outcome, at: Csn) -> tuple[LockHolderState, Csn]:
+def holder_state(outcome: Outcome, at: Csn) -> tuple[LockHolderState, Csn]:
     """Judge the holder of a lock by its outcome, for a statement that reads at ``at``; also return its CSN.
 
     If the outcome is too old to tell, the floor counts as the CSN: the holder has committed nothing above it.
     """
     match outcome:
         case Committed(csn) | TooOld(csn):
-            return (LockHolderState.SEEN if csn <= at else LockHolderState.COMMITTED), csn
+            return (LockHolderState.VISIBLE if csn <= at else LockHolderState.COMMITTED), csn
         case Aborted():
             return LockHolderState.DEAD, CSN_NONE
     return LockHolderState.LIVE, CSN_NONE
@@ -312,7 +312,7 @@ def worth_waiting(
     and for any holder ``wait_s``. No statement waits for a lock whose holder is committed: it stays until the
     tail has passed.
     """
-    if merge or found in {LockHolderState.COMMITTED, LockHolderState.SEEN}:
+    if merge or found in {LockHolderState.COMMITTED, LockHolderState.VISIBLE}:
         return False
     return waited_s < (max(wait_s, merge_wait_s) if held.merge else wait_s)
 
@@ -328,7 +328,7 @@ def conflict(held: LockInfo, by: Tid, *, csn: Csn) -> SerializationConflictError
         case OnePartition(path):
             details["partition"] = path
             what = f"partition {path or '(all)'} of {what}"
-        case Keys(low, high):
+        case KeyRange(low, high):
             details["keys"] = [low, high]
             what = f"a range of keys of {what}"
         case WholeTable():

@@ -124,7 +124,7 @@ PrefixInstruction = FetchPart | ReadManifest | Apply | Blocked | Unblocked
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class TransactionSealed:
     """A transaction of this home accepts no more statements; ``parts`` is everything that it adds."""
 
     tid: Tid
@@ -173,14 +173,16 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class TransactionDecided:
     """The log has decided the transaction; its copies are not awaited any more."""
 
     tid: Tid
 
 
 #: All of these are commands: an instruction of the machine goes to the callers that wait, and has no answer.
-CopiesEvent = Sealed | PersistedAtHome | Ack | DiskChanged | Deadline | RolledBack | Decided
+CopiesEvent = (
+    TransactionSealed | PersistedAtHome | Ack | DiskChanged | Deadline | RolledBack | TransactionDecided
+)
 
 # ---------------------------------------------------------------------------- durable copies: instructions
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.core.model import Kind, TidRecord
+from tidelock.csnlog.core.model import RecordKind, TidRecord
 from tidelock.wire.peers import Held, PartKind, PartMeta
 
 __all__ = [
@@ -117,7 +117,7 @@ class ResolvedRecord:
     """
 
     csn: Csn
-    kind: Kind
+    kind: RecordKind
     home: ReplicaId
     time_ms: int
     tids: tuple[TidRecord, ...]

@@ -32,7 +32,7 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid, epoch_of, sequence_of
 from tidelock.csnlog.core.ids import csn as make_csn
 from tidelock.csnlog.core.machine import Machine
-from tidelock.csnlog.core.model import AddPart, Entry, Kind, LogRecord, TidRecord
+from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, RecordKind, TidRecord
 from tidelock.errors import CorruptError
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.model import PartMeta, ResolvedRecord, Wanted
@@ -229,7 +229,7 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         if read.csn <= self._read:
             return ()  # delivered twice
         self._check_next(read.csn)
-        self._read, self._at_end = read.csn, read.record.kind is Kind.END
+        self._read, self._at_end = read.csn, read.record.kind is RecordKind.END
         item = _Waiting(read, [], {}, {})
         self._waiting[read.csn] = item
         done: list[msg.PrefixInstruction] = []

@@ -68,8 +68,8 @@ class Locks:
     ) -> None:
         self._book = book if book is not None else Book()
         self._clock, self._limits = clock, limits
-        self._zookeeper = LockStore(store, fenced, clock, pause)
-        self._janitor = LockSweeper(
+        self._zookeeper = LockStore(store=store, fenced=fenced, clock=clock, pause=pause)
+        self._sweeper = LockSweeper(
             replica=replica,
             boot=boot,
             zookeeper=self._zookeeper,
@@ -83,7 +83,7 @@ class Locks:
         self._taker = LockTaker(
             zookeeper=self._zookeeper,
             book=self._book,
-            janitor=self._janitor,
+            sweeper=self._sweeper,
             outcome=outcome,
             limits=limits,
         )
@@ -138,7 +138,7 @@ class Locks:
                 except InTheWayError as met:
                     waits = worth_waiting(
                         met.lock,
-                        met.found,
+                        met.state,
                         merge=merge,
                         waited_s=self._clock() - begun,
                         wait_s=wait_s,
@@ -180,7 +180,7 @@ class Locks:
         every replica that can commit has applied them); from time to time the same for replicas that have
         long been silent.
         """
-        await self._janitor.sweep(tail)
+        await self._sweeper.sweep(tail)
 
     async def locked_parts(self, table: TableName) -> frozenset[PartId]:
         """Return the parts of a table that were locked a moment ago: no promise, just a hint.
@@ -204,4 +204,4 @@ class Locks:
         Those calls release the locks that they have under way: no other task may delete what is not certain.
         """
         self._book.leave([lock for lock in self._book.held(tid) if lock.certain or not others])
-        await self._janitor.give_back()
+        await self._sweeper.give_back()

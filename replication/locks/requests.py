@@ -18,7 +18,7 @@ from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Create, Link, Node, Op, Store
+from tidelock.csnlog.core.store import Create, LinkState, Node, Op, Store
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replication.core.lock_book import OwnLock
 from tidelock.replication.core.lock_rules import LockInfo, OnePart, Scope, overlap, read_lock
@@ -40,7 +40,7 @@ _NO_NODE: Final = Refused(Reason.NO_NODE)
 
 
 @dataclass(slots=True)
-class Call:
+class LockCall:
     """One call from outside.
 
     Attributes:
@@ -55,53 +55,48 @@ class Call:
     made: dict[str, OwnLock] = field(default_factory=dict)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class LockStore:
     """Reads and writes below ``locks/``.
 
-    Args:
+    Attributes:
         store: The replica's session to ZooKeeper, for reads.
         fenced: Sends a multi under the own fence: :meth:`tidelock.csnlog.log.CsnLog.fenced`.
         clock: Monotonic seconds.
         pause: Waits for so many seconds.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        fenced: Callable[[tuple[Op, ...]], Awaitable[MultiResult]],
-        clock: Callable[[], float],
-        pause: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self.store = store
-        self.pause = pause
-        self._fenced, self._clock = fenced, clock
-        #: Multis under way, whether or not a caller still waits for them.
-        self._flying: set[asyncio.Future[MultiResult]] = set()
-        #: Wide locks by name. A name is never used again, so a lock that was read once stays valid.
-        self._wide: dict[TableName, dict[str, LockInfo]] = {}
-        #: Partitions of the parts that were locked at the last read of a table.
-        self._partitions: dict[TableName, dict[PartId, str]] = {}
+    store: Store
+    fenced: Callable[[tuple[Op, ...]], Awaitable[MultiResult]]
+    clock: Callable[[], float]
+    pause: Callable[[float], Awaitable[None]]
+    #: Multis under way, whether or not a caller still waits for them.
+    _in_flight: set[asyncio.Future[MultiResult]] = field(default_factory=set, init=False)
+    #: Wide locks by name. A name is never used again, so a lock that was read once stays valid.
+    _wide: dict[TableName, dict[str, LockInfo]] = field(default_factory=dict, init=False)
+    #: Partitions of the parts that were locked at the last read of a table.
+    _partitions: dict[TableName, dict[PartId, str]] = field(default_factory=dict, init=False)
 
-    def call(self, patience_s: float) -> Call:
+    def call(self, patience_s: float) -> LockCall:
         """Begin a call that waits at most ``patience_s`` seconds for a connection."""
-        return Call(self._clock() + patience_s)
+        return LockCall(self.clock() + patience_s)
 
-    async def connected(self, call: Call) -> None:
+    async def connected(self, call: LockCall) -> None:
         """Wait for a connection, as long as the call may."""
-        while self.store.link is not Link.CONNECTED:
-            if self._clock() >= call.until:
+        while self.store.link is not LinkState.CONNECTED:
+            if self.clock() >= call.until:
                 raise UnavailableError(
                     "this replica has no connection to ZooKeeper; try again or another replica"
                 )
             await self.pause(RETRY_S)
 
-    async def send(self, call: Call, ops: tuple[Op, ...]) -> MultiResult:
+    async def send(self, call: LockCall, ops: tuple[Op, ...]) -> MultiResult:
         """Send a multi that runs to its end, and is tracked until then, even if the caller is cancelled."""
         session = self.store.session
-        flying = asyncio.ensure_future(self._fly(ops))
-        self._flying.add(flying)
-        flying.add_done_callback(self._flying.discard)
-        result = await asyncio.shield(flying)
+        request = asyncio.ensure_future(self._send_fenced(ops))
+        self._in_flight.add(request)
+        request.add_done_callback(self._in_flight.discard)
+        result = await asyncio.shield(request)
         match result:
             case Ok() | Refused(Reason.BAD_VERSION | Reason.NODE_EXISTS | Reason.NO_NODE):
                 call.session = session if self.store.session == session else 0
@@ -109,39 +104,39 @@ class LockStore:
                 call.session = 0
         return result
 
-    async def landed(self, call: Call) -> None:
+    async def landed(self, call: LockCall) -> None:
         """Wait for the end of all multis under way; until then no read shows what they will have done."""
-        if self._flying:
-            await asyncio.wait(set(self._flying))
+        if self._in_flight:
+            await asyncio.wait(set(self._in_flight))
             call.session = 0
 
-    async def _fly(self, ops: tuple[Op, ...]) -> MultiResult:
+    async def _send_fenced(self, ops: tuple[Op, ...]) -> MultiResult:
         try:
             await LOCK.before()
         except Exception as error:
             _log.warning("a fault point failed before a multi: nothing was sent", error=str(error))
             return Refused(Reason.NOT_CONNECTED)
-        result = await self._fenced(ops)
+        result = await self.fenced(ops)
         try:
             await LOCK.after()
         except Exception as error:
             return Unknown(str(error))
         return result
 
-    async def see(self, call: Call) -> None:
+    async def see(self, call: LockCall) -> None:
         """Make sure that the next read is at least as new as this moment: by a write in its session."""
         for _ in range(ROUNDS):
             await self.connected(call)
             session = self.store.session
             if session and session == call.session:
                 return
-            if isinstance(await self._fenced(()), Ok) and self.store.session == session:
+            if isinstance(await self.fenced(()), Ok) and self.store.session == session:
                 call.session = session
         raise _unreadable()
 
     async def read(
         self,
-        call: Call,
+        call: LockCall,
         read: Callable[[], Awaitable[Ok[T] | Refused | Unknown]],
         *,
         fresh: bool = False,
@@ -159,7 +154,7 @@ class LockStore:
                     return None
         raise _unreadable()
 
-    async def fresh_wide_locks(self, call: Call, table: TableName) -> list[LockInfo]:
+    async def fresh_wide_locks(self, call: LockCall, table: TableName) -> list[LockInfo]:
         """Return the wide locks of a table, including those that were made before the call's last write."""
         for _ in range(ROUNDS):
             names = await self.read(call, lambda: self.store.children(tree.wide_dir(table)), fresh=True)
@@ -168,7 +163,7 @@ class LockStore:
                 return locks
         raise _unreadable()
 
-    async def wide_locks(self, call: Call, table: TableName, names: Sequence[str]) -> list[LockInfo]:
+    async def wide_locks(self, call: LockCall, table: TableName, names: Sequence[str]) -> list[LockInfo]:
         """Return the wide locks with these names; only locks that were never read before are read."""
         directory, known = tree.wide_dir(table), dict(self._wide.get(table, {}))
         new = [f"{directory}/{name}" for name in names if f"{directory}/{name}" not in known]
@@ -178,7 +173,7 @@ class LockStore:
         return list(self._wide[table].values())
 
     async def part_locks(
-        self, call: Call, table: TableName, names: Sequence[str], scope: Scope
+        self, call: LockCall, table: TableName, names: Sequence[str], scope: Scope
     ) -> list[LockInfo]:
         """Return the locks of a table's parts, by their names, that overlap a scope.
 
@@ -196,7 +191,7 @@ class LockStore:
         return [lock for lock in found if overlap(lock.scope, scope)]
 
     async def read_locks(
-        self, call: Call, table: TableName, znodes: Iterable[str], *, lenient: bool = False
+        self, call: LockCall, table: TableName, znodes: Iterable[str], *, lenient: bool = False
     ) -> list[LockInfo]:
         """Read locks; deleted ones are left out, and with ``lenient`` also those that cannot be decoded."""
         left = list(znodes)
@@ -214,13 +209,13 @@ class LockStore:
                     _log.warning("lock_not_readable", znode=znode, reason=error.message)
         return found
 
-    async def _get(self, call: Call, znode: str) -> Node | None:
+    async def _get(self, call: LockCall, znode: str) -> Node | None:
         return await self.read(call, lambda: self.store.get(znode))
 
-    async def _children(self, call: Call, znode: str) -> tuple[str, ...]:
+    async def _children(self, call: LockCall, znode: str) -> tuple[str, ...]:
         return await self.read(call, lambda: self.store.children(znode)) or ()
 
-    async def scan(self, call: Call, table: TableName | None = None) -> list[LockInfo]:
+    async def scan(self, call: LockCall, table: TableName | None = None) -> list[LockInfo]:
         """Return all locks of a table, or of all tables, by their paths."""
         tables = await self._children(call, tree.LOCKS) if table is None else (table,)
         found: list[LockInfo] = []
@@ -231,20 +226,20 @@ class LockStore:
                 found += await self.read_locks(call, name, znodes, lenient=True)
         return found
 
-    async def locked_parts(self, call: Call, table: TableName) -> frozenset[PartId]:
+    async def locked_parts(self, call: LockCall, table: TableName) -> frozenset[PartId]:
         """Return the parts of a table that have locks."""
         names = await self._children(call, tree.lock_dir(table))
         return frozenset(PartId(name) for name in names if name != tree.WIDE)
 
-    async def stands(self, call: Call, lock: OwnLock) -> bool:
+    async def stands(self, call: LockCall, lock: OwnLock) -> bool:
         """Return whether a lock of ours exists, when nothing that was sent before can be applied any more."""
         node = await self.read(call, lambda: self.store.get(lock.znode), fresh=True)
         return node is not None and codec.decode_lock(node.data).tid == str(lock.tid)
 
-    async def make_directories(self, call: Call, table: TableName) -> None:
+    async def make_directories(self, call: LockCall, table: TableName) -> None:
         """Create the directories of a table's locks; never deleted, so that their versions never repeat."""
         await self.send(call, (Create(tree.lock_dir(table)), Create(tree.wide_dir(table))))
 
 
 def _unreadable() -> UnavailableError:
-    return UnavailableError("ZooKeeper could not be read: its session changed again and again; try again")
+    return UnavailableError("ZooKeeper could not be read: its session changed repeatedly; try again")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -25,48 +25,45 @@ from tidelock.replication.core.lock_rules import (
     LockInfo,
     LockLimits,
     batches,
+    holder_state,
     may_go,
-    standing,
 )
-from tidelock.replication.locks.requests import ROUNDS, Call, LockStore
+from tidelock.replication.locks.requests import ROUNDS, LockCall, LockStore
 
 _log: Final = structlog.get_logger("locks")
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class LockSweeper:
     """The lock sweeper; :class:`tidelock.replication.locks.removal_locks.Locks` describes its arguments."""
 
-    def __init__(
-        self,
-        *,
-        replica: ReplicaId,
-        boot: int,
-        zookeeper: LockStore,
-        book: Book,
-        outcome: Callable[[Tid], Awaitable[Outcome]],
-        fence_home: Callable[[ReplicaId], Awaitable[int | None]],
-        silent: Callable[[], Collection[ReplicaId]],
-        clock: Callable[[], float],
-        limits: LockLimits,
-    ) -> None:
-        self._replica, self._boot, self._zookeeper, self._book = replica, boot, zookeeper, book
-        self._outcome, self._fence_home, self._silent = outcome, fence_home, silent
-        self._clock, self._limits = clock, limits
-        self._sweeping = asyncio.Lock()
-        self._adopting = asyncio.Lock()
-        #: Whether the locks that former boots have left are in the book.
-        self._adopted = False
-        #: When to scan for locks of silent replicas next.
-        self._scan_at = clock()
-        #: Holders of locks that are no transactions of the cluster, and were logged.
-        self._strangers: set[Tid] = set()
+    replica: ReplicaId
+    boot: int
+    zookeeper: LockStore
+    book: Book
+    outcome: Callable[[Tid], Awaitable[Outcome]]
+    fence_home: Callable[[ReplicaId], Awaitable[int | None]]
+    silent: Callable[[], Collection[ReplicaId]]
+    clock: Callable[[], float]
+    limits: LockLimits
+    _sweeping: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _adopting: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    #: Whether the locks that former boots have left are in the book.
+    _adopted: bool = field(default=False, init=False)
+    #: When to scan for locks of silent replicas next.
+    _scan_at: float = field(init=False)
+    #: Holders of locks that are no transactions of the cluster, and were logged.
+    _strangers: set[Tid] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        self._scan_at = self.clock()
 
     async def sweep(self, tail: Csn) -> None:
         """See :meth:`tidelock.replication.locks.removal_locks.Locks.sweep`."""
         async with self._sweeping:
             try:
                 await self._adopt()
-                self._book.pass_tail(tail)
+                self.book.pass_tail(tail)
                 await self.give_back()
                 await self._clear_silent(tail)
             except (UnavailableError, FencedError) as error:
@@ -78,7 +75,7 @@ class LockSweeper:
 
     async def give_back(self, znodes: Collection[str] | None = None) -> None:
         """Delete the locks that are to be deleted, or these of them; a remaining lock stays in the book."""
-        left = {lock.znode: lock for lock in self._book.claim(znodes)}
+        left = {lock.znode: lock for lock in self.book.claim(znodes)}
         try:
             await self._delete(left)
         except (UnavailableError, FencedError) as error:
@@ -86,19 +83,19 @@ class LockSweeper:
         except TidelockError as error:
             _log.warning("locks_not_given_back", locks=len(left), reason=error.message)
         finally:
-            self._book.put_back(left.values())
+            self.book.put_back(left.values())
 
     async def _delete(self, left: dict[str, OwnLock]) -> None:
         """Delete locks of this replica, former boots' included; remove the deleted ones from ``left``."""
-        call = self._zookeeper.call(0.0)
+        call = self.zookeeper.call(0.0)
         for _ in range(ROUNDS):
             await self._read_uncertain(call, left)
             if not left:
                 return
-            for batch in batches([Delete(znode, 0) for znode in left], self._limits.multi_bytes_max):
+            for batch in batches([Delete(znode, 0) for znode in left], self.limits.multi_bytes_max):
                 before = {op.path: left[op.path] for op in batch}
                 left |= {znode: replace(lock, certain=False) for znode, lock in before.items()}
-                result = await self._zookeeper.send(call, batch)
+                result = await self.zookeeper.send(call, batch)
                 if isinstance(result, Ok):
                     for znode in before:
                         del left[znode]
@@ -108,14 +105,14 @@ class LockSweeper:
                 else:
                     break
 
-    async def _read_uncertain(self, call: Call, left: dict[str, OwnLock]) -> None:
+    async def _read_uncertain(self, call: LockCall, left: dict[str, OwnLock]) -> None:
         """Find out which uncertain locks exist; only a lock that was read as ours is ever deleted."""
         uncertain = [lock for lock in left.values() if not lock.certain]
         if not uncertain:
             return
-        await self._zookeeper.landed(call)
+        await self.zookeeper.landed(call)
         for lock in uncertain:
-            if await self._zookeeper.stands(call, lock):
+            if await self.zookeeper.stands(call, lock):
                 left[lock.znode] = replace(lock, certain=True)
             else:
                 del left[lock.znode]
@@ -125,44 +122,44 @@ class LockSweeper:
         async with self._adopting:
             if self._adopted:
                 return
-            call = self._zookeeper.call(0.0)
-            await self._zookeeper.see(call)
-            locks = await self._zookeeper.scan(call)
-            former = [one for one in locks if one.tid.home == self._replica and one.tid.boot < self._boot]
-            verdicts = await self._verdicts(former)
-            undecided = any(found is LockHolderState.LIVE for found, _ in verdicts.values())
-            if undecided or self._zookeeper.store.session != call.session:
+            call = self.zookeeper.call(0.0)
+            await self.zookeeper.see(call)
+            locks = await self.zookeeper.scan(call)
+            former = [one for one in locks if one.tid.home == self.replica and one.tid.boot < self.boot]
+            holders = await self._holder_states(former)
+            undecided = any(found is LockHolderState.LIVE for found, _ in holders.values())
+            if undecided or self.zookeeper.store.session != call.session:
                 return
             self._adopted = True
-            self._book.adopt(
-                [_own(one) for one in former if verdicts[one.tid][0] is LockHolderState.DEAD],
-                [(csn, _own(one)) for one in former if (csn := verdicts[one.tid][1])],
+            self.book.adopt(
+                [_own(one) for one in former if holders[one.tid][0] is LockHolderState.DEAD],
+                [(csn, _own(one)) for one in former if (csn := holders[one.tid][1])],
             )
 
     # -- others' -------------------------------------------------------------------------------------------
 
     async def evict(self, lock: LockInfo) -> bool:
         """Delete a lock whose holder was not committed, if allowed; return whether to look again."""
-        if lock.tid.home != self._replica:
+        if lock.tid.home != self.replica:
             return await self._clear(lock.tid.home, CSN_NONE, table=lock.table)
-        if lock.tid.boot < self._boot:
+        if lock.tid.boot < self.boot:
             await self._adopt()
-        if not self._book.is_leaving(lock.znode):
+        if not self.book.is_leaving(lock.znode):
             return False
         await self.give_back({lock.znode})
-        return not self._book.is_leaving(lock.znode)
+        return not self.book.is_leaving(lock.znode)
 
     async def _clear_silent(self, tail: Csn) -> None:
         """Delete the locks of long-silent replicas that are no longer needed."""
-        silent = self._silent()
-        if not silent or self._clock() < self._scan_at:
+        silent = self.silent()
+        if not silent or self.clock() < self._scan_at:
             return
-        self._scan_at = self._clock() + self._limits.scan_interval_s
-        locks = await self._zookeeper.scan(self._zookeeper.call(0.0))
+        self._scan_at = self.clock() + self.limits.scan_interval_s
+        locks = await self.zookeeper.scan(self.zookeeper.call(0.0))
         left = [lock for lock in locks if lock.tid.home in silent]
         self._strangers.intersection_update(lock.tid for lock in locks)
-        verdicts = await self._verdicts(left)
-        for home in sorted({tid.home for tid, found in verdicts.items() if may_go(*found, tail, live=True)}):
+        holders = await self._holder_states(left)
+        for home in sorted({tid.home for tid, found in holders.items() if may_go(*found, tail, live=True)}):
             await self._clear(home, tail)
 
     async def _clear(self, home: ReplicaId, tail: Csn, table: TableName | None = None) -> bool:
@@ -172,44 +169,44 @@ class LockSweeper:
         is raised again. Two replicas that merely had read the same version could both delete a lock, the
         second one after a third has taken it (F5).
         """
-        session = self._zookeeper.store.session
-        version = await self._fence_home(home)
+        session = self.zookeeper.store.session
+        version = await self.fence_home(home)
         if version is None:
             return False
-        call = self._zookeeper.call(0.0)
-        left = [lock for lock in await self._zookeeper.scan(call, table) if lock.tid.home == home]
-        verdicts = await self._verdicts(left)
-        if self._zookeeper.store.session != session:  # the reads may be older than the write
+        call = self.zookeeper.call(0.0)
+        left = [lock for lock in await self.zookeeper.scan(call, table) if lock.tid.home == home]
+        holders = await self._holder_states(left)
+        if self.zookeeper.store.session != session:  # the reads may be older than the write
             return False
         doomed: list[Op] = [
             Delete(lock.znode, 0)
             for lock in left
-            if lock.tid in verdicts and may_go(*verdicts[lock.tid], tail, live=False)
+            if lock.tid in holders and may_go(*holders[lock.tid], tail, live=False)
         ]
-        for batch in batches(doomed, self._limits.multi_bytes_max):
+        for batch in batches(doomed, self.limits.multi_bytes_max):
             if not isinstance(
-                await self._zookeeper.send(call, (Check(tree.session(home), version), *batch)), Ok
+                await self.zookeeper.send(call, (Check(tree.session(home), version), *batch)), Ok
             ):
                 return False
         if doomed:
             _log.info("locks_evicted", home=home, locks=len(doomed))
-        return not any(found is LockHolderState.LIVE for found, _ in verdicts.values())
+        return not any(found is LockHolderState.LIVE for found, _ in holders.values())
 
-    async def _verdicts(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[LockHolderState, Csn]]:
+    async def _holder_states(self, locks: Iterable[LockInfo]) -> dict[Tid, tuple[LockHolderState, Csn]]:
         """Return the outcomes of the holders; of those that are committed also the CSN.
 
         A holder that is no transaction of the cluster is left out: nobody can tell that it will not commit,
         so its lock is kept, and logged once.
         """
-        verdicts: dict[Tid, tuple[LockHolderState, Csn]] = {}
+        holders: dict[Tid, tuple[LockHolderState, Csn]] = {}
         for tid in sorted({lock.tid for lock in locks}):
             try:
-                verdicts[tid] = standing(await self._outcome(tid), CSN_NONE)
+                holders[tid] = holder_state(await self.outcome(tid), CSN_NONE)
             except UnknownTransactionError as error:
                 if tid not in self._strangers:
                     self._strangers.add(tid)
                     _log.warning("lock_of_no_transaction", tid=str(tid), reason=error.message)
-        return verdicts
+        return holders
 
 
 def _own(lock: LockInfo) -> OwnLock:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
-from tests.support.clusters.lock_reading import PartRow, locks, part_rows
+from tests.support.clusters.lock_reading import LockedPartRow, locks, part_rows
 from tests.support.faults.lab import Gates
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
@@ -190,7 +190,7 @@ def test_ended_in_the_middle(local: LocalCluster, gates: Gates, end: str, phase:
         eventually(lambda: removes(local, table), what="somebody else who removes the rows")
 
 
-def parts(local: LocalCluster, table: str) -> dict[str, list[PartRow]]:
+def parts(local: LocalCluster, table: str) -> dict[str, list[LockedPartRow]]:
     """Return the rows of a table's parts in each catalog."""
     return {replica: part_rows(local.data_dir(replica), table) for replica in local.replicas}
 

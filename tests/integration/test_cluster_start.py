@@ -15,9 +15,9 @@ from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap,
 from tidelock.csnlog.cluster.members import Members
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId
-from tidelock.csnlog.core.model import ClusterState, Member
+from tidelock.csnlog.core.model import ClusterState, MemberState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Create, Link, SetData, Store
+from tidelock.csnlog.core.store import Check, Create, LinkState, SetData, Store
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
@@ -54,7 +54,7 @@ def begin(store: Store, replica: ReplicaId) -> Awaitable[OwnSession]:
     return open_session(
         store,
         replica=replica,
-        member=Member(api=f"{replica}:1"),
+        member=MemberState(api=f"{replica}:1"),
         disk=f"disk-{replica}",
         known=KnownState(),
         nonce=lambda: f"nonce{next(NONCES)}",
@@ -109,7 +109,7 @@ async def test_a_restart_takes_over_while_the_former_session_still_lives(
     assert own.boot == former.boot + 1
     assert (await node(store, tree.alive(R1))).owner_session == store.session
     zk_proxy.heal()
-    await until(lambda: killed.link is Link.CONNECTED)
+    await until(lambda: killed.link is LinkState.CONNECTED)
     late = (Check(tree.session(R1), former.fence), SetData(tree.HEAD))
     assert await killed.multi(late) == Refused(Reason.BAD_VERSION, 0)
     assert not await keep_alive(killed, former)

@@ -24,7 +24,7 @@ from tests.support.zookeeper.world import ZkWorld
 from tidelock import zookeeper as embedded
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.ids import Csn, Tid
-from tidelock.csnlog.core.model import Kind
+from tidelock.csnlog.core.model import RecordKind
 from tidelock.csnlog.core.results import Committed, Running
 from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.log import LogState
@@ -32,7 +32,7 @@ from tidelock.errors import CommitUnknownError, FencedError, RefusedError, Unava
 
 REPLICAS = (R1, R2, R3)
 #: A roll-over every fifty records.
-SMALL_EPOCHS = LogLimits(epoch_limit=50, relook_s=0.5, retry_s=0.02)
+SMALL_EPOCHS = LogLimits(epoch_limit=50, recheck_s=0.5, retry_s=0.02)
 
 
 class History:
@@ -149,7 +149,7 @@ async def test_many_committers_and_roll_overs(cluster: Cluster) -> None:
     await history.check(cluster.nodes)
     assert len(history.committed) == 1440
     kinds = [one.record.kind for one in cluster.nodes[0].delivered]
-    assert kinds.count(Kind.END) >= 2
+    assert kinds.count(RecordKind.END) >= 2
     assert all(node.states == [LogState.FOLLOWING] for node in cluster.nodes)
 
 

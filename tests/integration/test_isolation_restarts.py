@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
-from tests.support.clusters.lock_reading import PartRow, locks, part_rows
+from tests.support.clusters.lock_reading import LockedPartRow, locks, part_rows
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
@@ -74,7 +74,7 @@ def seen(reader: Database | Transaction, table: str) -> list[int]:
     return sorted(reader.read(table, ["n"])["n"].to_pylist())
 
 
-def everywhere(local: LocalCluster, table: str, *expected: int) -> list[PartRow]:
+def everywhere(local: LocalCluster, table: str, *expected: int) -> list[LockedPartRow]:
     """Require that every replica shows these numbers and has equal catalog rows; return these."""
     with local.connect() as db:
         tx = db.begin(fresh=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
-from tests.support.clusters.lock_reading import PartRow, locks, part_rows
+from tests.support.clusters.lock_reading import LockedPartRow, locks, part_rows
 from tests.support.histories.evidence import nothing_left
 from tests.support.histories.isolation import SCHEMA, add, everywhere, make, refused, rows, seen, times
 from tidelock.client import Database, Transaction
@@ -187,7 +187,7 @@ class TestWhatPartsCarry:
         tx.delete(n, where="n = 1")
         assert seen(tx, n) == [2, 3]
         home = part_rows(local.data_dir("r1"), n)
-        assert PartRow(*first[:3], tx.tid, None) in home
+        assert LockedPartRow(*first[:3], tx.tid, None) in home
         assert second in home
         (own,) = [row for row in home if row.creation_tid == tx.tid]
         assert own.creation_csn is None
@@ -209,7 +209,7 @@ class TestWhatPartsCarry:
         everywhere(sessions, n, 2, 3)
 
     @staticmethod
-    def _on(local: LocalCluster, table: str) -> list[PartRow]:
+    def _on(local: LocalCluster, table: str) -> list[LockedPartRow]:
         """Return the rows of the catalogs, which must be equal."""
         first, *others = (part_rows(local.data_dir(replica), table) for replica in local.replicas)
         assert all(other == first for other in others)

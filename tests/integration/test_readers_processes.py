@@ -187,7 +187,7 @@ def test_counters_start_at_zero(data: DataDir, tmp_path: Path) -> None:
     """Counters start at zero, also in the slots of former workers."""
     assert not any(counters.read(tmp_path).values())
     counters.reset(tmp_path, 3)
-    counters.Counters(counters.path_of(tmp_path, 2)).add("bytes", 7)
+    counters.ReaderCounters(counters.path_of(tmp_path, 2)).add("bytes", 7)
     assert counters.read(tmp_path)["bytes"] == 7
     counters.reset(tmp_path, 2)
     assert not any(counters.read(tmp_path).values())

@@ -95,7 +95,7 @@ async def test_parameters_are_compared_in_the_type_of_the_column(make_pool: Make
     for params in ((), (1, 2)):
         with pytest.raises(BadRequestError, match="arameter"):
             await rows(pool, "SELECT ?", *params)
-    with pytest.raises(BadRequestError, match="no JSON value"):
+    with pytest.raises(BadRequestError, match="not a JSON value"):
         await rows(pool, "SELECT ?", "\ud800")
 
 

@@ -143,7 +143,7 @@ async def test_a_caller_that_stalls(make_pool: MakePool) -> None:
         await anext(pieces)
         [worker] = workers()
         await asyncio.to_thread(worker.wait)
-        with pytest.raises(UnavailableError, match="nobody took the rows"):
+        with pytest.raises(UnavailableError, match="no client read the rows"):
             async for _ in pieces:
                 pass
 

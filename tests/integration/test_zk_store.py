@@ -23,7 +23,7 @@ from tests.support.zookeeper.world import SESSION_TIMEOUT_S, ZkWorld
 from tidelock import processes
 from tidelock import zookeeper as embedded
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Link, SetData
+from tidelock.csnlog.core.store import Check, Create, LinkState, SetData
 from tidelock.csnlog.zookeeper import kazoo_bridge, kazoo_store, session_monitor
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
@@ -85,7 +85,7 @@ async def test_a_multi_whose_reply_or_request_is_lost_is_unknown(
     session = store.session
     zk_proxy.hook(nth_request(1, action, opcode=MULTI))
     assert isinstance(await store.multi((SetData("a", b"x", 0),)), Unknown)
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     assert store.session == session
     assert (await node(other, "a")).version == int(applied)
     assert zk_proxy.counters.lost_replies + zk_proxy.counters.lost_requests == 1
@@ -115,7 +115,7 @@ async def test_all_requests_on_their_way_are_unknown_when_the_connection_breaks(
     assert watch.fired == 0
     zk_proxy.heal()
     await until(lambda: watch.fired == 1, what="the watch after the reconnect")
-    assert store.link is Link.CONNECTED
+    assert store.link is LinkState.CONNECTED
 
 
 async def test_while_there_is_no_connection_calls_are_refused_and_not_kept(
@@ -126,12 +126,12 @@ async def test_while_there_is_no_connection_calls_are_refused_and_not_kept(
     await done(store, Create("a"))
     zk_proxy.refuse()
     zk_proxy.cut()
-    await until(lambda: store.link is Link.SUSPENDED)
+    await until(lambda: store.link is LinkState.SUSPENDED)
     for _ in range(100):
         assert await store.multi((SetData("a"),)) == Refused(Reason.NOT_CONNECTED)
         assert await store.get("a") == Refused(Reason.NOT_CONNECTED)
     zk_proxy.heal()
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     assert (await node(store, "a")).version == 0
 
 
@@ -142,7 +142,7 @@ async def test_a_request_without_answer_in_time_is_unknown(world: ZkWorld, zk_pr
     await done(store, Create("a"))
     zk_proxy.black_hole(Direction.TO_CLIENT)
     assert isinstance(await store.multi((SetData("a", b"x"),)), Unknown)
-    assert store.link is Link.CONNECTED
+    assert store.link is LinkState.CONNECTED
     assert (await node(other, "a")).data == b"x"
     zk_proxy.heal()
     assert await done(store, SetData("a", b"y", 1)) == (2,)
@@ -178,13 +178,13 @@ async def test_a_silent_server_is_left_for_another_in_the_same_session(
         store = await world.store(through=f"{one.address},{two.address}")
         await done(store, Create("a"), Create("e", ephemeral=True))
         session = store.session
-        links: list[Link] = []
+        links: list[LinkState] = []
         store.on_change(lambda: links.append(store.link))
         used, spare = (one, two) if one.counters.connections else (two, one)
         used.black_hole()
-        while Link.SUSPENDED not in links:
+        while LinkState.SUSPENDED not in links:
             await asyncio.wait({asyncio.create_task(store.get("a"))}, timeout=0.02)
-        await until(lambda: store.link is Link.CONNECTED)
+        await until(lambda: store.link is LinkState.CONNECTED)
         assert spare.counters.connections > 0
         assert used.counters.cut == 0
         assert store.session == session
@@ -199,17 +199,17 @@ async def test_a_black_hole_until_the_session_expires(world: ZkWorld, zk_proxy: 
     watch = Counter()
     await node(store, "a", watch)
     zk_proxy.black_hole()
-    await until(lambda: store.link is Link.SUSPENDED)
+    await until(lambda: store.link is LinkState.SUSPENDED)
 
     async def gone() -> bool:
         return await other.exists("e") == Ok(None)
 
     await until_async(gone, what="the expiry at the server")
-    assert store.link is Link.SUSPENDED
+    assert store.link is LinkState.SUSPENDED
     assert store.session == session
     assert watch.fired == 0
     zk_proxy.heal()
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     assert store.session != session
     assert watch.fired == 1
 
@@ -223,7 +223,7 @@ async def test_flapping_connections_lose_and_double_nothing(world: ZkWorld, zk_p
     async def write(writer: int) -> None:
         for n in range(60):
             name = f"{writer}-{n}"
-            await until(lambda: store.link is Link.CONNECTED)
+            await until(lambda: store.link is LinkState.CONNECTED)
             results[name] = await store.multi((Create(f"log/{name}-", name.encode(), sequential=True),))
 
     threads = threading.active_count()
@@ -232,7 +232,7 @@ async def test_flapping_connections_lose_and_double_nothing(world: ZkWorld, zk_p
         zk_proxy.cut()
         await asyncio.wait(writers, timeout=0.05)
     await asyncio.gather(*writers)
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     listed = await store.children("log")
     assert isinstance(listed, Ok)
     there = [name.rpartition("-")[0] for name in listed.value]
@@ -256,11 +256,11 @@ async def test_a_frozen_server_suspends_the_link_and_nothing_is_kept(
     try:
         on_their_way = [asyncio.create_task(store.multi((SetData("a"),))) for _ in range(10)]
         assert all(isinstance(result, Unknown) for result in await asyncio.gather(*on_their_way))
-        await until(lambda: store.link is Link.SUSPENDED)
+        await until(lambda: store.link is LinkState.SUSPENDED)
         assert await store.multi((Create("b"),)) == Refused(Reason.NOT_CONNECTED)
     finally:
         thaw(server)
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     assert await store.exists("b") == Ok(None)
 
 
@@ -271,7 +271,7 @@ async def test_close_ends_although_the_server_is_frozen(
     store = await lone.store(request_timeout_s=0.2)
     freeze(server)
     await store.close()
-    assert store.link is Link.SUSPENDED
+    assert store.link is LinkState.SUSPENDED
 
 
 async def test_a_server_that_was_started_again_is_found_again(
@@ -282,7 +282,7 @@ async def test_a_server_that_was_started_again_is_found_again(
     await done(store, Create("e", ephemeral=True))
     session = store.session
     server.kill()
-    await until(lambda: store.link is Link.SUSPENDED)
+    await until(lambda: store.link is LinkState.SUSPENDED)
     server.start(timeout_s=READY_TIMEOUT_S)
 
     async def found() -> bool:  # a server that has just started may drop its first connections
@@ -311,9 +311,9 @@ async def test_the_link_is_suspended_by_the_clock_alone(
     for module in (kazoo_bridge, session_monitor, kazoo_store):
         monkeypatch.setattr(module, "time", Clock)
     links.append(store.link)
-    assert links == [Link.CONNECTED, Link.SUSPENDED]
+    assert links == [LinkState.CONNECTED, LinkState.SUSPENDED]
     assert await store.get("a") == Refused(Reason.NOT_CONNECTED)
-    await until(lambda: store.link is Link.CONNECTED, what="a proof of life that is younger")
+    await until(lambda: store.link is LinkState.CONNECTED, what="a proof of life that is younger")
 
 
 async def test_an_idle_link_is_probed(world: ZkWorld, zk_proxy: Proxy) -> None:
@@ -321,7 +321,7 @@ async def test_an_idle_link_is_probed(world: ZkWorld, zk_proxy: Proxy) -> None:
     store = await world.store(through=zk_proxy.address)
     deadline_s = store._clock.deadline_s
     await until(lambda: store._clock.deadline_s > deadline_s)
-    assert store.link is Link.CONNECTED
+    assert store.link is LinkState.CONNECTED
     assert zk_proxy.counters.connections == 1
 
 
@@ -375,7 +375,7 @@ async def test_a_server_that_accepts_and_never_answers_is_left_for_another(
         async with ZkWorld(zookeeper, zk_root) as world:
             both = f"127.0.0.1:{port},{zookeeper}"
             store = await world.store(through=both, session_timeout_s=12.0, connect_timeout_s=5.9)
-            assert store.link is Link.CONNECTED
+            assert store.link is LinkState.CONNECTED
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.recv(4)
@@ -419,7 +419,7 @@ async def test_a_client_that_fails_inside_is_started_again(
         raise RuntimeError("an answer that nobody understands")
 
     monkeypatch.setattr(handler, "select", fail)
-    await until(lambda: store.link is Link.CONNECTED and store.session != session)
+    await until(lambda: store.link is LinkState.CONNECTED and store.session != session)
     await done(store, Create("a"))
 
 

@@ -23,7 +23,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, 
 from tidelock.csnlog.core.store import Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
-from tidelock.csnlog.faults import Step
+from tidelock.csnlog.faults import FaultStep
 from tidelock.errors import CorruptError, SerializationConflictError
 from tidelock.replica_agent.lifecycle.agent import Agent
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
@@ -116,7 +116,7 @@ def send_again_what_may_have_landed() -> Iterator[None]:
     """A multi whose answer was lost counts as not applied, and is sent again without raising the fence."""
     multi = Engine._multi
 
-    async def certain(self: Engine, step: Step, ops: tuple[Op, ...]) -> tuple[MultiResult, int]:
+    async def certain(self: Engine, step: FaultStep, ops: tuple[Op, ...]) -> tuple[MultiResult, int]:
         result, session = await multi(self, step, ops)
         return (Refused(Reason.NOT_CONNECTED) if isinstance(result, Unknown) else result), session
 
@@ -226,10 +226,10 @@ def delete_locks_by_their_own_version() -> Iterator[None]:
     """Locks of a silent replica are deleted at their own versions, without a fence for their holder."""
 
     async def clear(self: LockSweeper, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
-        left = await self._zookeeper.scan(self._zookeeper.call(0.0), table)
+        left = await self.zookeeper.scan(self.zookeeper.call(0.0), table)
         for lock in left:
-            if lock.tid.home == home and not isinstance(await self._outcome(lock.tid), Committed):
-                await self._zookeeper.store.multi((Delete(lock.znode, 0),))
+            if lock.tid.home == home and not isinstance(await self.outcome(lock.tid), Committed):
+                await self.zookeeper.store.multi((Delete(lock.znode, 0),))
         return True
 
     with mock.patch.object(LockSweeper, "_clear", clear):

@@ -26,7 +26,7 @@ from tests.support.histories.evidence import leftovers
 from tests.support.histories.table_model import Statement, Truncate
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid
-from tidelock.csnlog.core.model import AddPart, Kind, RemovePart, TidRecord
+from tidelock.csnlog.core.model import AddPart, RecordKind, RemovePart, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.errors import SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.lifecycle.agent import Agent
@@ -280,7 +280,7 @@ def judge(world: SimWorld) -> None:
 
 def _line(world: SimWorld, csn: Csn) -> list[Any]:
     record = world.oracle.records[csn]
-    return [csn, record.kind is Kind.END, [_logged(world, tid) for tid in record.tids]]
+    return [csn, record.kind is RecordKind.END, [_logged(world, tid) for tid in record.tids]]
 
 
 def _logged(world: SimWorld, tid: TidRecord) -> list[Any]:

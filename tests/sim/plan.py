@@ -13,7 +13,7 @@ import random
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from tidelock.csnlog.testing.memory_store import Fault as Lost
+from tidelock.csnlog.testing.memory_store import RequestFault as Lost
 
 #: Virtual seconds in which faults come.
 FAULTS_S: Final = 40.0

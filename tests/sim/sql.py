@@ -38,12 +38,12 @@ from tidelock.replica_agent.sql.mutation import (
     Affected,
     CompactParts,
     DeleteRows,
-    Ended,
     MergeRows,
     MutationRequest,
+    MutationResult,
     UpdateRows,
 )
-from tidelock.replica_agent.sql.request import Kind, Request, SqlRequest
+from tidelock.replica_agent.sql.request import AnswerKind, Request, SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -81,7 +81,7 @@ class SimWorker:
         """End it."""
         self.reusable = False
 
-    async def run(self, request: bytes) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def run(self, request: bytes) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         """Run one statement, and yield its frames."""
         statement = _Statement(self._data_dir, msgspec.json.decode(request, type=Request))
         try:
@@ -100,7 +100,7 @@ class _Statement:
         self._files = PartFs(data_dir)
         self._table: TableName | None = None
 
-    async def frames(self) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def frames(self) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         await asyncio.to_thread(self._require_applied)
         match self._request:
             case SqlRequest(sql=sql, params=params):
@@ -118,7 +118,9 @@ class _Statement:
         async for frame in frames:
             yield frame
 
-    async def _select(self, sql: str, params: tuple[Any, ...]) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def _select(
+        self, sql: str, params: tuple[Any, ...]
+    ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         found = _SELECT.fullmatch(sql)
         assert found, sql
         table, where = TableName(f"{found[1]}.{found[2]}"), _CONDITIONS[found[3]](*params)
@@ -126,13 +128,15 @@ class _Statement:
         kept: list[Row] = []
         for part in parts:
             kept += [row for row in await self._rows(part) if holds(where, row)]
-        yield Kind.DATA, _stream([_table(kept)])
-        yield _ended(Ended(reads={table: _left_out(where, parts)}))
+        yield AnswerKind.DATA, _stream([_table(kept)])
+        yield _ended(MutationResult(reads={table: _left_out(where, parts)}))
 
-    async def _compact(self, table: TableName, wanted: set[Any]) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def _compact(
+        self, table: TableName, wanted: set[Any]
+    ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         parts = [part for part in await self._list(table) if part.part in wanted]
         if missing := wanted - {part.part for part in parts}:
-            what = f"part {min(missing)} of table {table} is not there any more"
+            what = f"part {min(missing)} of table {table} does not exist any more"
             raise SerializationConflictError(what, table=table, part=min(missing))
         rows = sum(part.rows for part in parts)
         yield _affected(Affected(table, tuple(part.part for part in parts), rows))
@@ -140,17 +144,21 @@ class _Statement:
         whole = pa.concat_tables([await self._content(schema, part) for part in parts])
         if schema.sort_by:
             whole = whole.sort_by([(column, "ascending") for column in schema.sort_by])
-        yield Kind.DATA, _stream([whole])
-        yield _ended(Ended())
+        yield AnswerKind.DATA, _stream([whole])
+        yield _ended(MutationResult())
 
-    async def _delete(self, table: TableName, where: Condition) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def _delete(
+        self, table: TableName, where: Condition
+    ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         def rest(rows: Sequence[Row]) -> tuple[list[Row], int]:
             return [row for row in rows if not holds(where, row)], 0
 
         async for frame in self._rewrite(table, where, rest, deletes=True):
             yield frame
 
-    async def _update(self, table: TableName, action: UpdateRows) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def _update(
+        self, table: TableName, action: UpdateRows
+    ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         given = list(action.params)
         ((column, value),) = action.set.items()
         addend = int(given.pop(0)) if isinstance(value, str) else 0
@@ -173,7 +181,7 @@ class _Statement:
 
     async def _rewrite(
         self, table: TableName, where: Condition, rewrite: _Rewrite, *, deletes: bool
-    ) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         """Rewrite the parts in which a condition is true for a row: which they are is told first."""
         parts = await self._list(table)
         hit: list[PartRow] = []
@@ -189,12 +197,12 @@ class _Statement:
             rows, new = rewrite(await self._rows(part))  # as a process, which scans twice
             updated += new
             tables += [_table(rows)] if rows else []
-        yield Kind.DATA, _stream(tables)
+        yield AnswerKind.DATA, _stream(tables)
         deleted = matched if deletes else 0
         reads = {table: _left_out(where, parts)}
-        yield _ended(Ended(reads=reads, rows_deleted=deleted, rows_updated=updated))
+        yield _ended(MutationResult(reads=reads, rows_deleted=deleted, rows_updated=updated))
 
-    async def _upsert(self, table: TableName, source: Path) -> AsyncGenerator[tuple[Kind, bytes], None]:
+    async def _upsert(self, table: TableName, source: Path) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         data = await asyncio.to_thread(source.read_bytes)
         with pa.ipc.open_stream(data) as reader:
             by_key = {row[1]: row for row in rows_of(reader.read_all())}
@@ -207,8 +215,8 @@ class _Statement:
         affected = Affected(table, tuple(part.part for part in hit), matched, len(fresh))
         yield _affected(affected)
         rows = [by_key.get(row[1], row) for part in hit for row in await self._rows(part)]
-        yield Kind.DATA, _stream([_table([*rows, *fresh])])
-        yield _ended(Ended(reads={table: None}, rows_updated=matched, rows_inserted=len(fresh)))
+        yield AnswerKind.DATA, _stream([_table([*rows, *fresh])])
+        yield _ended(MutationResult(reads={table: None}, rows_updated=matched, rows_inserted=len(fresh)))
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -308,9 +316,9 @@ def _left_out(where: Condition, parts: Sequence[PartRow]) -> list[str] | None:
     return sorted({part.path for part in parts} - {read}) or None
 
 
-def _affected(found: Affected) -> tuple[Kind, bytes]:
-    return Kind.AFFECTED, msgspec.json.encode(found)
+def _affected(found: Affected) -> tuple[AnswerKind, bytes]:
+    return AnswerKind.AFFECTED, msgspec.json.encode(found)
 
 
-def _ended(found: Ended) -> tuple[Kind, bytes]:
-    return Kind.END, msgspec.json.encode(found)
+def _ended(found: MutationResult) -> tuple[AnswerKind, bytes]:
+    return AnswerKind.END, msgspec.json.encode(found)

@@ -19,7 +19,7 @@ from tests.sim.bugs import BUGS
 from tests.sim.plan import KINDS, PlannedFault, RunPlan, draw, end_on_a_full_disk
 from tests.sim.shrink import shrink
 from tests.sim.world import simulate
-from tidelock.csnlog.testing.memory_store import Fault as Lost
+from tidelock.csnlog.testing.memory_store import RequestFault as Lost
 
 ROOT = Path(__file__).parents[2]
 

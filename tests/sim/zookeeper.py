@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from tests.sim.life import LIFE
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
-from tidelock.csnlog.core.store import Link, Op
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore
+from tidelock.csnlog.core.store import LinkState, Op
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest
 
 if TYPE_CHECKING:
     from tests.sim.world import SimWorld
@@ -30,7 +30,7 @@ class SimEnsemble(MemoryEnsemble):
         super().__init__(turn=self._answered, servers=SERVERS, plan=self._fate, reconnect=self._come_back)
         self._world = world
         self._chance = world.chance("zookeeper")
-        self._kinds = [Fault[name] for name in world.plan.request_kinds]
+        self._kinds = [RequestFault[name] for name in world.plan.request_kinds]
         self.rate = 0.0
         #: When the last answer of a life came: answers keep their order.
         self._last: dict[object, float] = {}
@@ -41,7 +41,7 @@ class SimEnsemble(MemoryEnsemble):
         session = store.session
 
         def end() -> None:
-            if store.session == session and store.link is not Link.CONNECTED:
+            if store.session == session and store.link is not LinkState.CONNECTED:
                 self.end_session(session)
 
         asyncio.get_running_loop().call_later(timeout_s, end)
@@ -57,12 +57,12 @@ class SimEnsemble(MemoryEnsemble):
             at_s = self._last[life] = max(at_s, self._last.get(life, 0.0) + 1e-6)
         await asyncio.sleep(at_s - loop.time())
 
-    def _fate(self, call: Call) -> Fault | None:
+    def _fate(self, call: StoreRequest) -> RequestFault | None:
         if LIFE.get(None) is None or self._chance.random() >= self.rate:
             return None
         fault = self._chance.choice(self._kinds)
         self._world.trace.note("fault", call.store, call.kind, call.path, fault.value)
-        if fault is Fault.LATE:
+        if fault is RequestFault.LATE:
             self._deliver_soon()
         return fault
 

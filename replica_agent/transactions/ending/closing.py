@@ -71,5 +71,5 @@ class TransactionCloser:
                 unused = await self.catalog.write(lambda db: jobs.drop_undecided(db, [str(tx.tid)]))
                 await remove_files(self.catalog, self.files, sorted({*unused, *unsealed}))
             except TidelockError as failed:
-                # The rollback is decided all the same: UndecidedResolver removes the rows and their files.
+                # The rollback is decided all the same: the undecided check removes the rows and their files.
                 _log.warning("rollback_not_cleaned", tid=str(tx.tid), reason=failed.message)

@@ -55,7 +55,7 @@ class CopyMaker:
         self._waiting[str(tid)] = ready
         try:
             await SEAL.before()
-            self._feed(msg.Sealed(tid, tuple(parts)))
+            self._feed(msg.TransactionSealed(tid, tuple(parts)))
             self.pusher.push(SealedTid(tid, tuple(parts)), {item.meta.part: item.data for item in memory})
             # The rows are awaited even when the time is over: an abort must find every row that it has to
             # take back.
@@ -84,7 +84,7 @@ class CopyMaker:
 
     def release(self, tid: Tid) -> None:
         """Forget a committed transaction: a replica that lacks its parts learns of them from the log."""
-        self._feed(msg.Decided(tid))
+        self._feed(msg.TransactionDecided(tid))
         self.pusher.decided(tid)
 
     def rolled_back(self, tid: Tid) -> None:

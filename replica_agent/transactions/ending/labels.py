@@ -24,7 +24,7 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, Run
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, OutcomeRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.wire.transactions import LabelAnswer
 
@@ -124,7 +124,9 @@ class Labels:
         csn, time_ms = (run.csn, run.time_ms) if run else (None, None)
         return LabelAnswer(label, found.tid, found.batch, csn, time_ms)
 
-    async def _run(self, label: str, batch: int | None, state: LabelState, timeout_s: float) -> Run | None:
+    async def _run(
+        self, label: str, batch: int | None, state: LabelState, timeout_s: float
+    ) -> OutcomeRow | None:
         """Return the commit that last moved a label, or that of an earlier batch; None if not known here.
 
         It may be of another replica, and so recent that this replica has to apply it first.
@@ -137,7 +139,7 @@ class Labels:
                 await self.waiters.wait(end, max(0.0, until - time.monotonic()))
         if batch == state.batch:
             found = self.reader.outcome(state.tid)
-            return Run(state.tid, *found) if found else None
+            return OutcomeRow(state.tid, *found) if found else None
         return None if batch is None else self.reader.run_of_batch(label, batch)
 
 

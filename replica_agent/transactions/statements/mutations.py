@@ -33,7 +33,7 @@ from tidelock.replica_agent.transactions.statements.row_staging import RowStagin
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, for_unique_key
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
-from tidelock.replication.partfs import PartFs, Scratch
+from tidelock.replication.partfs import PartFs, ScratchFile
 from tidelock.wire.statements import ChangeResult
 
 #: Bytes of a body that are written at a time.
@@ -167,7 +167,7 @@ class Mutations:
         finally:
             await asyncio.to_thread(scratch.remove)
 
-    async def _write(self, scratch: Scratch, body: AsyncIterable[bytes]) -> None:
+    async def _write(self, scratch: ScratchFile, body: AsyncIterable[bytes]) -> None:
         received, waiting = 0, bytearray()
         async for chunk in body:
             received += len(chunk)

@@ -243,7 +243,7 @@ class _RowUpload:
             self.tx.staged.stored.pop(part, None)
         if dropped or self._files:
             # Also the rows of a write that was cut. If this fails, undecided parts and files remain that no
-            # commit will name; UndecidedResolver removes them.
+            # commit will name; the undecided check removes them.
             self.staging.catalog.late_removals.update(self._files)
             with contextlib.suppress(TidelockError):
                 unused = await self.staging.catalog.write(lambda db: jobs.drop_parts(db, dropped))

@@ -14,7 +14,7 @@ from tests.sim.explore.replay import AsksMulti, AsksRead, ScriptEndsError
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Link, Node, Op
+from tidelock.csnlog.core.store import Check, LinkState, Node, Op
 from tidelock.csnlog.log import LogState
 
 
@@ -27,7 +27,7 @@ class Heard(NamedTuple):
 class AnsweredStore:
     """The :class:`~tidelock.csnlog.core.store.Store` of one run; a turn that ends it names what was asked."""
 
-    link = Link.CONNECTED
+    link = LinkState.CONNECTED
     session = 1
 
     def __init__(self, ensemble: Ensemble, script: tuple[Heard, ...]) -> None:

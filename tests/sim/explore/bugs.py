@@ -30,14 +30,14 @@ from tests.sim.explore.shard import WRITTEN, FollowerTrouble, Shard
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import CommitBudget, CommitTx, CommitWorld
 from tidelock.csnlog import tail
-from tidelock.csnlog.cluster.replica_progress import Fenced, read_standing
+from tidelock.csnlog.cluster.replica_progress import Fenced, read_progress
 from tidelock.csnlog.core import batch, codec, tree
 from tidelock.csnlog.core import committer as committer_module
 from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.fence import OwnFence
 from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
-from tidelock.csnlog.core.model import Kind, LogRecord, Record
+from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
 from tidelock.csnlog.core.results import LogReading, Ok
 from tidelock.csnlog.core.store import Create, Op, SetData, Store
 from tidelock.csnlog.core.visibility import PartVersions
@@ -46,7 +46,7 @@ from tidelock.csnlog.reading import read_record
 from tidelock.replica_agent.snapshots import horizon as history_module
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.horizon_rules import PinWatch
-from tidelock.replication.horizon import Look, raise_horizon, read_pins
+from tidelock.replication.horizon import HorizonReading, raise_horizon, read_pins
 
 T1 = CommitTx(0, 1)
 
@@ -56,7 +56,7 @@ ROLLOVER_OPS = batch.Rollover.ops
 # ------------------------------------------------------------------------------------------------- fences
 
 
-def _plan_without_fence(*args: Any, **more: Any) -> batch.Plan:
+def _plan_without_fence(*args: Any, **more: Any) -> batch.CommitPlan:
     """The commit multi without its first check."""
     made = batch.plan(*args, **more)
     return replace(made, checks=made.checks[1:], elements=made.elements[1:])
@@ -144,7 +144,7 @@ class FollowsTheEpoch(Following):
         epoch = self.ensemble.read(s.history[-1], tree.EPOCH)
         assert isinstance(epoch, Ok)
         if isinstance(event, Missed) and codec.decode_epoch(epoch.value.data) > epoch_of(event.csn):
-            return Got(event.csn, Record(Kind.END, HOME, 0))
+            return Got(event.csn, Record(RecordKind.END, HOME, 0))
         return event
 
 
@@ -194,7 +194,7 @@ class CollectsByCreation(Collecting):
         return part.creation_csn is not None and part.creation_csn <= noted
 
 
-async def _raise_without_pins(fenced: Fenced, seen: Look, to: Csn) -> Csn | None:
+async def _raise_without_pins(fenced: Fenced, seen: HorizonReading, to: Csn) -> Csn | None:
     """The multi of the horizon without the check of the pins."""
     return await raise_horizon(_leaving_out(fenced, tree.PINS), seen, to)
 
@@ -203,25 +203,27 @@ def _leaving_out(fenced: Fenced, path: str) -> Fenced:
     return lambda ops: fenced(tuple(op for op in ops if op.path != path))
 
 
-async def _list_before_version(store: Store, watch: PinWatch, clock: Callable[[], float]) -> Look | None:
+async def _list_before_version(
+    store: Store, watch: PinWatch, clock: Callable[[], float]
+) -> HorizonReading | None:
     """The pins are listed, then their version is read."""
     begun, horizon = clock(), await store.get(tree.HORIZON)
     await read_pins(store, watch, clock)
     pins = await store.get(tree.PINS)
-    standing = await read_standing(store)
+    replicas = await read_progress(store)
     assert isinstance(horizon, Ok)
     assert isinstance(pins, Ok)
-    assert standing is not None
-    return Look(
-        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, standing
+    assert replicas is not None
+    return HorizonReading(
+        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, replicas
     )
 
 
 async def _delete_before_tail(store: Any, fenced: Any) -> None:
     """Records are deleted, then the tail is moved."""
-    standing = await read_standing(store)
-    assert standing is not None
-    await tail.delete_below(store, fenced, standing.applied)
+    replicas = await read_progress(store)
+    assert replicas is not None
+    await tail.delete_below(store, fenced, replicas.applied)
     await tail.move_tail(store, fenced, 1)
 
 
@@ -315,7 +317,7 @@ BUGS = (
         "list the pins before their version is read",
         frozenset({"I12 GC-SAFE"}),
         _history(alone=True, pin=1),
-        planted=lambda: mock.patch.object(history_module, "look", _list_before_version),
+        planted=lambda: mock.patch.object(history_module, "read_horizon", _list_before_version),
     ),
     Bug(
         "delete records before moving the tail",

@@ -304,9 +304,9 @@ class CommitModel(ZooKeeperMoves):
 
     def _heard(self, w: CommitWorld, said: Said) -> CommitWorld | Broken:
         """Deliver the answers of a committer; every state is checked for their truth."""
-        for tid, verdict in said.verdicts:
+        for tid, decision in said.verdicts:
             tx = next(n for n, one in enumerate(self.txs) if w.boots[n] and str(one.tid(w.boots[n])) == tid)
-            before, now = w.heard[tx], promises.code(verdict)
+            before, now = w.heard[tx], promises.code(decision)
             if before in {WAITING, UNDECIDED}:
                 w = w.hears(tx, now)
             elif now not in {before, UNDECIDED}:

@@ -9,15 +9,15 @@ from tests.sim.explore.ensemble import Numbered
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.committer import Committer, CommitterState
 from tidelock.csnlog.core.committer_messages import (
-    Answer,
+    AnswerCallers,
     CommitDecision,
     DrawNonce,
     Event,
     Fenced,
+    FenceRaised,
     Halted,
     Instruction,
     NonceDrawn,
-    Raised,
     ReadEpoch,
     ReadFence,
     ReadLog,
@@ -108,8 +108,8 @@ class Committers:
 
 def _noted(said: Said, instruction: Instruction) -> Said:
     match instruction:
-        case Answer(tid, verdict):
-            return said._replace(verdicts=(*said.verdicts, (tid, verdict)))
+        case AnswerCallers(tid, decision):
+            return said._replace(verdicts=(*said.verdicts, (tid, decision)))
         case SendCommit(plan):
             return said._replace(request=CommitterRequest("commit", plan.ops(0)))
         case SendRollover(rollover):
@@ -128,5 +128,5 @@ def _noted(said: Said, instruction: Instruction) -> Said:
             return said._replace(fenced=True)
         case Halted(reason):
             return said._replace(halted=reason)
-        case Raised() | DrawNonce():
+        case FenceRaised() | DrawNonce():
             return said

@@ -19,13 +19,13 @@ from tidelock.replication.core.messages import (
     Ack,
     CopiesEvent,
     Deadline,
-    Decided,
     DiskChanged,
     NotEnough,
     PersistedAtHome,
     Ready,
     RolledBack,
-    Sealed,
+    TransactionDecided,
+    TransactionSealed,
 )
 from tidelock.replication.core.model import Held
 
@@ -157,13 +157,13 @@ class CopyModel:
             tid = tid_of(tx)
             if phase == OPEN:
                 sealed = _phase(h, tx, SEALED)
-                yield ("seal", tx), self._step(sealed, Sealed(tid, (part_of(tx),)))
+                yield ("seal", tx), self._step(sealed, TransactionSealed(tid, (part_of(tx),)))
             elif tx not in rows and phase == SEALED:
                 yield ("persist", tx), self._step(h._replace(rows=rows | {tx}), PersistedAtHome(tid))
             if phase == SEALED and h.mishaps.deadline:
                 yield ("deadline", tx), self._step(h.less("deadline"), Deadline(tid))
             if phase == READY:
-                yield ("commit", tx), self._step(_phase(h, tx, COMMITTED), Decided(tid))
+                yield ("commit", tx), self._step(_phase(h, tx, COMMITTED), TransactionDecided(tid))
         for peer, found in enumerate(h.peers):
             if found.known != found.shown:
                 changed = DiskChanged(self._names[peer], _disk(self._names[peer], found.shown))

@@ -13,10 +13,10 @@ from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.committer_messages import MultiResult, ReadResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, csn, epoch_of
-from tidelock.csnlog.core.model import ClusterState, Kind, Member, Record, SessionState
+from tidelock.csnlog.core.model import ClusterState, MemberState, Record, RecordKind, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Create, Op
-from tidelock.csnlog.testing.memory_tree import Tree, Znode
+from tidelock.csnlog.testing.memory_tree import Znode, ZnodeTree
 
 T = TypeVar("T", bound=Hashable)
 
@@ -40,7 +40,7 @@ class RecordFacts(NamedTuple):
     """The fields of a record that the invariants need."""
 
     csn: Csn
-    kind: Kind
+    kind: RecordKind
     home: ReplicaId
     tids: tuple[str, ...]
 
@@ -48,8 +48,8 @@ class RecordFacts(NamedTuple):
 class Ensemble:
     """All states of the tree that were met, by number; number 0 is the new cluster."""
 
-    def __init__(self, first: Tree) -> None:
-        self._trees: list[Tree] = []
+    def __init__(self, first: ZnodeTree) -> None:
+        self._trees: list[ZnodeTree] = []
         self._numbers: dict[frozenset[tuple[str, Znode]], int] = {}
         self._applied: dict[tuple[int, int], tuple[int, int]] = {}
         self._logs: dict[int, tuple[RecordFacts, ...]] = {}
@@ -57,7 +57,7 @@ class Ensemble:
         self.results: Numbered[MultiResult] = Numbered()
         self._number(first)
 
-    def tree(self, state: int) -> Tree:
+    def tree(self, state: int) -> ZnodeTree:
         """The tree in a state; not to be changed."""
         return self._trees[state]
 
@@ -108,7 +108,7 @@ class Ensemble:
                 found.append(RecordFacts(number, record.kind, record.home, tids))
         return found
 
-    def _number(self, new: Tree) -> int:
+    def _number(self, new: ZnodeTree) -> int:
         content = new.state()
         number = self._numbers.setdefault(content, len(self._trees))
         if number == len(self._trees):
@@ -116,10 +116,10 @@ class Ensemble:
         return number
 
 
-def new_cluster(replicas: tuple[ReplicaId, ...], tables: tuple[str, ...], *, epoch_limit: int) -> Tree:
+def new_cluster(replicas: tuple[ReplicaId, ...], tables: tuple[str, ...], *, epoch_limit: int) -> ZnodeTree:
     """A cluster's tree with these replicas in their first life (boot 1), and these tables."""
-    made = Tree()
-    genesis = codec.encode_record(Record(Kind.GENESIS, replicas[0], 0))
+    made = ZnodeTree()
+    genesis = codec.encode_record(Record(RecordKind.GENESIS, replicas[0], 0))
     ops: list[Op] = [
         Create(tree.CLUSTER, codec.encode_cluster(ClusterState("c", FORMAT_VERSION, 2, epoch_limit))),
         *(Create(path) for path in (tree.CSN, tree.REPLICAS, tree.TABLES, tree.LABELS)),
@@ -131,7 +131,7 @@ def new_cluster(replicas: tuple[ReplicaId, ...], tables: tuple[str, ...], *, epo
     ]
     for name in replicas:
         ops += [
-            Create(tree.replica(name), codec.encode_member(Member())),
+            Create(tree.replica(name), codec.encode_member(MemberState())),
             Create(tree.session(name), codec.encode_session(first_life(name))),
         ]
     result, _ = made.apply(ops, 0)
@@ -146,6 +146,6 @@ def first_life(replica: ReplicaId) -> SessionState:
 
 def follows(earlier: RecordFacts, later: RecordFacts) -> bool:
     """Tell whether two records are neighbours in the log: the next number, or number 0 behind an END."""
-    if earlier.kind is Kind.END:
+    if earlier.kind is RecordKind.END:
         return later.csn == csn(epoch_of(earlier.csn) + 1, 0)
     return later.csn == earlier.csn + 1

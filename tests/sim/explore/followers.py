@@ -15,16 +15,16 @@ from tidelock.csnlog.core.follower_messages import (
     Got,
     Inquire,
     Learned,
-    Look,
-    Looked,
     Missed,
+    Probe,
+    Probed,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import Record
 from tidelock.replication.core.messages import PrefixEvent, PrefixInstruction
 from tidelock.replication.core.prefix import Prefix, PrefixState
 
-Asked = Get | Look | Inquire
+Asked = Get | Probe | Inquire
 
 
 class Followers:
@@ -121,8 +121,8 @@ def failure(asked: Asked, session: int) -> FollowEvent:
     match asked:
         case Get(number):
             return Failed(number)
-        case Look(number):
-            return Looked(number, None)
+        case Probe(number):
+            return Probed(number, None)
     return Learned(asked.number, session, None)
 
 
@@ -131,15 +131,15 @@ def short(value: object) -> str:
     match value:
         case Get(number):
             return f"get {number}"
-        case Look(number):
-            return f"look for {number}"
+        case Probe(number):
+            return f"probe for {number}"
         case Inquire(_, question, about):
             return f"{question.value} {about}"
         case Got(_, record):
             return record.kind.value if isinstance(record, Record) else "unreadable"
-        case Missed() | Looked(_, False):
+        case Missed() | Probed(_, False):
             return "not there"
-        case Looked():
+        case Probed():
             return "there"
         case Learned(_, _, finding):
             return short(finding) if isinstance(finding, Record) else str(finding)

@@ -31,6 +31,7 @@ from tidelock.csnlog.core.batch import Proposal, Queued, Rollover, plan
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.follower_messages import (
     ABSENT,
+    ChainQuestion,
     Deliver,
     Delivered,
     Finding,
@@ -39,11 +40,10 @@ from tidelock.csnlog.core.follower_messages import (
     Got,
     Inquire,
     Learned,
-    Look,
-    Looked,
     Missed,
     Poked,
-    Question,
+    Probe,
+    Probed,
     Stopped,
     Tick,
     TooLate,
@@ -52,7 +52,7 @@ from tidelock.csnlog.core.follower_messages import (
 )
 from tidelock.csnlog.core.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
 from tidelock.csnlog.core.model import AddPart, LogRecord, Record, TidRecord
-from tidelock.csnlog.core.phase import Phase
+from tidelock.csnlog.core.phase import FollowerPhase
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 from tidelock.csnlog.core.visibility import PartVersions, visible
@@ -114,7 +114,7 @@ class Following:
         self._parts = tuple((name, self._records[tx].tid) for tx, parts in enumerate(made) for name in parts)
         self._trouble = trouble
         self._shown: dict[tuple[str, Csn | None, Csn], bool] = {}
-        self._findings: dict[tuple[int, Question, Csn], Finding | None] = {}
+        self._findings: dict[tuple[int, ChainQuestion, Csn], Finding | None] = {}
 
     def initial(self) -> State:
         """The log is empty, the follower has just begun."""
@@ -214,7 +214,7 @@ class Following:
                 after = less(s, "fail")._replace(asked=s.asked[1:])
                 yield ("fail", 0), self._tell(after, failure(s.asked[0], s.session))
         for number in s.pokes:
-            record = self._find_out(s.history[-1], Question.RECORD, number)
+            record = self._find_out(s.history[-1], ChainQuestion.RECORD, number)
             if isinstance(record, Record):
                 rest = tuple(one for one in s.pokes if one != number)
                 yield ("poke", number), self._tell(s._replace(pokes=rest), Poked(number, record))
@@ -227,7 +227,7 @@ class Following:
                     yield ("watch", at), self._tell(after, Woken(s.watched))
                     break
         machine = self._followers.at(s.machine)
-        if machine.phase is Phase.RESTING and machine.inquiry is None:
+        if machine.phase is FollowerPhase.RESTING and machine.inquiry is None:
             yield ("tick", 0), self._tell(s, Tick())
         if s.trouble.session:
             for seen in range(len(s.history)):
@@ -250,13 +250,13 @@ class Following:
         """Answer a read: each different answer once, from the oldest state that gives it."""
         answers: dict[FollowEvent, int] = {}
         for at in range(s.seen, len(s.history)):
-            barrier = isinstance(asked, Inquire) and asked.question is Question.BARRIER
+            barrier = isinstance(asked, Inquire) and asked.question is ChainQuestion.BARRIER
             if barrier and at < s.now:
                 continue
             answers.setdefault(self.answer(s, asked, at), at)
         for event, at in answers.items():
             after = s._replace(asked=s.asked[1:], seen=at)
-            if isinstance(event, Looked) and event.exists is False:
+            if isinstance(event, Probed) and event.exists is False:
                 after = after._replace(watched=event.csn)
             yield ("serve", at), self._tell(after, event)
 
@@ -265,17 +265,17 @@ class Following:
         state = s.history[at]
         match asked:
             case Get(number):
-                record = self._find_out(state, Question.RECORD, number)
+                record = self._find_out(state, ChainQuestion.RECORD, number)
                 assert isinstance(record, Record | Unreadable) or record is ABSENT
                 return Missed(number) if record is ABSENT else Got(number, record)
-            case Look(number):
-                return Looked(number, bool(self._find_out(state, Question.LOOK, number)))
-            case Inquire(number, Question.BARRIER, _):
+            case Probe(number):
+                return Probed(number, bool(self._find_out(state, ChainQuestion.PROBE, number)))
+            case Inquire(number, ChainQuestion.BARRIER, _):
                 return Learned(number, s.session, finding=True)
             case Inquire(number, question, about):
                 return Learned(number, s.session, self._find_out(state, question, about))
 
-    def _find_out(self, state: int, question: Question, about: Csn) -> Any:
+    def _find_out(self, state: int, question: ChainQuestion, about: Csn) -> Any:
         key = (state, question, about)
         if key not in self._findings:
             store = ScriptedStore(self.ensemble, (ReplayView(state),), never)

@@ -13,7 +13,7 @@ from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Model
 from tidelock.csnlog.core import batch
-from tidelock.csnlog.core.batch import Part, Proposal
+from tidelock.csnlog.core.batch import ElementRole, Proposal
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.core.store import Check, Delete, Op, SetData
 from tidelock.replica_agent.transactions.ending import outcome_retention
@@ -31,21 +31,21 @@ class LabelAfterwards(RunLog):
         """The commit says nothing of the label."""
         del timeout_s
         done = await self.send(proposal, self.plan(dataclasses.replace(proposal, label=None, move=None)))
-        ops = tuple(op for op, part in _ELEMENTS(proposal) if part is Part.LABEL)
+        ops = tuple(op for op, part in _ELEMENTS(proposal) if part is ElementRole.LABEL)
         await self._store.multi(ops)
         return done
 
 
-def _moved_at_any_version(proposal: Proposal) -> Iterator[tuple[Op, Part]]:
+def _moved_at_any_version(proposal: Proposal) -> Iterator[tuple[Op, ElementRole]]:
     for op, part in _ELEMENTS(proposal):
-        if part is Part.LABEL and isinstance(op, SetData):
+        if part is ElementRole.LABEL and isinstance(op, SetData):
             yield dataclasses.replace(op, version=None), part
         else:
             yield op, part
 
 
-def _without_deletions(proposal: Proposal) -> Iterator[tuple[Op, Part]]:
-    return (item for item in _ELEMENTS(proposal) if item[1] is not Part.LABELS)
+def _without_deletions(proposal: Proposal) -> Iterator[tuple[Op, ElementRole]]:
+    return (item for item in _ELEMENTS(proposal) if item[1] is not ElementRole.LABELS)
 
 
 def _delete_at_any_version(path: str, _: int) -> Op:
@@ -64,7 +64,9 @@ def _labelling(*runs: LabelRun, **more: Any) -> Callable[..., Model]:
     return model
 
 
-def _elements(replaced: Callable[[Proposal], Iterator[tuple[Op, Part]]]) -> AbstractContextManager[Any]:
+def _elements(
+    replaced: Callable[[Proposal], Iterator[tuple[Op, ElementRole]]],
+) -> AbstractContextManager[Any]:
     return mock.patch.object(batch, "_elements", replaced)
 
 

@@ -94,12 +94,12 @@ class RunLog(CsnLog):
         del timeout_s
         return await self.send(proposal, self.plan(proposal))
 
-    def plan(self, proposal: Proposal) -> batch.Plan:
+    def plan(self, proposal: Proposal) -> batch.CommitPlan:
         """The multi of a proposal."""
         items = (batch.Queued.of(proposal),)
         return batch.plan(items, home=NAMES[self._home], fence=0, epoch=0, epoch_version=0)
 
-    async def send(self, proposal: Proposal, plan: batch.Plan) -> Committed:
+    async def send(self, proposal: Proposal, plan: batch.CommitPlan) -> Committed:
         """Apply a multi; errors as the committer would have them."""
         match await self._store.multi(plan.ops(0)):
             case Ok(value=values):

@@ -269,7 +269,7 @@ class Lockers:
             pause=_no_pause,
             book=book,
         )
-        locks._janitor._adopted = self._minds[mind].adopted
+        locks._sweeper._adopted = self._minds[mind].adopted
         try:
             with mock.patch.object(sweeper, "_log", _SILENT):
                 turn = self._replays.run(_call(locks, run))
@@ -277,7 +277,7 @@ class Lockers:
             return asks.asks
         error = turn.error if isinstance(turn, RunRaised) else None
         return LockRunEnded(
-            error, self.number(Mind(book, locks._janitor._adopted)), around.fence, around.lost
+            error, self.number(Mind(book, locks._sweeper._adopted)), around.fence, around.lost
         )
 
 

@@ -32,7 +32,7 @@ from tests.sim.explore.replay import Replays
 from tests.sim.explore.search import Broken, Move, State
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, PartId, Tid
-from tidelock.csnlog.core.model import Kind, Record, SessionState, TidRecord
+from tidelock.csnlog.core.model import Record, RecordKind, SessionState, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused, Running, Unknown
 from tidelock.csnlog.core.store import Check, Create, Op, SetData
 from tidelock.replication.core.lock_rules import LockInfo, read_lock
@@ -305,7 +305,7 @@ class Locking:
         """Send the record, and hear the answer."""
         which, tid = self.removals[number].home, self.tid(s, number)
         agent = s.agents[which]
-        record = codec.encode_record(Record(Kind.COMMIT, NAMES[which], 0, (TidRecord(str(tid)),)))
+        record = codec.encode_record(Record(RecordKind.COMMIT, NAMES[which], 0, (TidRecord(str(tid)),)))
         fence = Check(tree.session(NAMES[which]), agent.fence)
         create = Create(tree.record_prefix(0), record, sequential=True)
         after, answer = self._apply(s, self.ensemble.multis.number((fence, create)))

@@ -23,7 +23,7 @@ from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.follower import Follower, number_after
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
-from tidelock.csnlog.core.model import ClusterState, LogRecord, Member, Record
+from tidelock.csnlog.core.model import ClusterState, LogRecord, MemberState, Record
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.reading import read_to_end
@@ -60,7 +60,7 @@ class Procedures:
                     open_session(
                         ScriptedStore(self._ensemble, script, never),
                         replica=home,
-                        member=Member(),
+                        member=MemberState(),
                         disk=f"disk-{home}",
                         known=KnownState(cluster_id="c", last_csn=applied),
                         nonce=lambda: nonce,

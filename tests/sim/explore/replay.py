@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from tests.sim.explore.ensemble import Ensemble
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Link, Node, Op
+from tidelock.csnlog.core.store import LinkState, Node, Op
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class ScriptedStore:
             Always so behind a multi.
     """
 
-    link = Link.CONNECTED
+    link = LinkState.CONNECTED
     session = 1
 
     def __init__(self, ensemble: Ensemble, script: Script, split: Callable[[str, str], bool]) -> None:

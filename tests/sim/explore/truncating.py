@@ -25,7 +25,7 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, Tid
-from tidelock.csnlog.core.model import ClusterState, Kind, LogRecord, Progress, Record, TidRecord
+from tidelock.csnlog.core.model import ClusterState, LogRecord, Progress, Record, RecordKind, TidRecord
 from tidelock.csnlog.core.results import Committed, Ok
 from tidelock.csnlog.core.store import Check, Create, SetData
 from tidelock.csnlog.log import CsnLog
@@ -90,7 +90,7 @@ class Truncating:
         first = new_cluster(NAMES, (), epoch_limit=1000)
         progress = [codec.encode_progress(Progress(csn, csn)) for csn in (LAST, Csn(1))]
         records = [
-            codec.encode_record(Record(Kind.COMMIT, HOME, 0, (TidRecord(str(_tid(csn))),)))
+            codec.encode_record(Record(RecordKind.COMMIT, HOME, 0, (TidRecord(str(_tid(csn))),)))
             for csn in range(FIRST, LAST + 1)
         ]
         first.apply(

@@ -152,9 +152,9 @@ class CommitWorld(NamedTuple):
         changed = self.replicas[which]._replace(**changes)
         return self._replace(replicas=_with(self.replicas, which, changed))
 
-    def hears(self, tx: int, verdict: int) -> CommitWorld:
+    def hears(self, tx: int, decision: int) -> CommitWorld:
         """The same with a client that has heard something."""
-        return self._replace(heard=_with(self.heard, tx, verdict))
+        return self._replace(heard=_with(self.heard, tx, decision))
 
     def less(self, name: str) -> CommitWorld:
         """The same with less of a budget."""

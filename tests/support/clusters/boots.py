@@ -10,15 +10,15 @@ from tests.support.zookeeper.store_suite import node
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId
-from tidelock.csnlog.core.model import Member, SessionState
-from tidelock.csnlog.testing.memory_store import Call, MemoryEnsemble, MemoryStore
+from tidelock.csnlog.core.model import MemberState, SessionState
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, StoreRequest
 
 R1, R2, R3, R9 = (ReplicaId(name) for name in ("r1", "r2", "r3", "r9"))
 SETTINGS: dict[str, Any] = {"replicas": [R1, R2, R3], "copies": 2, "epoch_limit": 1000, "time_ms": 5}
-MEMBER = Member(api="h1:1", data="h1:2", rack="rack7")
+MEMBER = MemberState(api="h1:1", data="h1:2", rack="rack7")
 
 
-def any_request(_: Call) -> bool:
+def any_request(_: StoreRequest) -> bool:
     """Faults apply to reads as well as to writes."""
     return True
 

@@ -14,7 +14,7 @@ from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.replication.core.lock_rules import LockInfo, OnePart, read_lock
 
 
-class PartRow(NamedTuple):
+class LockedPartRow(NamedTuple):
     """The row of a part in a catalog."""
 
     part: str
@@ -24,12 +24,12 @@ class PartRow(NamedTuple):
     removal_csn: int | None
 
 
-def part_rows(data_dir: Path, table: str) -> list[PartRow]:
+def part_rows(data_dir: Path, table: str) -> list[LockedPartRow]:
     """Return the parts of a table in the catalog of a replica, by their ids."""
     db = sqlite3.connect(f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True)
     try:
-        sql = f"SELECT {', '.join(PartRow._fields)} FROM parts WHERE table_name = ? ORDER BY part"
-        return [PartRow(*row) for row in db.execute(sql, (f"default.{table}",))]
+        sql = f"SELECT {', '.join(LockedPartRow._fields)} FROM parts WHERE table_name = ? ORDER BY part"
+        return [LockedPartRow(*row) for row in db.execute(sql, (f"default.{table}",))]
     finally:
         db.close()
 

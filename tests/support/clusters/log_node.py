@@ -11,7 +11,7 @@ from typing import Self
 from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, open_session
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId, TableName, Tid
-from tidelock.csnlog.core.model import Kind, LogRecord, Member, TidRecord
+from tidelock.csnlog.core.model import LogRecord, MemberState, RecordKind, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.log import CsnLog, LogLimits, LogState, Proposal
@@ -20,7 +20,7 @@ from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, Policy
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
 
 #: Pauses that suit a test; bounds as an agent has them.
-LIMITS = LogLimits(relook_s=0.1, retry_s=0.005)
+LIMITS = LogLimits(recheck_s=0.1, retry_s=0.005)
 
 
 async def make_cluster(store: Store, replicas: Sequence[ReplicaId] = (R1, R2, R3)) -> None:
@@ -57,7 +57,7 @@ class LogNode:
         self.own = await open_session(
             self.store,
             replica=self.replica,
-            member=Member(),
+            member=MemberState(),
             disk=f"disk-{self.replica}",
             known=KnownState(),
             nonce=lambda: secrets.token_hex(8),
@@ -144,5 +144,5 @@ def check_sequence(records: Sequence[LogRecord], after: Csn = CSN_IMPORT) -> Non
     expected = Csn(after + 1)
     for one in records:
         assert one.csn == expected, f"{one.csn} where {expected} was expected"
-        closed = one.record.kind is Kind.END
+        closed = one.record.kind is RecordKind.END
         expected = Csn(((one.csn >> 31) + 1) << 31) if closed else Csn(one.csn + 1)

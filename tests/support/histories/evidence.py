@@ -21,7 +21,7 @@ from tests.support.histories.workload import Workload, balances, lists
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.model import AddPart, DefineTable, Kind, LogRecord, RemovePart
+from tidelock.csnlog.core.model import AddPart, DefineTable, LogRecord, RecordKind, RemovePart
 from tidelock.csnlog.reading import read_page
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import TidelockError
@@ -202,7 +202,7 @@ def _note_log(recorder: Recorder, records: Iterable[LogRecord], tables: Sequence
                 entry.part for entry in tid.entries if isinstance(entry, RemovePart) and entry.table in tables
             ]
             tids.append((tid.tid, facts, removed, not tid.data_change))
-        lines.append((item.csn, item.record.kind is Kind.END, tids))
+        lines.append((item.csn, item.record.kind is RecordKind.END, tids))
     recorder.note(CallEnd.OK, "log", _CHECKER, records=lines)
 
 

@@ -60,7 +60,7 @@ from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.client.results import ChangeResult
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog.core.model import AddPart, Kind, LogRecord, RemovePart
+from tidelock.csnlog.core.model import AddPart, LogRecord, RecordKind, RemovePart
 from tidelock.errors import (
     CommitUnknownError,
     FencedError,
@@ -313,7 +313,7 @@ def _line(record: LogRecord) -> LogLine:
         added = any(isinstance(entry, AddPart | RemovePart) for entry in one.entries)
         if added:
             tids.append(Logged(one.tid, (), removed, compaction=not one.data_change))
-    return LogLine(record.csn, tuple(tids), record.record.kind is Kind.END)
+    return LogLine(record.csn, tuple(tids), record.record.kind is RecordKind.END)
 
 
 class _Session:

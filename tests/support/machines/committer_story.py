@@ -224,13 +224,13 @@ def _line(instruction: msg.Instruction) -> str:
             return "read epoch"
         case msg.ReadLog(session):
             return f"read log in session {session}"
-        case msg.Answer(one, Committed(at)):
+        case msg.AnswerCallers(one, Committed(at)):
             return f"{_short(one)} is committed at {at}"
-        case msg.Answer(one, msg.Rejected(cause, detail)):
+        case msg.AnswerCallers(one, msg.Rejected(cause, detail)):
             return f"{_short(one)} is rejected: {cause.value} {detail}".rstrip()
-        case msg.Answer(one, _):
+        case msg.AnswerCallers(one, _):
             return f"{_short(one)} is undecided"
-        case msg.Raised(fence, _):
+        case msg.FenceRaised(fence, _):
             return f"fence is {fence}"
         case msg.Fenced():
             return "fenced by another"

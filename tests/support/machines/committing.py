@@ -12,13 +12,14 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits, Proposal
 from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.committer_messages import (
-    Answer,
+    AnswerCallers,
     CommitDecision,
     CommitEnded,
     DrawNonce,
     EpochRead,
     Event,
     Fenced,
+    FenceRaised,
     FenceRead,
     Halted,
     Instruction,
@@ -27,7 +28,6 @@ from tidelock.csnlog.core.committer_messages import (
     MultiResult,
     NonceDrawn,
     Propose,
-    Raised,
     RaiseEnded,
     ReadEpoch,
     ReadFence,
@@ -41,10 +41,10 @@ from tidelock.csnlog.core.committer_messages import (
     SendRollover,
 )
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, csn, epoch_of
-from tidelock.csnlog.core.model import Kind, Record, SessionState, TidRecord
+from tidelock.csnlog.core.model import Record, RecordKind, SessionState, TidRecord
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Create, Op, SetData
-from tidelock.csnlog.testing.memory_tree import Tree
+from tidelock.csnlog.testing.memory_tree import ZnodeTree
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 ORDERS, ITEMS = TableName("d.orders"), TableName("d.items")
@@ -52,10 +52,10 @@ LOST = Unknown("lost")
 WRITES = (SendCommit, SendRollover, SendRaise)
 
 
-def new_tree(*replicas: ReplicaId) -> Tree:
+def new_tree(*replicas: ReplicaId) -> ZnodeTree:
     """A cluster's tree with these replicas begun at boot 1, fence 0, and the tables orders and items."""
-    made = Tree()
-    genesis = codec.encode_record(Record(Kind.GENESIS, R1, 0))
+    made = ZnodeTree()
+    genesis = codec.encode_record(Record(RecordKind.GENESIS, R1, 0))
     ops: list[Op] = [
         *(Create(path) for path in ("csn", "replicas", "tables", "labels", tree.HEAD, tree.epoch_dir(0))),
         Create(tree.EPOCH, codec.encode_epoch(0)),
@@ -88,20 +88,20 @@ def tid(counter: int, home: ReplicaId = R1) -> str:
     return f"1-{home}-1-{counter}"
 
 
-def records(log: Tree) -> list[tuple[Csn, Record]]:
+def records(log: ZnodeTree) -> list[tuple[Csn, Record]]:
     """Return all records of the log in order, across epochs; assert that numbers have no gap."""
     found: list[tuple[Csn, Record]] = []
     number = Csn(0)
     while (znode := log.get(tree.record(number))) is not None:
         record = codec.decode_record(znode.data)
         found.append((number, record))
-        number = csn(epoch_of(number) + 1, 0) if record.kind is Kind.END else Csn(number + 1)
+        number = csn(epoch_of(number) + 1, 0) if record.kind is RecordKind.END else Csn(number + 1)
     epochs = range(epoch_of(number) + 1)
     assert len(found) == sum(len(z.children) for e in epochs if (z := log.get(tree.epoch_dir(e))) is not None)
     return found
 
 
-def log_of(log: Tree) -> dict[str, list[Csn]]:
+def log_of(log: ZnodeTree) -> dict[str, list[Csn]]:
     """Return every tid in the log with its CSNs; more than one CSN is a violation of I1."""
     found: dict[str, list[Csn]] = {}
     for number, record in records(log):
@@ -115,7 +115,7 @@ class Bench:
 
     def __init__(
         self,
-        znodes: Tree | None = None,
+        znodes: ZnodeTree | None = None,
         *,
         home: ReplicaId = R1,
         limits: LogLimits | None = None,
@@ -150,9 +150,9 @@ class Bench:
         for instruction in self.machine.step(event):
             self.said.append(instruction)
             match instruction:
-                case Answer(one, verdict):
-                    self.verdicts.setdefault(one, []).append(verdict)
-                case Raised(fence, _):
+                case AnswerCallers(one, decision):
+                    self.verdicts.setdefault(one, []).append(decision)
+                case FenceRaised(fence, _):
                     self.raised.append(fence)
                 case Fenced():
                     self.fenced = True
@@ -210,7 +210,7 @@ class Bench:
             case _:
                 raise AssertionError(f"{request} is no multi")
 
-    def serve(self, view: Tree | None = None) -> None:
+    def serve(self, view: ZnodeTree | None = None) -> None:
         """Run the request under way without any fault; reads see ``view``, by default the present tree."""
         request = self.request
         if isinstance(request, WRITES):
@@ -289,7 +289,7 @@ class Bench:
 
     # ----------------------------------------------------------------------------- what is there
 
-    def verdict(self, counter: int) -> CommitDecision:
+    def decision(self, counter: int) -> CommitDecision:
         """Return the last verdict on a transaction."""
         return self.verdicts[tid(counter, self.home)][-1]
 
@@ -304,6 +304,6 @@ class Bench:
         return znode.version
 
 
-def _read(view: Tree, path: str) -> ReadResult:
+def _read(view: ZnodeTree, path: str) -> ReadResult:
     znode = view.get(path)
     return Refused(Reason.NO_NODE) if znode is None else Ok(znode.node)

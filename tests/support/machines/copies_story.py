@@ -42,7 +42,7 @@ def copies_event(command: str, words: list[str]) -> msg.CopiesEvent:
     """Read one event of a script about copies."""
     match command, words:
         case "seal", [name, *parts]:
-            return msg.Sealed(tid(name), tuple(map(meta, parts)))
+            return msg.TransactionSealed(tid(name), tuple(map(meta, parts)))
         case "home", [name]:
             return msg.PersistedAtHome(tid(name))
         case "ack", [replica, disk, *tids]:
@@ -56,7 +56,7 @@ def copies_event(command: str, words: list[str]) -> msg.CopiesEvent:
         case "rollback", [name]:
             return msg.RolledBack(tid(name))
         case "decided", [name]:
-            return msg.Decided(tid(name))
+            return msg.TransactionDecided(tid(name))
     raise AssertionError(command)
 
 

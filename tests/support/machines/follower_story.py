@@ -11,7 +11,7 @@ from tidelock.csnlog.core import follower_messages as msg
 from tidelock.csnlog.core.committer_messages import LinkChanged, RetryLater
 from tidelock.csnlog.core.ids import Csn, epoch_of, sequence_of
 from tidelock.csnlog.core.ids import csn as make_csn
-from tidelock.csnlog.core.model import Kind, Record
+from tidelock.csnlog.core.model import Record, RecordKind
 
 
 class FollowerStory:
@@ -90,7 +90,7 @@ class FollowerStory:
         self.bench.poke(_number(words[0]))
 
     def do_tick(self, _: list[str]) -> None:
-        """``tick``: the periodic look."""
+        """``tick``: the periodic probe."""
         self.bench.tick()
 
     def do_resume(self, _: list[str]) -> None:
@@ -140,13 +140,13 @@ def _line(instruction: msg.FollowInstruction) -> str:
     match instruction:
         case msg.Get(number):
             return f"get {_name(number)}"
-        case msg.Look(number):
-            return f"look {_name(number)}"
+        case msg.Probe(number):
+            return f"probe {_name(number)}"
         case msg.Inquire(_, question, about):
             return f"ask {question.value} {_name(about)}"
         case msg.Took(records):
             return "took " + " ".join(
-                _name(one.csn) + ("" if one.record.kind is Kind.COMMIT else f" {one.record.kind.value}")
+                _name(one.csn) + ("" if one.record.kind is RecordKind.COMMIT else f" {one.record.kind.value}")
                 for one in records
             )
         case msg.Deliver(records):

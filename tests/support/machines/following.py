@@ -11,6 +11,7 @@ from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryL
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.follower_messages import (
     ABSENT,
+    ChainQuestion,
     Deliver,
     Delivered,
     Failed,
@@ -21,11 +22,10 @@ from tidelock.csnlog.core.follower_messages import (
     Got,
     Inquire,
     Learned,
-    Look,
-    Looked,
     Missed,
     Poked,
-    Question,
+    Probe,
+    Probed,
     Stopped,
     Tick,
     Took,
@@ -34,18 +34,18 @@ from tidelock.csnlog.core.follower_messages import (
     Woken,
 )
 from tidelock.csnlog.core.ids import Csn, ReplicaId, csn, epoch_of, sequence_of
-from tidelock.csnlog.core.model import Kind, LogRecord, Record, TidRecord
+from tidelock.csnlog.core.model import LogRecord, Record, RecordKind, TidRecord
 
 R1 = ReplicaId("r1")
 
 
 def commit(name: object) -> Record:
     """Return a record with one transaction of this name."""
-    return Record(Kind.COMMIT, R1, 0, (TidRecord(str(name)),))
+    return Record(RecordKind.COMMIT, R1, 0, (TidRecord(str(name)),))
 
 
-END = Record(Kind.END, R1, 0)
-GENESIS = Record(Kind.GENESIS, R1, 0)
+END = Record(RecordKind.END, R1, 0)
+GENESIS = Record(RecordKind.GENESIS, R1, 0)
 
 
 class FollowBench:
@@ -60,8 +60,8 @@ class FollowBench:
         self.machine = Follower(Csn(position), read_ahead)
         self.session = 1
         self.said: list[FollowInstruction] = []
-        self.requests: list[Get | Look | Inquire] = []
-        self.history: list[Get | Look | Inquire] = []
+        self.requests: list[Get | Probe | Inquire] = []
+        self.history: list[Get | Probe | Inquire] = []
         self.delivery: tuple[LogRecord, ...] | None = None
         self.took: list[LogRecord] = []
         self.delivered: list[LogRecord] = []
@@ -77,7 +77,7 @@ class FollowBench:
         numbers = []
         for record in records:
             before = self.log.get(self.last)
-            closed = isinstance(before, Record) and before.kind is Kind.END
+            closed = isinstance(before, Record) and before.kind is RecordKind.END
             self.last = csn(epoch_of(self.last) + 1, 0) if closed else Csn(self.last + 1)
             self.log[self.last] = record
             numbers.append(self.last)
@@ -96,7 +96,7 @@ class FollowBench:
         self.said += instructions
         for instruction in instructions:
             match instruction:
-                case Get() | Look() | Inquire():
+                case Get() | Probe() | Inquire():
                     self.requests.append(instruction)
                     self.history.append(instruction)
                 case Took(records):
@@ -115,7 +115,7 @@ class FollowBench:
         assert other.snapshot() == saved
         self.machine = other
 
-    def serve(self, request: Get | Look | Inquire | None = None, *, fail: bool = False) -> None:
+    def serve(self, request: Get | Probe | Inquire | None = None, *, fail: bool = False) -> None:
         """Answer a request, by default the oldest one, from the log as it is now."""
         request = request or self.requests[0]
         self.requests.remove(request)
@@ -125,33 +125,33 @@ class FollowBench:
             case Get(number):
                 record = self.log.get(number)
                 self.tell(Missed(number) if record is None else Got(number, record))
-            case Look(number):
-                self.tell(Looked(number, None if fail else number in self.log))
+            case Probe(number):
+                self.tell(Probed(number, None if fail else number in self.log))
             case Inquire(number, question, about):
                 finding = None if fail else self.find_out(question, about)
                 self.tell(Learned(number, self.session, finding))
 
-    def find_out(self, question: Question, about: Csn) -> Finding:
+    def find_out(self, question: ChainQuestion, about: Csn) -> Finding:
         """Return the answer to a question from the present log."""
         siblings = tuple(sequence_of(n) for n in self.log if epoch_of(n) == epoch_of(about))
         match question:
-            case Question.BARRIER:
+            case ChainQuestion.BARRIER:
                 return True
-            case Question.RECORD:
+            case ChainQuestion.RECORD:
                 return self.log.get(about, ABSENT)
-            case Question.LOOK:
+            case ChainQuestion.PROBE:
                 return about in self.log
-            case Question.TAIL:
+            case ChainQuestion.TAIL:
                 return self.tail
-            case Question.COUNT:
+            case ChainQuestion.COUNT:
                 return len(siblings) + self.extra_children if self.has_epoch(epoch_of(about)) else ABSENT
-            case Question.LIST:
+            case ChainQuestion.LIST:
                 return siblings
 
     def has_epoch(self, epoch: int) -> bool:
         """Return whether the directory of an epoch exists: the END record before it made it."""
         last = self.log.get(self.last)
-        closed = isinstance(last, Record) and last.kind is Kind.END
+        closed = isinstance(last, Record) and last.kind is RecordKind.END
         return epoch <= epoch_of(self.last) + (1 if closed else 0)
 
     def take_delivery(self) -> None:
@@ -161,7 +161,7 @@ class FollowBench:
         self.delivered += delivery
         self.tell(Delivered())
 
-    def run(self, *, order: Callable[[list[Get | Look | Inquire]], int] = lambda _: 0) -> None:
+    def run(self, *, order: Callable[[list[Get | Probe | Inquire]], int] = lambda _: 0) -> None:
         """Answer all requests, take all deliveries and end all pauses until the machine rests."""
         for _ in range(10_000):
             if self.requests:

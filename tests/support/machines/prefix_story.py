@@ -7,7 +7,7 @@ from typing import assert_never
 
 from tests.support.machines.names import HOME, part, short, tid
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
-from tidelock.csnlog.core.model import AddPart, Entry, Kind, LogRecord, Manifest, Record, TidRecord
+from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, Manifest, Record, RecordKind, TidRecord
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.messages import Apply, Blocked, FetchPart, ReadManifest, Unblocked
 from tidelock.replication.core.prefix import Prefix
@@ -42,7 +42,9 @@ def add(name: str) -> AddPart:
     return AddPart(TableName("db.t"), part(name), "", 1, 10, "0" * 32)
 
 
-def record(number: int, tids: Iterable[str], kind: Kind = Kind.COMMIT, time_ms: int = 0) -> LogRecord:
+def record(
+    number: int, tids: Iterable[str], kind: RecordKind = RecordKind.COMMIT, time_ms: int = 0
+) -> LogRecord:
     """Return a record whose transactions are written `t1=p1,p2`, or `t1=m1` with a manifest."""
     members = []
     for text in tids:
@@ -64,9 +66,11 @@ def prefix_event(command: str, words: list[str]) -> msg.PrefixEvent:
     held = frozenset(part(name) for name in facts.get("held", "").split(",") if name)
     match command, words:
         case "read", [number, *tids]:
-            kind = Kind.END if tids == ["end"] else Kind.COMMIT
+            kind = RecordKind.END if tids == ["end"] else RecordKind.COMMIT
             known = frozenset(str(tid(name)) for name in facts.get("known", "").split(",") if name)
-            item = record(int(number), [] if kind is Kind.END else tids, kind, int(facts.get("time", "0")))
+            item = record(
+                int(number), [] if kind is RecordKind.END else tids, kind, int(facts.get("time", "0"))
+            )
             return msg.RecordRead(item, held, known)
         case "held", [name]:
             return msg.PartHeld(part(name))

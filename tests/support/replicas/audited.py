@@ -15,10 +15,10 @@ from tidelock.csnlog.core.model import (
     AddPart,
     DefineTable,
     Entry,
-    Kind,
     LogRecord,
     Manifest,
     Record,
+    RecordKind,
     RemovePart,
     TidRecord,
 )
@@ -26,7 +26,7 @@ from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.audit import rules
 from tidelock.replica_agent.audit.checks import CatalogCheck
 from tidelock.replica_agent.audit.records import LogFacts
-from tidelock.replica_agent.audit.scratch import Scratch
+from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replication.core.model import Location, PartMeta
@@ -57,7 +57,7 @@ class AuditedReplica:
 
     async def fill(self) -> None:
         """Make the commits: CSN 1 is a genesis record, CSN 2 defines the table."""
-        await self.commit(1, kind=Kind.GENESIS)
+        await self.commit(1, kind=RecordKind.GENESIS)
         definition = {"name": TABLE, "columns": [], "partition_by": [], "sort_by": [], "properties": {}}
         await self.commit(2, tid(2), [DefineTable(TABLE, 0, definition)])
         small = await self.store(tid(3), [b"a" * 100, b"b" * 300], pack="r1-1-1")
@@ -101,7 +101,7 @@ class AuditedReplica:
         label: str | None = None,
         data_change: bool = True,
         manifest: PartId | None = None,
-        kind: Kind = Kind.COMMIT,
+        kind: RecordKind = RecordKind.COMMIT,
     ) -> None:
         """Write a record and apply it."""
         records: list[TidRecord] = []
@@ -117,8 +117,8 @@ class AuditedReplica:
             shown = () if made else tuple(entries)
             records = [TidRecord(str(by), shown, made, (R1,), label, data_change)]
         self.log.append(LogRecord(Csn(csn), Record(kind, R1, csn * 1000, tuple(records))))
-        tables: dict[tuple[str, int], jobs.DefinedTable] = {
-            (entry.table, entry.version): jobs.DefinedTable(entry.definition, b"schema", b"common")
+        tables: dict[tuple[str, int], jobs.TableForms] = {
+            (entry.table, entry.version): jobs.TableForms(entry.definition, b"schema", b"common")
             for entry in entries
             if isinstance(entry, DefineTable)
         }
@@ -141,15 +141,15 @@ class AuditedReplica:
         return self.path / row.file
 
     @contextmanager
-    def scratch(self) -> Iterator[Scratch]:
+    def scratch(self) -> Iterator[AuditDatabase]:
         """Return the database of an audit."""
-        made = Scratch(self.path, "audit.db")
+        made = AuditDatabase(self.path, "audit.db")
         try:
             yield made
         finally:
             made.close()
 
-    def facts(self, scratch: Scratch) -> LogFacts:
+    def facts(self, scratch: AuditDatabase) -> LogFacts:
         """The log as an audit reads it."""
         return LogFacts(scratch, self.files, read=self._read, barrier=self._barrier)
 
@@ -160,9 +160,9 @@ class AuditedReplica:
             found: list[AuditFinding] = []
             for one in RULE_SETS:
                 disk = self.path if one is rules.FILES else None
-                look = await CatalogCheck(scratch, one, facts, findings_max=100, disk=disk).look()
-                assert look.looked_at > 0
-                found += look.findings
+                result = await CatalogCheck(scratch, one, facts, findings_max=100, disk=disk).run()
+                assert result.compared > 0
+                found += result.findings
         return found
 
     async def _read(self, after: Csn, limit: int) -> list[LogRecord]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
-from tidelock.csnlog.core.model import AddPart, Entry, Kind, TidRecord
+from tidelock.csnlog.core.model import AddPart, Entry, RecordKind, TidRecord
 from tidelock.partition_paths import split
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA
@@ -63,7 +63,7 @@ def added(part: PartRow) -> AddPart:
 def applied(csn: int, entries: Sequence[Entry]) -> ResolvedRecord:
     """Return the record of one transaction as an agent applies it."""
     tid = TidRecord(tid=str(Tid(Csn(csn - 1), REPLICA, 1, csn)), entries=tuple(entries))
-    return ResolvedRecord(Csn(csn), Kind.COMMIT, REPLICA, TIME_MS + csn, (tid,))
+    return ResolvedRecord(Csn(csn), RecordKind.COMMIT, REPLICA, TIME_MS + csn, (tid,))
 
 
 class DataDir:

@@ -14,10 +14,10 @@ from tests.support.replicas.datadir import DataDir
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.sql.mutating import MutationRun
-from tidelock.replica_agent.sql.mutation import Action, Affected, Ended, MutationRequest
+from tidelock.replica_agent.sql.mutation import Action, Affected, MutationRequest, MutationResult
 from tidelock.replica_agent.sql.request import SqlConfig
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
-from tidelock.replica_agent.sql.session import Session
+from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 
@@ -30,7 +30,7 @@ class Done:
 
     affected: Affected
     rows: pa.Table
-    ended: Ended
+    ended: MutationResult
 
 
 def config(directory: DataDir, **limits: int) -> SqlConfig:
@@ -53,7 +53,7 @@ def run(
     """Run a mutation at the newest CSN; raise the error that a caller of the agent would get."""
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
     request = MutationRequest(newest, tid, full_name(table), action, adopted)
-    with closing(Session(config(directory), request)) as session:
+    with closing(SqlSession(config(directory), request)) as session:
         try:
             made = MutationRun(session, request)
             rows = pa.Table.from_batches(made.batches(), made.schema)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.aio import until, until_async
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Delete, Link, Node, Op, SetData, Store, multi_bytes
+from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, Op, SetData, Store, multi_bytes
 
 #: Limit of the stores that a world makes.
 MULTI_BYTES_MAX = 64 * 1024
@@ -179,7 +179,7 @@ class StoreSuite:
         seen = await node(two, "e")
         await done(one, Delete("a", 0), Create("a", b"2"))
         await world.expire(one)
-        await until(lambda: one.link is Link.CONNECTED and one.session != seen.owner_session)
+        await until(lambda: one.link is LinkState.CONNECTED and one.session != seen.owner_session)
         await done(one, Create("e", ephemeral=True))
         assert (await node(two, "e")).owner_session == one.session != seen.owner_session
         assert (await node(two, "e")).version == seen.version == 0
@@ -192,7 +192,7 @@ class StoreSuite:
         first = store.session
         await world.expire(store)
         results = [await store.multi((SetData("a"),)) for _ in range(3)]
-        await until(lambda: store.link is Link.CONNECTED and store.session != first)
+        await until(lambda: store.link is LinkState.CONNECTED and store.session != first)
         await settle(other)
         applied = sum(isinstance(result, Ok) for result in results)
         assert (await node(store, "a")).version == applied
@@ -247,7 +247,7 @@ class StoreSuite:
         assert isinstance(await store.multi(fits), Ok)
         over = (SetData("a", bytes(room + 1)), Check("a", 2))
         assert await store.multi(over) == Refused(Reason.TOO_LARGE)
-        assert store.link is Link.CONNECTED
+        assert store.link is LinkState.CONNECTED
         assert store.session == session
         assert (await node(store, "a")).version == 1
 
@@ -356,16 +356,16 @@ class StoreSuite:
         store, other = await world.store(), await world.store()
         await done(store, Create("a"), Create("e", ephemeral=True))
         first = store.session
-        seen: list[tuple[Link, int]] = []
+        seen: list[tuple[LinkState, int]] = []
         store.on_change(lambda: seen.append((store.link, store.session)))
         watch, children = Counter(), Counter()
         await node(store, "a", watch)
         await store.children("a", watch=children)
         await world.expire(store)
-        await until(lambda: store.link is Link.CONNECTED and store.session != first)
+        await until(lambda: store.link is LinkState.CONNECTED and store.session != first)
         assert (watch.fired, children.fired) == (1, 1)
-        assert (Link.SUSPENDED, first) in seen
-        assert seen[-1] == (Link.CONNECTED, store.session)
+        assert (LinkState.SUSPENDED, first) in seen
+        assert seen[-1] == (LinkState.CONNECTED, store.session)
         assert await other.exists("e") == Ok(None)
         await done(store, Create("e", ephemeral=True))
         assert (await node(other, "e")).owner_session == store.session
@@ -375,7 +375,7 @@ class StoreSuite:
         store, other = await world.store(), await world.store()
         await done(store, Create("a"))
         await store.close()
-        assert store.link is Link.SUSPENDED
+        assert store.link is LinkState.SUSPENDED
         assert await store.multi((SetData("a"),)) == Refused(Reason.NOT_CONNECTED)
         assert await store.get("a") == Refused(Reason.NOT_CONNECTED)
         assert await store.exists("a") == Refused(Reason.NOT_CONNECTED)

@@ -16,10 +16,16 @@ from tidelock.csnlog.cluster import bootstrap as bootstrap_module
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, register
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import ClusterState, Member, Progress, SessionState
+from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Create, Delete, Link, SetData
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, nth, random_faults
+from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, SetData
+from tidelock.csnlog.testing.memory_store import (
+    MemoryEnsemble,
+    RequestFault,
+    StoreRequest,
+    nth,
+    random_faults,
+)
 from tidelock.errors import ClusterMismatchError, ConfigError
 
 
@@ -67,10 +73,10 @@ async def test_a_second_start_fences_the_first(ensemble: MemoryEnsemble, cluster
     assert isinstance(await second.multi((Check(tree.session(R1), own.fence), SetData(tree.HEAD))), Ok)
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", list(RequestFault))
 @pytest.mark.parametrize("number", range(1, 21))
 async def test_a_start_survives_a_fault_at_each_request(
-    ensemble: MemoryEnsemble, cluster: ClusterState, fault: Fault, number: int
+    ensemble: MemoryEnsemble, cluster: ClusterState, fault: RequestFault, number: int
 ) -> None:
     """The raise is applied once, with any request lost or late, and its fence is the returned one."""
     store = ensemble.store()
@@ -78,7 +84,7 @@ async def test_a_start_survives_a_fault_at_each_request(
     own = await begin(store)
     ensemble.plan = None
     ensemble.deliver_late()
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     assert (own.boot, own.fence) == (1, 1)
     assert await shown(store) == (own.state, own.fence)
     assert (await node(store, tree.alive(R1))).owner_session == store.session
@@ -102,9 +108,9 @@ async def test_a_foreign_raise_in_the_middle_of_a_start(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
     """A janitor fences the silent replica just as it comes back: the start goes above its boot."""
-    raised: list[Call] = []
+    raised: list[StoreRequest] = []
 
-    def plan(call: Call) -> None:
+    def plan(call: StoreRequest) -> None:
         if not raised and call.ops and isinstance(call.ops[0], SetData):
             raised.append(call)
             fenced = SessionState(boot=7, disk="disk1", nonce="janitor", state="fenced")
@@ -136,7 +142,7 @@ async def test_the_record_at_the_tail_must_be_there(ensemble: MemoryEnsemble, cl
     """Records are deleted below the tail only; a missing record at the tail was never written here."""
     store = ensemble.store()
     await done(store, SetData(tree.TAIL, codec.encode_csn(Csn(2))))
-    with pytest.raises(ClusterMismatchError, match="record of CSN 2 is gone"):
+    with pytest.raises(ClusterMismatchError, match="record of CSN 2 does not exist"):
         await begin(store, known=KnownState(cluster.cluster_id, last_csn=Csn(2)))
 
 
@@ -147,7 +153,7 @@ async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterStat
     store = ensemble.store("starting")
     barriers: list[int] = []
 
-    def plan(call: Call) -> None:
+    def plan(call: StoreRequest) -> None:
         if call.ops == (Check(tree.CLUSTER, 0),):
             barriers.append(call.number)
 
@@ -156,7 +162,7 @@ async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterStat
         if len(barriers) == 1:
             barriers.append(0)
             store.expire()
-            await until(lambda: store.link is Link.CONNECTED)
+            await until(lambda: store.link is LinkState.CONNECTED)
 
     ensemble.plan, ensemble.turn = plan, turn
     own = await begin(store)
@@ -172,7 +178,7 @@ async def test_a_look_that_spans_two_sessions_is_done_again(cluster: ClusterStat
         ({"fence": 5}, "fence is 1 and was 5"),
         ({"tail": Csn(9)}, "tail is 0 and was 9"),
         ({"horizon": Csn(3)}, "horizon is 0 and was 3"),
-        ({"last_csn": Csn(2)}, "record of CSN 2 is gone"),
+        ({"last_csn": Csn(2)}, "record of CSN 2 does not exist"),
     ],
 )
 async def test_an_ensemble_older_than_the_catalog_is_refused(
@@ -269,16 +275,16 @@ async def test_a_start_knows_how_far_the_replica_has_been(
 ) -> None:
     """A replica that is behind the published CSNs of its former boots, on any disk, publishes the largest."""
     store = ensemble.store()
-    assert (await begin(store)).told == CSN_NONE
+    assert (await begin(store)).published_max == CSN_NONE
     for told in (Progress(Csn(9), Csn(9)), Progress(Csn(3), Csn(3), (), Csn(9))):
         await store.multi((SetData(tree.progress(R1), codec.encode_progress(told)),))
-        assert (await begin(ensemble.store(), disk="disk2")).told == 9
+        assert (await begin(ensemble.store(), disk="disk2")).published_max == 9
 
 
 async def test_labels_of_an_operator_survive_a_start(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
     """A start writes the agent's addresses, and keeps the operator's labels."""
     store = ensemble.store()
-    await register(store, R9, member=Member(labels={"zone": "b"}))
+    await register(store, R9, member=MemberState(labels={"zone": "b"}))
     await begin(store, R9)
     member = codec.decode_member((await node(store, tree.replica(R9))).data)
     assert (member.labels, member.api) == ({"zone": "b"}, MEMBER.api)
@@ -310,7 +316,7 @@ async def test_a_new_session_gets_a_sign_of_life_of_its_own(
     raised = msgspec.structs.replace(own.state, nonce="own raise")
     await done(store, SetData(tree.session(R1), codec.encode_session(raised), own.fence))
     store.expire()
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     assert await store.exists(tree.alive(R1)) == Ok(None)
     assert await keep_alive(store, own)
     assert (await node(store, tree.alive(R1))).owner_session == store.session
@@ -325,7 +331,7 @@ async def test_a_fenced_life_leaves_the_sign_of_its_successor_alone(
     former = await begin(old)
     await begin(new)
     old.expire()
-    await until(lambda: old.link is Link.CONNECTED)
+    await until(lambda: old.link is LinkState.CONNECTED)
     assert not await keep_alive(old, former)
     assert (await node(new, tree.alive(R1))).owner_session == new.session
 
@@ -337,10 +343,10 @@ async def test_a_life_that_is_fenced_in_the_middle_deletes_nothing(
     store, successor = ensemble.store(), ensemble.store()
     own = await begin(store)
     store.expire()
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     await done(store, Create(tree.alive(R1), b"left over"))
 
-    def plan(call: Call) -> None:
+    def plan(call: StoreRequest) -> None:
         if any(isinstance(op, Delete) for op in call.ops):
             ensemble.plan = None
             raised = SessionState(boot=own.boot + 1, disk="disk1", nonce="successor", state="serving")
@@ -378,7 +384,7 @@ async def test_a_sign_of_life_stands_in_the_end_whatever_went_wrong(
     signs: list[asyncio.Task[bool]] = []
 
     def changed() -> None:
-        if store.link is Link.CONNECTED:
+        if store.link is LinkState.CONNECTED:
             signs.append(asyncio.create_task(keep_alive(store, own)))
 
     store.on_change(changed)
@@ -388,6 +394,6 @@ async def test_a_sign_of_life_stands_in_the_end_whatever_went_wrong(
         await asyncio.sleep(0)
     ensemble.plan = None
     store.expire()
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     await until(lambda: all(sign.done() for sign in signs))
     assert (await node(store, tree.alive(R1))).owner_session == store.session

@@ -15,9 +15,9 @@ from tidelock.csnlog.cluster import bootstrap as bootstrap_module
 from tidelock.csnlog.cluster.bootstrap import bootstrap, register
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import ClusterState, Kind, Progress
+from tidelock.csnlog.core.model import ClusterState, Progress, RecordKind
 from tidelock.csnlog.core.store import Create, Delete
-from tidelock.csnlog.testing.memory_store import Fault, MemoryEnsemble, nth, random_faults
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, RequestFault, nth, random_faults
 from tidelock.errors import ConfigError, UnavailableError, UpgradeNeededError
 
 
@@ -58,7 +58,7 @@ async def test_the_bootstrap_makes_the_whole_tree(ensemble: MemoryEnsemble, clus
         assert codec.decode_csn((await node(store, path)).data) == CSN_NONE
     for csn in (0, 1):
         record = codec.decode_record((await node(store, tree.record(Csn(csn)))).data)
-        assert (record.kind, record.tids, record.time_ms) == (Kind.GENESIS, (), 5)
+        assert (record.kind, record.tids, record.time_ms) == (RecordKind.GENESIS, (), 5)
     progress = codec.decode_progress((await node(store, tree.progress(R2))).data)
     assert progress == Progress(CSN_NONE, CSN_NONE)
     (first,) = await done(store, Create(tree.record_prefix(0), sequential=True))
@@ -83,10 +83,10 @@ async def test_of_racing_bootstraps_one_wins(ensemble: MemoryEnsemble) -> None:
     assert len({state.cluster_id for state in found}) == 1
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", list(RequestFault))
 @pytest.mark.parametrize("number", range(1, 5))
 async def test_a_bootstrap_survives_a_fault_at_each_request(
-    ensemble: MemoryEnsemble, fault: Fault, number: int
+    ensemble: MemoryEnsemble, fault: RequestFault, number: int
 ) -> None:
     """With any request lost or late, one complete cluster is made, and it is the returned one."""
     ensemble.plan = nth(number, fault, when=any_request)
@@ -172,10 +172,10 @@ async def test_a_registration_needs_a_cluster(ensemble: MemoryEnsemble) -> None:
         await register(ensemble.store(), R1)
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", list(RequestFault))
 @pytest.mark.parametrize("number", range(1, 4))
 async def test_a_registration_survives_a_fault_at_each_request(
-    ensemble: MemoryEnsemble, cluster: ClusterState, fault: Fault, number: int
+    ensemble: MemoryEnsemble, cluster: ClusterState, fault: RequestFault, number: int
 ) -> None:
     """The replica is registered once, with all its znodes."""
     ensemble.plan = nth(number, fault, when=any_request)

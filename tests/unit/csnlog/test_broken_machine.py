@@ -12,7 +12,7 @@ from tests.support.aio import until
 from tests.support.clusters.log_node import LogNode, make_cluster
 from tidelock.csnlog.core.committer import Flight
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.phase import Phase
+from tidelock.csnlog.core.phase import FollowerPhase
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble
 from tidelock.errors import CommitUnknownError, UnavailableError
@@ -50,7 +50,7 @@ async def test_a_follower_that_contradicts_itself_stops_the_log(node: LogNode) -
     """The follower delivers no more records, and commits end too."""
     follower = node.log._engine.follower
     assert follower is not None
-    await until(lambda: follower.phase is Phase.RESTING)
+    await until(lambda: follower.phase is FollowerPhase.RESTING)
     follower.position = Csn(follower.next + 9)
     with capture_logs() as logs:
         committing = asyncio.create_task(node.commit(2))

@@ -17,13 +17,13 @@ from tidelock.csnlog.core.model import (
     ClusterState,
     DefineTable,
     Entry,
-    Kind,
     LabelState,
     LockState,
     Manifest,
-    Member,
+    MemberState,
     Progress,
     Record,
+    RecordKind,
     RemovePart,
     SessionState,
     TidRecord,
@@ -56,7 +56,7 @@ TIDS = st.builds(
     batch=st.none() | INT,
 )
 RECORDS = st.builds(
-    Record, st.sampled_from(Kind), TEXT.map(ReplicaId), INT, st.lists(TIDS, max_size=3).map(tuple)
+    Record, st.sampled_from(RecordKind), TEXT.map(ReplicaId), INT, st.lists(TIDS, max_size=3).map(tuple)
 )
 
 
@@ -73,7 +73,7 @@ def test_a_commit_is_put_together_from_encoded_tids(tids: list[TidRecord], time_
     """Each transaction is encoded once; the record has the canonical bytes, of the computed size."""
     payload = [codec.encode_tid(tid) for tid in tids]
     data = codec.encode_commit(R1, time_ms, payload)
-    assert data == codec.encode_record(Record(Kind.COMMIT, R1, time_ms, tuple(tids)))
+    assert data == codec.encode_record(Record(RecordKind.COMMIT, R1, time_ms, tuple(tids)))
     bound = codec.commit_bytes(R1, [len(one) for one in payload])
     assert len(data) <= bound <= len(data) + 32
 
@@ -81,7 +81,7 @@ def test_a_commit_is_put_together_from_encoded_tids(tids: list[TidRecord], time_
 def test_the_bytes_of_a_record() -> None:
     """The format is fixed: version first, short names, defaults left out (docs/protocol.md#bytes)."""
     record = Record(
-        Kind.COMMIT,
+        RecordKind.COMMIT,
         R1,
         1700000000000,
         (
@@ -106,7 +106,7 @@ def test_the_bytes_of_a_record() -> None:
         b'{"k":"del","t":"d.t","p":"r2-1-1"},{"k":"ddl","t":"d.u","n":0,"s":{"name":"d.u"}}],'
         b'"h":["r1","r2"],"l":"nightly","x":false,"u":{"job":1},"b":17}]}'
     )
-    assert codec.encode_record(Record(Kind.END, R1, 5)) == b'{"v":1,"k":"end","h":"r1","w":5}'
+    assert codec.encode_record(Record(RecordKind.END, R1, 5)) == b'{"v":1,"k":"end","h":"r1","w":5}'
 
 
 @given(st.lists(ENTRIES, max_size=5))
@@ -119,11 +119,11 @@ def test_a_manifest_reads_back(entries: list[Entry]) -> None:
 
 #: For each form: a value, its writer and its reader.
 FORMS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
-    (Record(Kind.GENESIS, R1, 0), codec.encode_record, codec.decode_record),
+    (Record(RecordKind.GENESIS, R1, 0), codec.encode_record, codec.decode_record),
     ((RemovePart(TableName("d.t"), PartId("p")),), codec.encode_entries, codec.decode_entries),
     (SessionState(3, "d1", "n1", "serving"), codec.encode_session, codec.decode_session),
-    (Member("h:1", "h:2", "rack", {"zone": "a"}), codec.encode_member, codec.decode_member),
-    (Member(), codec.encode_member, codec.decode_member),
+    (MemberState("h:1", "h:2", "rack", {"zone": "a"}), codec.encode_member, codec.decode_member),
+    (MemberState(), codec.encode_member, codec.decode_member),
     (ClusterState("c", 1, 2, 1000), codec.encode_cluster, codec.decode_cluster),
     (Progress(Csn(7), Csn(3)), codec.encode_progress, codec.decode_progress),
     (Progress(Csn(7), Csn(3), (Csn(3), Csn(5))), codec.encode_progress, codec.decode_progress),

@@ -22,7 +22,7 @@ from tidelock.csnlog.core.committer_messages import (
     SendRollover,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, csn
-from tidelock.csnlog.core.model import Kind, LabelState, TidRecord
+from tidelock.csnlog.core.model import LabelState, RecordKind, TidRecord
 from tidelock.csnlog.core.results import Committed, Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Create, Op, SetData
 
@@ -81,11 +81,11 @@ def test_the_commit_multi_ends_with_the_record(bench: Bench) -> None:
     bench.serve()
     number, record = records(bench.tree)[-1]
     assert (record.kind, record.home, [one.tid for one in record.tids]) == (
-        Kind.COMMIT,
+        RecordKind.COMMIT,
         R1,
         [tid(1), tid(2), tid(3)],
     )
-    assert [bench.verdict(n) for n in (0, 1, 2, 3)] == [Committed(Csn(2)), *[Committed(number)] * 3]
+    assert [bench.decision(n) for n in (0, 1, 2, 3)] == [Committed(Csn(2)), *[Committed(number)] * 3]
     assert bench.version(tree.HEAD) == 2
 
 
@@ -137,10 +137,10 @@ def test_a_transaction_that_fits_no_record_is_refused(limit: str, bytes_max: int
     large = Proposal(TidRecord(tid(1), meta={"x": "y" * 800}), {})
     bench.propose(large, proposal(2))
     bench.serve_all()
-    verdict = bench.verdict(1)
-    assert isinstance(verdict, Rejected)
-    assert (verdict.cause, limit in verdict.detail) == (Cause.TOO_LARGE, True)
-    assert bench.verdict(2) == Committed(Csn(2))
+    decision = bench.decision(1)
+    assert isinstance(decision, Rejected)
+    assert (decision.cause, limit in decision.detail) == (Cause.TOO_LARGE, True)
+    assert bench.decision(2) == Committed(Csn(2))
 
 
 def test_the_queue_is_bounded() -> None:
@@ -202,8 +202,8 @@ def test_a_table_that_never_was_refuses_too(bench: Bench) -> None:
     """A failed check of a missing table counts as a changed table, not as a broken log."""
     bench.propose(proposal(1, {ORDERS.__class__("d.ghost"): 0}), proposal(2))
     bench.serve_all()
-    assert bench.verdict(1) == Rejected(Cause.TABLE_CHANGED, "tables/d.ghost")
-    assert bench.verdict(2) == Committed(Csn(2))
+    assert bench.decision(1) == Rejected(Cause.TABLE_CHANGED, "tables/d.ghost")
+    assert bench.decision(2) == Committed(Csn(2))
 
 
 def test_a_change_of_a_table_checks_the_version_that_it_changes(bench: Bench) -> None:
@@ -211,8 +211,8 @@ def test_a_change_of_a_table_checks_the_version_that_it_changes(bench: Bench) ->
     for n in (1, 2):
         bench.propose(proposal(n, {ORDERS: 0}, ddl=(SetData(tree.table(ORDERS), b"v1", 0),)))
     bench.serve_all()
-    assert bench.verdict(1) == Committed(Csn(2))
-    assert bench.verdict(2) == Rejected(Cause.TABLE_CHANGED, "tables/d.orders")
+    assert bench.decision(1) == Committed(Csn(2))
+    assert bench.decision(2) == Rejected(Cause.TABLE_CHANGED, "tables/d.orders")
     assert bench.version(tree.table(ORDERS)) == 1
 
 
@@ -229,9 +229,9 @@ def test_a_request_that_the_store_finds_too_large_is_halved(bench: Bench) -> Non
         else:
             bench.serve()
     assert sizes == [4, 2, 1, 1, 2, 1, 1]
-    verdict = bench.verdict(1)
-    assert isinstance(verdict, Rejected)
-    assert verdict.cause is Cause.TOO_LARGE
+    decision = bench.decision(1)
+    assert isinstance(decision, Rejected)
+    assert decision.cause is Cause.TOO_LARGE
     assert set(bench.log()) == {tid(n) for n in (0, 2, 3, 4)}
 
 
@@ -254,7 +254,7 @@ def test_a_number_that_is_none_stops_the_log(bench: Bench, path: str) -> None:
     bench.propose(proposal(1))
     bench.answer_multi(Ok((None, None, 1, path)))
     assert bench.halted
-    assert not isinstance(bench.verdict(1), Committed | Rejected)
+    assert not isinstance(bench.decision(1), Committed | Rejected)
 
 
 # ----------------------------------------------------------------------------------------- roll-over
@@ -268,12 +268,12 @@ def test_an_epoch_ends_with_an_end_record() -> None:
         bench.serve_all()
     kinds = [(number, record.kind) for number, record in records(bench.tree)[2:]]
     assert kinds == [
-        (csn(0, 2), Kind.COMMIT),
-        (csn(0, 3), Kind.COMMIT),
-        (csn(0, 4), Kind.END),
-        *[(csn(1, n), Kind.COMMIT) for n in range(4)],
-        (csn(1, 4), Kind.END),
-        (csn(2, 0), Kind.COMMIT),
+        (csn(0, 2), RecordKind.COMMIT),
+        (csn(0, 3), RecordKind.COMMIT),
+        (csn(0, 4), RecordKind.END),
+        *[(csn(1, n), RecordKind.COMMIT) for n in range(4)],
+        (csn(1, 4), RecordKind.END),
+        (csn(2, 0), RecordKind.COMMIT),
     ]
     assert bench.log()[tid(7)] == [csn(2, 0)]
 
@@ -302,7 +302,11 @@ def test_a_race_for_the_roll_over_is_lost_in_peace() -> None:
         bench.serve_until(SendRollover)
     other.serve_all()
     one.serve_all()
-    assert [record.kind for _, record in records(shared)[2:]] == [Kind.END, Kind.COMMIT, Kind.COMMIT]
+    assert [record.kind for _, record in records(shared)[2:]] == [
+        RecordKind.END,
+        RecordKind.COMMIT,
+        RecordKind.COMMIT,
+    ]
     assert not one.halted
 
 
@@ -314,7 +318,7 @@ def test_a_commit_aimed_at_a_closed_epoch_is_sent_again(bench: Bench) -> None:
     other.propose(proposal(1, home=other.home))
     other.serve_all()
     bench.serve_all()
-    assert bench.verdict(1) == Committed(csn(1, 1))
+    assert bench.decision(1) == Committed(csn(1, 1))
 
 
 def test_the_end_is_the_largest_csn_known(bench: Bench) -> None:

@@ -93,7 +93,7 @@ def test_callers_of_a_stopped_committer_are_told_the_truth(doubting: Bench) -> N
     assert doubting.verdicts[tid(1)] == [Undecided()]
     doubting.propose(proposal(1), proposal(3))
     assert doubting.verdicts[tid(1)] == [Undecided()] * 2
-    assert doubting.verdict(3) == Rejected(Cause.STOPPED, "closing")
+    assert doubting.decision(3) == Rejected(Cause.STOPPED, "closing")
 
 
 def test_a_committed_transaction_stays_committed_for_callers_of_a_fenced_replica(bench: Bench) -> None:
@@ -105,4 +105,4 @@ def test_a_committed_transaction_stays_committed_for_callers_of_a_fenced_replica
     bench.serve_all()
     bench.propose(proposal(1), proposal(2))
     assert bench.fenced
-    assert (bench.verdict(1), bench.verdict(2)) == (Committed(Csn(2)), FENCED)
+    assert (bench.decision(1), bench.decision(2)) == (Committed(Csn(2)), FENCED)

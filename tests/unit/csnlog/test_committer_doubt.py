@@ -30,7 +30,7 @@ from tidelock.csnlog.core.committer_messages import (
     Undecided,
 )
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.model import Kind
+from tidelock.csnlog.core.model import RecordKind
 from tidelock.csnlog.core.results import Committed, Ok, Reason, Refused
 from tidelock.csnlog.core.store import Delete, Node, SetData
 
@@ -130,7 +130,7 @@ def test_the_follower_ends_a_doubt_at_any_moment(doubting: Bench, until: type) -
     doubting.lose_reply()
     doubting.serve_until(until)
     doubting.tell(Followed(Csn(2), ((tid(1), Csn(2)),)))
-    assert doubting.verdict(1) == Committed(Csn(2))
+    assert doubting.decision(1) == Committed(Csn(2))
     doubting.propose(proposal(2))
     doubting.serve_all()
     assert doubting.log() == {tid(1): [2], tid(2): [3]}
@@ -141,7 +141,7 @@ def test_a_tid_of_the_log_is_never_sent(bench: Bench) -> None:
     bench.propose(proposal(1))
     bench.propose(proposal(2))
     bench.tell(Followed(Csn(5), ((tid(2), Csn(5)),)))
-    assert bench.verdict(2) == Committed(Csn(5))
+    assert bench.decision(2) == Committed(Csn(5))
     bench.serve_all()
     assert bench.log() == {tid(1): [2]}
 
@@ -165,9 +165,9 @@ def test_a_foreign_fence_aborts_what_is_certainly_not_in_the_log(doubting: Bench
     doubting.fence_by_another()
     doubting.serve_all()
     assert doubting.fenced
-    assert [doubting.verdict(n) for n in (1, 2)] == [FENCED, FENCED]
+    assert [doubting.decision(n) for n in (1, 2)] == [FENCED, FENCED]
     doubting.propose(proposal(3))
-    assert doubting.verdict(3) == FENCED
+    assert doubting.decision(3) == FENCED
     doubting.connect()
     assert doubting.request is None
     assert doubting.log() == {}
@@ -179,7 +179,7 @@ def test_a_raise_that_finds_a_foreign_nonce_does_not_hide_it(doubting: Bench) ->
     doubting.serve_until(SendRaise)
     doubting.fence_by_another()
     doubting.serve_all()
-    assert (doubting.fenced, doubting.verdict(1)) == (True, FENCED)
+    assert (doubting.fenced, doubting.decision(1)) == (True, FENCED)
     state = codec.decode_session(doubting.tree.get(tree.session(R1)).data)  # type: ignore[union-attr]
     assert (state.nonce, state.state) == ("foreign", "fenced")
 
@@ -199,7 +199,7 @@ def test_fenced_and_in_doubt_across_a_session_change(doubting: Bench) -> None:
     doubting.resume()
     assert doubting.awaits(ReadFence)
     doubting.serve_all()
-    assert doubting.verdict(1) == Committed(Csn(2))
+    assert doubting.decision(1) == Committed(Csn(2))
 
 
 def test_a_second_foreign_raise_changes_nothing(doubting: Bench) -> None:
@@ -212,7 +212,7 @@ def test_a_second_foreign_raise_changes_nothing(doubting: Bench) -> None:
     doubting.fence_by_another("again")
     doubting.connect()
     doubting.serve_all()
-    assert (doubting.fenced, doubting.verdict(1)) == (True, FENCED)
+    assert (doubting.fenced, doubting.decision(1)) == (True, FENCED)
 
 
 def test_a_server_that_lags_behind_is_not_a_foreign_fence(doubting: Bench) -> None:
@@ -272,7 +272,7 @@ def test_a_session_znode_that_is_gone_stops_the_log(doubting: Bench) -> None:
     doubting.serve_until(SendRaise)
     doubting.serve()
     assert "never deleted" in doubting.halted
-    assert doubting.verdict(1) == Undecided()
+    assert doubting.decision(1) == Undecided()
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,11 @@ def test_an_unknown_roll_over_is_resolved_like_a_commit() -> None:
         for _ in bench.late:
             assert bench.land() == Refused(Reason.BAD_VERSION, 0)
         bench.serve_all()
-        assert [record.kind for _, record in records(bench.tree)[2:]] == [Kind.COMMIT, Kind.END, Kind.COMMIT]
+        assert [record.kind for _, record in records(bench.tree)[2:]] == [
+            RecordKind.COMMIT,
+            RecordKind.END,
+            RecordKind.COMMIT,
+        ]
 
 
 def test_a_roll_over_of_a_fenced_replica_is_refused() -> None:
@@ -331,4 +335,4 @@ def test_a_roll_over_of_a_fenced_replica_is_refused() -> None:
     assert bench.awaits(SendRollover)
     bench.fence_by_another()
     bench.serve_all()
-    assert (bench.fenced, bench.verdict(1), len(records(bench.tree))) == (True, FENCED, 2)
+    assert (bench.fenced, bench.decision(1), len(records(bench.tree))) == (True, FENCED, 2)

@@ -28,7 +28,7 @@ from tidelock.csnlog.core.committer_messages import (
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Committed, Ok, Refused
 from tidelock.csnlog.core.store import Op
-from tidelock.csnlog.testing.memory_tree import Tree
+from tidelock.csnlog.testing.memory_tree import ZnodeTree
 
 LIMITS = LogLimits(batch_tids_max=3, queue_tids_max=20, epoch_limit=5)
 
@@ -40,7 +40,7 @@ class World:
         self.random = random.Random(seed)
         self.fencing = fencing
         shared = new_tree()
-        self.history: list[Tree] = [shared.copy()]
+        self.history: list[ZnodeTree] = [shared.copy()]
         self.benches = [Bench(shared, home=home, limits=LIMITS) for home in (R1, R2)]
         #: For each replica: the oldest state that its session may still read.
         self.seen = [0, 0]
@@ -54,7 +54,7 @@ class World:
         self.last: dict[ReplicaId, frozenset[str]] = {}
 
     @property
-    def shared(self) -> Tree:
+    def shared(self) -> ZnodeTree:
         """The ensemble's newest state."""
         return self.benches[0].tree
 
@@ -182,7 +182,7 @@ class World:
                 last = said[-1]
                 if isinstance(last, Committed):
                     assert log[one] == [last.csn], f"I17: {one} {said}"
-                committed = [verdict for verdict in said if isinstance(verdict, Committed)]
+                committed = [decision for decision in said if isinstance(decision, Committed)]
                 assert len(set(committed)) <= 1, f"I8: {one} {said}"
                 if isinstance(last, Rejected) and one not in bench.machine.pending.tids:
                     assert one not in log, f"I17: {one} {said}"

@@ -19,11 +19,11 @@ from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import ReplicaId
-from tidelock.csnlog.core.model import Member, SessionState
+from tidelock.csnlog.core.model import MemberState, SessionState
 from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.csnlog.core.store import Node
 from tidelock.csnlog.log import LogState
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
 from tidelock.errors import CorruptError, FencedError, UnavailableError
 from tidelock.replica_agent.replicas.membership import Membership
 
@@ -93,9 +93,9 @@ async def test_a_commit_on_its_way_lands_no_more(ensemble: MemoryEnsemble, node:
     """A multi that is delivered after the fence was raised is refused: "aborted" stays true (I8)."""
     async with LogNode(ensemble.store("r2"), R2) as other:
         await until(lambda: other.log.fence > other.own.fence)
-        late = nth(1, Fault.LATE, lambda call: call.store == "r2" and call.kind == "multi")
+        late = nth(1, RequestFault.LATE, lambda call: call.store == "r2" and call.kind == "multi")
 
-        def plan(call: Call) -> Fault | None:
+        def plan(call: StoreRequest) -> RequestFault | None:
             if fault := late(call):  # it cannot raise its own fence, which would deliver the multi
                 asyncio.get_running_loop().call_soon(store_of(other).suspend)
             return fault
@@ -138,9 +138,9 @@ async def test_a_living_replica_is_left_alone(ensemble: MemoryEnsemble, node: Lo
     assert not await node.log.fence_out(ReplicaId("r9"), 1)
 
 
-@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.LATE])
+@pytest.mark.parametrize("fault", [RequestFault.REQUEST_LOST, RequestFault.REPLY_LOST, RequestFault.LATE])
 async def test_a_raise_of_unknown_end_lands_no_later(
-    ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode, fault: Fault
+    ensemble: MemoryEnsemble, node: LogNode, frozen: LogNode, fault: RequestFault
 ) -> None:
     """After an unknown end the raise is reported as not done; later outcomes do not change."""
     ensemble.plan = nth(1, fault, lambda call: call.store == "r1" and call.kind == "multi")
@@ -204,7 +204,7 @@ def test_silence_is_counted_from_the_moment_it_was_seen() -> None:
     )  # fmt: skip
 
     def see(*, alive: bool, fence: int = 1) -> None:
-        view[R2] = MemberView(Member(), SessionState(1, "d", "n", "serving"), fence, alive, None)
+        view[R2] = MemberView(MemberState(), SessionState(1, "d", "n", "serving"), fence, alive, None)
         membership.changed()
 
     assert membership.silent_s(R2) == 0

@@ -12,18 +12,18 @@ import pytest
 from tests.support.machines.following import END, FollowBench, commit
 from tidelock.csnlog.core.committer_messages import LinkChanged
 from tidelock.csnlog.core.follower_messages import (
+    ChainQuestion,
     Get,
     Got,
     Inquire,
     Learned,
-    Look,
     Poked,
-    Question,
+    Probe,
     Stopped,
     Unreadable,
 )
 from tidelock.csnlog.core.ids import Csn, csn
-from tidelock.csnlog.core.phase import Phase
+from tidelock.csnlog.core.phase import FollowerPhase
 
 
 def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
@@ -31,7 +31,7 @@ def resting(log: int = 4, read_ahead: int = 8) -> FollowBench:
     bench = FollowBench(log=log, read_ahead=read_ahead)
     bench.run()
     assert bench.followed() == list(range(2, log + 1))
-    assert bench.machine.phase is Phase.RESTING
+    assert bench.machine.phase is FollowerPhase.RESTING
     bench.asked()
     return bench
 
@@ -68,7 +68,7 @@ def test_records_that_stream_in_are_not_looked_at_one_by_one() -> None:
     bench.run()
     asked = bench.asked()
     assert bench.followed() == list(range(2, 65))
-    assert sum(text.startswith("look") for text in asked) == 2
+    assert sum(text.startswith("probe") for text in asked) == 2
     assert len(asked) <= 60 + 2 + 8
 
 
@@ -276,7 +276,7 @@ def test_a_record_that_comes_during_the_look() -> None:
     bench = resting()
     bench.extend(commit(5))
     bench.poke(Csn(5))
-    assert isinstance(bench.requests[0], Look)
+    assert isinstance(bench.requests[0], Probe)
     bench.extend(commit(6))
     bench.poke(Csn(6))
     bench.run()
@@ -288,4 +288,6 @@ def test_the_questions_at_rest() -> None:
     bench = resting()
     bench.tick()
     bench.run()
-    assert bench.asked() == [f"{one.value} 5" for one in (Question.LOOK, Question.TAIL, Question.COUNT)]
+    assert bench.asked() == [
+        f"{one.value} 5" for one in (ChainQuestion.PROBE, ChainQuestion.TAIL, ChainQuestion.COUNT)
+    ]

@@ -19,7 +19,7 @@ from tidelock.csnlog.core.labels import LabelRead, Make, Move, OtherKind, Taken,
 from tidelock.csnlog.core.model import LabelState, TidRecord
 from tidelock.csnlog.core.results import Committed, Ok
 from tidelock.csnlog.core.store import Check, Create, Delete, SetData
-from tidelock.csnlog.testing.memory_store import Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, nth
 from tidelock.errors import BadRequestError, LabelExistsError, LabelMovedError, UnavailableError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -71,7 +71,7 @@ class TestMulti:
         moved = SetData(LABEL, codec.encode_label(LabelState(tid(2), 5)), 0)
         assert {Check(tree.LABELS, 0), moved} <= set(bench.ops())
         bench.serve_all()
-        assert bench.verdict(2) == Committed(Csn(4))
+        assert bench.decision(2) == Committed(Csn(4))
         assert bench.version(LABEL) == 1
 
     def test_moves_of_several_labels_share_one_check(self) -> None:
@@ -84,7 +84,7 @@ class TestMulti:
         bench.serve()
         assert [op for op in bench.ops() if op.path == tree.LABELS] == [Check(tree.LABELS, 0)]
         bench.serve_all()
-        assert bench.verdict(4) == bench.verdict(5)
+        assert bench.decision(4) == bench.decision(5)
 
     def test_those_that_have_read_different_deletions_travel_apart(self) -> None:
         """One of them is certainly refused, and must not make the other one fail."""
@@ -94,9 +94,9 @@ class TestMulti:
         bench.propose(proposal(3))
         bench.propose(batch_of(4, 2, Move(0, 7)), batch_of(5, 2, Move(0, 0), label="other"), proposal(6))
         bench.serve_all()
-        assert bench.verdict(4) == Rejected(Cause.LABEL_MOVED, tree.LABELS)
-        assert isinstance(bench.verdict(5), Committed)
-        assert isinstance(bench.verdict(6), Committed)
+        assert bench.decision(4) == Rejected(Cause.LABEL_MOVED, tree.LABELS)
+        assert isinstance(bench.decision(5), Committed)
+        assert isinstance(bench.decision(6), Committed)
 
     def test_two_batches_of_one_query_travel_apart(self) -> None:
         """The second one is refused by its version, and judged again by what it reads then."""
@@ -106,8 +106,8 @@ class TestMulti:
         bench.propose(proposal(2))
         bench.propose(batch_of(3, 2, Move(0, 0)), batch_of(4, 3, Move(0, 0)))
         bench.serve_all()
-        assert bench.verdict(3) == Committed(Csn(4))
-        assert bench.verdict(4) == Rejected(Cause.LABEL_MOVED, LABEL)
+        assert bench.decision(3) == Committed(Csn(4))
+        assert bench.decision(4) == Rejected(Cause.LABEL_MOVED, LABEL)
 
     @pytest.mark.parametrize(
         ("meanwhile", "cause"),
@@ -127,10 +127,10 @@ class TestMulti:
         bench.propose(proposal(2))
         bench.propose(batch_of(3, 2, Move(0, 0)), proposal(4))
         bench.serve_all()
-        verdict = bench.verdict(3)
-        assert isinstance(verdict, Rejected)
-        assert verdict.cause is cause
-        assert isinstance(bench.verdict(4), Committed)
+        decision = bench.decision(3)
+        assert isinstance(decision, Rejected)
+        assert decision.cause is cause
+        assert isinstance(bench.decision(4), Committed)
 
     def test_a_batch_whose_label_was_made_meanwhile(self) -> None:
         """A transaction that read no label reads again."""
@@ -139,7 +139,7 @@ class TestMulti:
         bench.serve_all()
         bench.propose(batch_of(2, 2))
         bench.serve_all()
-        assert bench.verdict(2) == Rejected(Cause.LABEL_EXISTS, LABEL)
+        assert bench.decision(2) == Rejected(Cause.LABEL_EXISTS, LABEL)
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ async def test_a_label_is_read_with_both_versions(ensemble: MemoryEnsemble, node
 
 async def test_a_label_that_cannot_be_read(ensemble: MemoryEnsemble, node: LogNode) -> None:
     """A read that is lost is made again; without a connection nothing is known."""
-    ensemble.plan = nth(1, Fault.NOT_CONNECTED, lambda call: call.path == LABEL)
+    ensemble.plan = nth(1, RequestFault.NOT_CONNECTED, lambda call: call.path == LABEL)
     assert await node.log.label("query") == LabelRead(None)
     store = node.store
     assert isinstance(store, MemoryStore)

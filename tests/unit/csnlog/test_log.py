@@ -13,12 +13,12 @@ from tests.support.clusters.resolving import nothing
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid, csn
-from tidelock.csnlog.core.model import Kind, LogRecord, SessionState, TidRecord
+from tidelock.csnlog.core.model import LogRecord, RecordKind, SessionState, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused, Running, TooOld, Unknown
 from tidelock.csnlog.core.store import Check, Create, Delete, SetData
 from tidelock.csnlog.log import LogLimits, LogState, Proposal
 from tidelock.csnlog.reading import read_page
-from tidelock.csnlog.testing.memory_store import Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, nth
 from tidelock.errors import (
     CommitUnknownError,
     CorruptError,
@@ -98,7 +98,7 @@ async def test_commits_of_one_turn_of_the_loop_share_a_record(node: LogNode) -> 
 
 async def test_roll_over_under_load(ensemble: MemoryEnsemble) -> None:
     """With twenty records to an epoch, commits go on across epochs and followers too (F4)."""
-    limits = LogLimits(epoch_limit=20, relook_s=0.1, retry_s=0.005)
+    limits = LogLimits(epoch_limit=20, recheck_s=0.1, retry_s=0.005)
     async with (
         LogNode(ensemble.store(), R1, limits=limits) as one,
         LogNode(ensemble.store(), R2, limits=limits) as two,
@@ -113,7 +113,7 @@ async def test_roll_over_under_load(ensemble: MemoryEnsemble) -> None:
         await until(lambda: one.reached == two.reached == end)
     assert one.delivered == two.delivered
     check_sequence(one.delivered)
-    assert sum(each.record.kind is Kind.END for each in one.delivered) >= 2
+    assert sum(each.record.kind is RecordKind.END for each in one.delivered) >= 2
     assert all(len(csns) == 1 for csns in tids_of(one.delivered).values())
     assert len(tids_of(one.delivered)) == 120
 
@@ -195,7 +195,7 @@ async def test_a_cancelled_caller_leaves_nothing_behind(node: LogNode) -> None:
 async def test_a_fault_point_costs_no_commit(ensemble: MemoryEnsemble, point: str, fault: str) -> None:
     """A fault before a write prevents it, a fault after it loses the reply. Both end in one CSN."""
     name, kind = (point + fault).split("=")
-    limits = LogLimits(epoch_limit=4, relook_s=0.1, retry_s=0.005)
+    limits = LogLimits(epoch_limit=4, recheck_s=0.1, retry_s=0.005)
     with faults.armed(name, kind):
         async with LogNode(ensemble.store(), limits=limits) as node:
             csns = [await node.commit(n) for n in range(1, 8)]
@@ -209,7 +209,7 @@ async def test_an_own_commit_is_delivered_without_being_read(ensemble: MemoryEns
     """The home knows its own record, and delivers it although the read for it fails."""
     await node.commit(1)
     await until(lambda: node.reached == 2)
-    ensemble.plan = lambda call: Fault.REQUEST_LOST if call.kind == "get" else None
+    ensemble.plan = lambda call: RequestFault.REQUEST_LOST if call.kind == "get" else None
     await node.commit(2)
     await until(lambda: node.reached == 3)
 
@@ -227,10 +227,11 @@ async def test_a_fenced_write_counts_without_its_fence_check(node: LogNode) -> N
 
 
 @pytest.mark.parametrize(
-    "fault", [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.LATE, Fault.REPLY_LOST_EXPIRED]
+    "fault",
+    [RequestFault.REQUEST_LOST, RequestFault.REPLY_LOST, RequestFault.LATE, RequestFault.REPLY_LOST_EXPIRED],
 )
 async def test_a_fenced_write_that_ends_unknown_lands_no_later(
-    ensemble: MemoryEnsemble, node: LogNode, fault: Fault
+    ensemble: MemoryEnsemble, node: LogNode, fault: RequestFault
 ) -> None:
     """Unknown is returned after a raise of the fence, so a read decides (F3)."""
     before = node.log.fence
@@ -300,9 +301,9 @@ async def test_a_barrier_of_a_new_log(node: LogNode) -> None:
     assert await node.log.barrier() == 1
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", list(RequestFault))
 async def test_a_barrier_under_faults(
-    ensemble: MemoryEnsemble, node: LogNode, other: LogNode, fault: Fault
+    ensemble: MemoryEnsemble, node: LogNode, other: LogNode, fault: RequestFault
 ) -> None:
     """A barrier is repeated, or unavailable; it never returns an old end."""
     end = await other.commit(1)
@@ -380,7 +381,7 @@ async def test_pages_of_the_log(ensemble: MemoryEnsemble) -> None:
         assert await node.log.records(Csn(1), 3) == everything[:3]
         assert await node.log.records(everything[4].csn, 2) == everything[5:7]
         assert await node.log.records(everything[-1].csn, 5) == []
-        assert [one.record.kind for one in await node.log.records(Csn(0), 1)] == [Kind.GENESIS]
+        assert [one.record.kind for one in await node.log.records(Csn(0), 1)] == [RecordKind.GENESIS]
         store = ensemble.store()
         await store.multi((SetData(tree.TAIL, codec.encode_csn(csn(1, 2))),))
         assert (await node.log.records(Csn(0), 2))[0].csn == csn(1, 2)

@@ -21,7 +21,7 @@ from tidelock.csnlog.log import LogState
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, random_faults
 from tidelock.errors import CommitUnknownError, RefusedError, UnavailableError
 
-LIMITS = LogLimits(epoch_limit=12, batch_tids_max=4, read_ahead=5, relook_s=0.02, retry_s=0.001)
+LIMITS = LogLimits(epoch_limit=12, batch_tids_max=4, read_ahead=5, recheck_s=0.02, retry_s=0.001)
 REPLICAS = (R1, R2, R3)
 
 

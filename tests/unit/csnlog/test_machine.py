@@ -8,14 +8,14 @@ from tests.support.machines.committing import Bench, begun, proposal, tid
 from tidelock.csnlog.core import committer_messages as commits
 from tidelock.csnlog.core import follower_messages as follows
 from tidelock.csnlog.core import phase
-from tidelock.csnlog.core.batch import LogLimits, Part
+from tidelock.csnlog.core.batch import ElementRole, LogLimits
 from tidelock.csnlog.core.committer import Committer, Flight
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId
 from tidelock.csnlog.core.machine import STORY_STEPS, InvariantError
-from tidelock.csnlog.core.model import Kind, Record
-from tidelock.csnlog.core.phase import Phase, Sign
-from tidelock.csnlog.core.refusals import Corrupt, Doubt, Reject, Requeue, judge
+from tidelock.csnlog.core.model import Record, RecordKind
+from tidelock.csnlog.core.phase import FollowerPhase, Sign
+from tidelock.csnlog.core.refusals import CorruptLog, Doubt, Reject, Requeue, judge
 from tidelock.csnlog.core.results import Reason, Unknown
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.messages import Applied, DiskChanged, PartHeld
@@ -63,9 +63,9 @@ def test_a_story_does_not_keep_what_messages_carry() -> None:
     """A story keeps only the numbers of records, entries and proposals, so its memory is bounded."""
     machine = Follower(Csn(1), 4)
     machine.step(commits.LinkChanged(connected=True, session=1))
-    machine.step(follows.Got(Csn(1), Record(Kind.GENESIS, R1, 0)))
-    machine.step(follows.Poked(Csn(2), Record(Kind.COMMIT, R1, 0)))
-    machine.step(follows.Got(Csn(2), Record(Kind.COMMIT, R1, 0)))
+    machine.step(follows.Got(Csn(1), Record(RecordKind.GENESIS, R1, 0)))
+    machine.step(follows.Poked(Csn(2), Record(RecordKind.COMMIT, R1, 0)))
+    machine.step(follows.Got(Csn(2), Record(RecordKind.COMMIT, R1, 0)))
     assert "> ('Got', 1)" in machine.story()
     assert "> ('Poked', 2)" in machine.story()
     assert "< 'Took'" in machine.story()
@@ -88,8 +88,8 @@ def test_cheap_invariants_are_checked_always_and_all_of_them_by_a_thorough_machi
 def test_an_event_that_cannot_come_breaks_the_follower() -> None:
     """A pair of phase and sign that the table lacks is a contradiction."""
     machine = Follower(Csn(1), 4)
-    with pytest.raises(InvariantError, match="'look found' cannot come while the follower is 'anchoring'"):
-        machine.step(follows.Looked(Csn(1), exists=True))
+    with pytest.raises(InvariantError, match="'probe found' cannot come while the follower is 'anchoring'"):
+        machine.step(follows.Probed(Csn(1), exists=True))
 
 
 def test_an_answer_that_was_not_asked_for_breaks_the_committer() -> None:
@@ -126,28 +126,30 @@ def test_a_state_that_was_saved_can_be_restored() -> None:
 def test_every_phase_says_what_is_to_be_done_next() -> None:
     """The follower's sets of phases have each phase once."""
     sets = (phase.ANCHORING, phase.ANCHOR_MISSED, phase.STREAMING, phase.MISSED, phase.QUIET)
-    assert sorted(one.value for some in sets for one in some) == sorted(one.value for one in Phase)
+    assert sorted(one.value for some in sets for one in some) == sorted(one.value for one in FollowerPhase)
 
 
 def test_a_hint_is_taken_in_every_phase() -> None:
     """Links and own commits come at any time; all other signs belong to a phase."""
-    assert {before for before, sign in phase.TABLE if sign is Sign.HINT} == set(Phase)
+    assert {before for before, sign in phase.TABLE if sign is Sign.HINT} == set(FollowerPhase)
 
 
 @pytest.mark.parametrize(
     ("part", "reason", "expected"),
     [
-        (Part.OWN, Reason.NOT_CONNECTED, Requeue.PAUSE),
-        (Part.TABLE, Reason.TOO_LARGE, Requeue.HALVE),
-        (Part.FENCE, Reason.BAD_VERSION, Doubt.FENCE),
-        (Part.EPOCH, Reason.BAD_VERSION, Requeue.READ_EPOCH),
-        (Part.HEAD, Reason.BAD_VERSION, Reject(commits.Cause.HEAD_MOVED)),
-        (Part.LABEL, Reason.NODE_EXISTS, Reject(commits.Cause.LABEL_EXISTS)),
-        (Part.OWN, Reason.NODE_EXISTS, Corrupt.CORRUPT),
-        (Part.FENCE, Reason.NO_NODE, Corrupt.CORRUPT),
-        (Part.TABLE, Reason.DENIED, Corrupt.CORRUPT),
+        (ElementRole.OWN, Reason.NOT_CONNECTED, Requeue.PAUSE),
+        (ElementRole.TABLE, Reason.TOO_LARGE, Requeue.HALVE),
+        (ElementRole.FENCE, Reason.BAD_VERSION, Doubt.FENCE),
+        (ElementRole.EPOCH, Reason.BAD_VERSION, Requeue.READ_EPOCH),
+        (ElementRole.HEAD, Reason.BAD_VERSION, Reject(commits.Cause.HEAD_MOVED)),
+        (ElementRole.LABEL, Reason.NODE_EXISTS, Reject(commits.Cause.LABEL_EXISTS)),
+        (ElementRole.OWN, Reason.NODE_EXISTS, CorruptLog.CORRUPT),
+        (ElementRole.FENCE, Reason.NO_NODE, CorruptLog.CORRUPT),
+        (ElementRole.TABLE, Reason.DENIED, CorruptLog.CORRUPT),
     ],
 )
-def test_a_refusal_is_judged_by_element_and_reason(part: Part, reason: Reason, expected: object) -> None:
+def test_a_refusal_is_judged_by_element_and_reason(
+    part: ElementRole, reason: Reason, expected: object
+) -> None:
     """A refusal that is impossible in a correct history is corrupt."""
     assert judge(part, reason) == expected

@@ -14,13 +14,13 @@ from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap,
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
-from tidelock.csnlog.core.model import Member, Progress, SessionState
-from tidelock.csnlog.core.store import Check, Link, SetData
-from tidelock.csnlog.testing.memory_store import Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.csnlog.core.model import MemberState, Progress, SessionState
+from tidelock.csnlog.core.store import Check, LinkState, SetData
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, nth
 
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
 NEVER_STARTED = MemberView(
-    member=Member(),
+    member=MemberState(),
     session=SessionState(boot=0, disk="", nonce="", state="stopped"),
     fence=0,
     alive=False,
@@ -61,7 +61,7 @@ async def start(store: MemoryStore, replica: ReplicaId, disk: str) -> OwnSession
     return await open_session(
         store,
         replica=replica,
-        member=Member(api=f"{replica}:1", data=f"{replica}:2"),
+        member=MemberState(api=f"{replica}:1", data=f"{replica}:2"),
         disk=disk,
         known=KnownState(),
         nonce=lambda: f"nonce-{replica}-{disk}",
@@ -110,7 +110,7 @@ async def test_a_snapshot_does_not_change(ensemble: MemoryEnsemble, members: Mem
 
 async def test_a_replica_that_is_registered_later_appears(ensemble: MemoryEnsemble, members: Members) -> None:
     """A new replica appears at once, with the operator's addresses."""
-    await register(ensemble.store(), R3, member=Member(api="r3:1"))
+    await register(ensemble.store(), R3, member=MemberState(api="r3:1"))
     await until(lambda: R3 in members.snapshot())
     assert members.snapshot()[R3].member.api == "r3:1"
 
@@ -135,7 +135,7 @@ async def test_a_broken_connection_hides_nothing(
     store.resume()
     await until(lambda: members.disk_of(R1) == "disk1")
     store.expire()
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
     await start(ensemble.store(), R1, "disk2")
     await until(lambda: members.disk_of(R1) == "disk2")
 
@@ -148,7 +148,7 @@ async def test_the_start_waits_for_a_whole_view(ensemble: MemoryEnsemble, store:
     for _ in range(20):
         await asyncio.sleep(0)
     assert not starting.done()
-    ensemble.plan = nth(3, Fault.REQUEST_LOST, when=lambda call: call.store == "observer")
+    ensemble.plan = nth(3, RequestFault.REQUEST_LOST, when=lambda call: call.store == "observer")
     store.resume()
     await starting
     assert set(members.snapshot()) == {R1, R2}

@@ -10,9 +10,16 @@ import pytest
 from tests.support.aio import until
 from tests.support.zookeeper.store_suite import MULTI_BYTES_MAX, Counter, StoreSuite, World, done, node
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Link, SetData, Store
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, nth, random_faults
-from tidelock.csnlog.testing.memory_tree import Tree, Znode
+from tidelock.csnlog.core.store import Check, Create, LinkState, SetData, Store
+from tidelock.csnlog.testing.memory_store import (
+    MemoryEnsemble,
+    MemoryStore,
+    RequestFault,
+    StoreRequest,
+    nth,
+    random_faults,
+)
+from tidelock.csnlog.testing.memory_tree import Znode, ZnodeTree
 
 
 class MemoryWorld:
@@ -42,7 +49,7 @@ class TestMemoryStore(StoreSuite):
 
 async def reconnected(store: Store) -> None:
     """Let the loop turn until the connection is back."""
-    await until(lambda: store.link is Link.CONNECTED)
+    await until(lambda: store.link is LinkState.CONNECTED)
 
 
 @pytest.fixture
@@ -62,18 +69,18 @@ async def store(ensemble: MemoryEnsemble) -> MemoryStore:
 @pytest.mark.parametrize(
     ("fault", "result", "applied", "same_session"),
     [
-        (Fault.NOT_CONNECTED, Refused, False, True),
-        (Fault.REQUEST_LOST, Unknown, False, True),
-        (Fault.REPLY_LOST, Unknown, True, True),
-        (Fault.LATE, Unknown, False, True),
-        (Fault.EXPIRED, Unknown, False, False),
-        (Fault.REPLY_LOST_EXPIRED, Unknown, True, False),
+        (RequestFault.NOT_CONNECTED, Refused, False, True),
+        (RequestFault.REQUEST_LOST, Unknown, False, True),
+        (RequestFault.REPLY_LOST, Unknown, True, True),
+        (RequestFault.LATE, Unknown, False, True),
+        (RequestFault.EXPIRED, Unknown, False, False),
+        (RequestFault.REPLY_LOST_EXPIRED, Unknown, True, False),
     ],
 )
 async def test_a_fault_does_what_it_is_called(
     ensemble: MemoryEnsemble,
     store: MemoryStore,
-    fault: Fault,
+    fault: RequestFault,
     result: type,
     applied: bool,
     same_session: bool,
@@ -92,7 +99,7 @@ async def test_a_fault_does_what_it_is_called(
 async def test_a_read_with_a_fault_arms_no_watch(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
     """A call that did not end Ok arms no watch."""
     watch = Counter()
-    for fault in Fault:
+    for fault in RequestFault:
         ensemble.plan = nth(1, fault, when=lambda call: call.kind == "get")
         assert not isinstance(await store.get("a", watch=watch), Ok)
         await reconnected(store)
@@ -106,7 +113,7 @@ async def test_a_late_request_lands_behind_others_and_own_reads(
 ) -> None:
     """Own reads in the same session miss it, others overtake it, and their writes refuse it (F1)."""
     other = ensemble.store()
-    ensemble.plan = nth(1, Fault.LATE)
+    ensemble.plan = nth(1, RequestFault.LATE)
     assert isinstance(await store.multi((SetData("a", b"late", 0),)), Unknown)
     ensemble.plan = None
     await reconnected(store)
@@ -121,7 +128,7 @@ async def test_a_late_request_lands_before_the_next_write_of_its_session(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
     """The next write of a session lands after its late request, so a write is a barrier, a read is not."""
-    ensemble.plan = nth(1, Fault.LATE)
+    ensemble.plan = nth(1, RequestFault.LATE)
     await store.multi((SetData("a", b"late", 0),))
     ensemble.plan = None
     await reconnected(store)
@@ -134,7 +141,7 @@ async def test_a_late_request_of_a_vanished_client_may_land_any_time(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
     """A request of a dead process may land after writes of its successor: hence the fence."""
-    ensemble.plan = nth(1, Fault.LATE)
+    ensemble.plan = nth(1, RequestFault.LATE)
     await store.multi((Create("b"),))
     ensemble.plan = None
     store.suspend()
@@ -149,7 +156,7 @@ async def test_a_late_request_is_refused_when_its_session_has_ended(
     ensemble: MemoryEnsemble, store: MemoryStore
 ) -> None:
     """A request under way is refused when its session has ended."""
-    ensemble.plan = nth(1, Fault.LATE)
+    ensemble.plan = nth(1, RequestFault.LATE)
     await store.multi((Create("b"),))
     ensemble.end_session(store.session)
     assert ensemble.deliver_late() == 0
@@ -163,7 +170,7 @@ async def test_a_cut_connection_comes_back_and_fires_the_watches(store: MemorySt
     await store.exists("b", watch=watch)
     session = store.session
     store.cut()
-    assert store.link is Link.SUSPENDED
+    assert store.link is LinkState.SUSPENDED
     assert await store.get("a") == Refused(Reason.NOT_CONNECTED)
     await reconnected(store)
     assert store.session == session
@@ -179,7 +186,7 @@ async def test_a_suspended_store_stays_down_until_it_is_resumed(
     store.suspend()
     for _ in range(5):
         await asyncio.sleep(0)
-    assert store.link is Link.SUSPENDED
+    assert store.link is LinkState.SUSPENDED
     ensemble.end_session(session)
     assert await ensemble.store().exists("e") == Ok(None)
     store.resume()
@@ -201,7 +208,7 @@ async def test_a_call_in_a_session_that_has_ended_is_unknown(
 
 async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
     """After 2^31-1 creates fail, or get the same number again: hence epochs."""
-    tree = Tree()
+    tree = ZnodeTree()
     tree._znodes["a"] = Znode(b"", creates=2**31 - 2)
     made = [tree.apply((Create(f"a/{prefix}-", sequential=True),), 0)[0] for prefix in ("s", "s", "s", "t")]
     assert made == [
@@ -215,21 +222,21 @@ async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
 async def test_random_faults_repeat_with_their_seed() -> None:
     """The same seed gives the same faults; every kind occurs, and about as often as the rate says."""
 
-    def drawn(seed: int) -> list[Fault | None]:
+    def drawn(seed: int) -> list[RequestFault | None]:
         plan = random_faults(random.Random(seed), rate=0.5)
-        return [plan(Call("s", number, "multi")) for number in range(400)]
+        return [plan(StoreRequest("s", number, "multi")) for number in range(400)]
 
     assert drawn(7) == drawn(7)
     assert drawn(7) != drawn(8)
-    assert set(drawn(7)) == {None, *Fault}
+    assert set(drawn(7)) == {None, *RequestFault}
     assert 120 < sum(fault is not None for fault in drawn(7)) < 280
 
 
 async def test_a_plan_sees_every_request(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
     """A plan gets store, number, kind, path and operations, so that a test can choose its request."""
-    calls: list[Call] = []
+    calls: list[StoreRequest] = []
 
-    def plan(call: Call) -> None:
+    def plan(call: StoreRequest) -> None:
         calls.append(call)
 
     ensemble.plan = plan
@@ -272,7 +279,7 @@ async def test_a_client_never_reconnects_to_a_server_behind_what_it_has_seen() -
     ensemble.choose = lambda servers: servers[-1]
     store = ensemble.store()
     ensemble.servers[1].lag()
-    ensemble.plan = nth(1, Fault.REPLY_LOST)
+    ensemble.plan = nth(1, RequestFault.REPLY_LOST)
     assert isinstance(await store.multi((Create("a"),)), Unknown)
     await reconnected(store)
     assert await store.exists("a") == Ok(None)  # the write is decided, and this server does not have it yet

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.aio import until
 from tidelock.csnlog.core.results import Unknown
-from tidelock.csnlog.core.store import Link
+from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.zookeeper import session_monitor
 from tidelock.csnlog.zookeeper.kazoo_bridge import AsyncReply, HandshakeSocket, LoopQueue
 from tidelock.csnlog.zookeeper.session_monitor import ConnectBackoff, InFlight, SessionClock, SessionMonitor
@@ -83,7 +83,7 @@ def test_posting_to_a_closed_loop_is_no_error() -> None:
 
 def reply() -> AsyncReply:
     """A request that was sent just now."""
-    return AsyncReply(LoopQueue(), answered=lambda *_: None, proved=lambda _: None)
+    return AsyncReply(inbox=LoopQueue(), answered=lambda *_: None, proved=lambda _: None)
 
 
 async def test_there_are_only_so_many_places() -> None:
@@ -201,9 +201,9 @@ class Wire:
         self.probes = 0
         self.in_flight = InFlight(limit=5, timeout_s=1000.0)
         self.keeper = SessionMonitor(
-            clock, self.in_flight, up=lambda: self.up, cut=self._cut, probe=self._probe
+            clock=clock, in_flight=self.in_flight, up=lambda: self.up, cut=self._cut, probe=self._probe
         )
-        self.told: list[tuple[Link, int]] = []
+        self.told: list[tuple[LinkState, int]] = []
         self.keeper.on_change(lambda: self.told.append((self.keeper.link, self.keeper.session)))
 
     def _cut(self) -> None:
@@ -234,26 +234,26 @@ async def wire(now: Clock) -> AsyncIterator[Wire]:
 
 async def test_the_link_ends_at_its_deadline_before_anybody_looks(now: Clock, wire: Wire) -> None:
     """The clock decides at the moment of the question; the connection is cut at the next check."""
-    assert (wire.keeper.link, wire.told) == (Link.CONNECTED, [(Link.CONNECTED, 7)])
+    assert (wire.keeper.link, wire.told) == (LinkState.CONNECTED, [(LinkState.CONNECTED, 7)])
     now.now_s += 5.9
     links = [wire.keeper.link]
     now.now_s += 0.2
     links.append(wire.keeper.link)
-    assert links == [Link.CONNECTED, Link.SUSPENDED]
+    assert links == [LinkState.CONNECTED, LinkState.SUSPENDED]
     wire.keeper.tick()
-    assert (wire.cuts, wire.told[-1]) == (1, (Link.SUSPENDED, 7))
+    assert (wire.cuts, wire.told[-1]) == (1, (LinkState.SUSPENDED, 7))
 
 
 async def test_a_cut_link_is_not_believed_in_until_it_comes_up_again(now: Clock, wire: Wire) -> None:
     """A late answer over the old connection proves nothing about the new one."""
     now.now_s += 6.1
     wire.keeper.tick()
-    wire.keeper._clock.prove(now.now_s)
+    wire.keeper.clock.prove(now.now_s)
     links = [wire.keeper.link]
     wire.keeper.came_up(8)
     links.append(wire.keeper.link)
-    assert links == [Link.SUSPENDED, Link.CONNECTED]
-    assert wire.told == [(Link.CONNECTED, 7), (Link.SUSPENDED, 7), (Link.CONNECTED, 8)]
+    assert links == [LinkState.SUSPENDED, LinkState.CONNECTED]
+    assert wire.told == [(LinkState.CONNECTED, 7), (LinkState.SUSPENDED, 7), (LinkState.CONNECTED, 8)]
 
 
 async def test_requests_on_their_way_end_with_the_link(now: Clock, wire: Wire) -> None:
@@ -282,11 +282,11 @@ async def test_an_idle_link_is_probed_and_a_busy_one_is_not(now: Clock, wire: Wi
 async def test_a_lost_connection_is_told_once(wire: Wire) -> None:
     """Listeners are notified of changes, not of repetitions; the link is down from the moment of the loss."""
     wire.up = False
-    assert wire.keeper.link is Link.SUSPENDED
+    assert wire.keeper.link is LinkState.SUSPENDED
     wire.keeper.went_down()
     wire.keeper.went_down()
     wire.keeper.tick()
-    assert wire.told == [(Link.CONNECTED, 7), (Link.SUSPENDED, 7)]
+    assert wire.told == [(LinkState.CONNECTED, 7), (LinkState.SUSPENDED, 7)]
     assert wire.cuts == 0
 
 
@@ -294,4 +294,4 @@ async def test_a_closed_link_does_not_come_up(wire: Wire) -> None:
     """A report of kazoo after the end has no effect."""
     wire.keeper.close()
     wire.keeper.came_up(9)
-    assert (wire.keeper.link, wire.keeper.session) == (Link.SUSPENDED, 7)
+    assert (wire.keeper.link, wire.keeper.session) == (LinkState.SUSPENDED, 7)

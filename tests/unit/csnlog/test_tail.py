@@ -16,7 +16,7 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create, Delete, SetData
 from tidelock.csnlog.reading import read_tail
 from tidelock.csnlog.tail import delete_below, move_tail, tail_after
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_a_deletion_that_another_overtakes_ends(world: World) -> None:
     assert await world.move(1) == 5
     overtaken = False
 
-    def plan(call: Call) -> Fault | None:
+    def plan(call: StoreRequest) -> RequestFault | None:
         nonlocal overtaken
         if not overtaken and any(isinstance(op, Delete) for op in call.ops):
             overtaken = True

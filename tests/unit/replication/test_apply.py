@@ -13,14 +13,14 @@ from tests.support.machines.names import HOME, part, tid
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.codec import encode_entries
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
-from tidelock.csnlog.core.model import AddPart, Kind, LogRecord, Manifest, Record, TidRecord
+from tidelock.csnlog.core.model import AddPart, LogRecord, Manifest, Record, RecordKind, TidRecord
 from tidelock.errors import CorruptError, DiskFullError, TidelockError, UnavailableError, UpgradeNeededError
 from tidelock.replication.apply import Applier
 from tidelock.replication.core.model import ResolvedRecord, Wanted
 from tidelock.replication.fetch import Fetcher
 
 
-class Catalog:
+class CatalogStub:
     """A catalog port in memory. `gate` delays applies; `failures` are raised by the next ones."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Catalog:
 class Parts:
     """A stand-in for the fetcher, which records the wanted parts."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: CatalogStub) -> None:
         self.catalog = catalog
         self.wanted: list[PartId] = []
         self.came: list[PartId] = []
@@ -101,7 +101,7 @@ class Here:
     """A replica that applies."""
 
     def __init__(self, apply_records_max: int = 3) -> None:
-        self.catalog = Catalog()
+        self.catalog = CatalogStub()
         self.parts = Parts(self.catalog)
         self.told: list[Csn] = []
         self.applier = Applier(
@@ -151,7 +151,7 @@ def add(name: str) -> AddPart:
     return AddPart(TableName("db.t"), part(name), "", 1, 10, "0" * 32)
 
 
-def record(number: int, *tids: TidRecord, kind: Kind = Kind.COMMIT) -> LogRecord:
+def record(number: int, *tids: TidRecord, kind: RecordKind = RecordKind.COMMIT) -> LogRecord:
     """Return a record."""
     return LogRecord(Csn(number), Record(kind, HOME, 0, tids))
 
@@ -341,7 +341,7 @@ async def test_a_replica_that_is_stuck_reads_no_further(here: Here) -> None:
 
 async def test_the_end_of_an_epoch_moves_the_snapshot(here: Here) -> None:
     """END and GENESIS records carry nothing and are applied like others."""
-    await here.applier.deliver(record(2, kind=Kind.END))
+    await here.applier.deliver(record(2, kind=RecordKind.END))
     await here.applier.deliver(record(1 << 31))
     await here.reaches(1 << 31)
     assert here.told == [2, 1 << 31]

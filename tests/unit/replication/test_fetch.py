@@ -28,7 +28,7 @@ LARGE = random.Random(1).randbytes(1_000_000)
 SMALL = b"small part"
 
 
-class Store:
+class PartStoreStub:
     """The knowledge of a catalog; `steps` is the order of the calls to it."""
 
     def __init__(self, files: PartFs) -> None:
@@ -70,7 +70,7 @@ class Here:
     def __init__(self, data_dir: Path) -> None:
         self.files = PartFs(data_dir)
         self.files.open()
-        self.store = Store(self.files)
+        self.store = PartStoreStub(self.files)
         self.held: list[PartId] = []
         self.wrong: list[tuple[ReplicaId, PartId]] = []
         self.client = PeerClient(secret="", connections=8, timeout_s=5.0)
@@ -79,9 +79,9 @@ class Here:
     def make(self, *, grace_s: float = 0.0, early_max: int = 100) -> Fetcher:
         """Return a fetcher with these settings."""
         return Fetcher(
-            self.client,
-            self.files,
-            self.store,
+            client=self.client,
+            files=self.files,
+            store=self.store,
             replica=ReplicaId("r9"),
             on_held=self.held.append,
             on_wrong_bytes=lambda holder, name: self.wrong.append((holder, name)),

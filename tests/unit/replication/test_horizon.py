@@ -17,7 +17,7 @@ from tidelock.csnlog.core.store import Create, Delete, Node, SetData
 from tidelock.csnlog.core.visibility import PartVersions, visible
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
 from tidelock.replication.core.horizon_rules import Bound, PinWatch, bounds, collectable
-from tidelock.replication.horizon import Look, end_below, end_expired, look, raise_horizon
+from tidelock.replication.horizon import HorizonReading, end_below, end_expired, raise_horizon, read_horizon
 
 TID = Tid(Csn(1), R1, 1, 1)
 KEPT = Bound(Csn(50), "retention")
@@ -109,9 +109,9 @@ class World:
         data = codec.encode_pin(PinState(Csn(csn), ttl_s, R2))
         await self.write(Create(tree.pin(name), data), SetData(tree.PINS))
 
-    async def look(self) -> Look:
+    async def look(self) -> HorizonReading:
         """Read the state of ZooKeeper once."""
-        seen = await look(self.store, self.watch, self.clock)
+        seen = await read_horizon(self.store, self.watch, self.clock)
         assert seen is not None
         return seen
 
@@ -119,7 +119,7 @@ class World:
         """Delete the expired pins."""
         await end_expired(self.log.log.fenced, self.watch, (await self.look()).at)
 
-    async def raise_to(self, seen: Look, csn: int) -> Csn | None:
+    async def raise_to(self, seen: HorizonReading, csn: int) -> Csn | None:
         """Set the horizon."""
         return await raise_horizon(self.log.log.fenced, seen, Csn(csn))
 
@@ -187,6 +187,6 @@ async def test_a_struck_replica_holds_nothing_back_while_it_is_struck(world: Wor
     struck = state.__class__(boot=state.boot, disk=state.disk, nonce="x", state="struck")
     await world.write(SetData(tree.session(R3), codec.encode_session(struck)))
     seen = await world.look()
-    assert set(seen.standing.progress) == {R1, R2}
+    assert set(seen.replicas.progress) == {R1, R2}
     await world.write(SetData(tree.session(R3), found.value.data))
     assert await world.raise_to(seen, 9) is None

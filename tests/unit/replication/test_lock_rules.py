@@ -13,7 +13,7 @@ from tidelock.csnlog.core.store import Delete, multi_bytes
 from tidelock.errors import CorruptError, UpgradeNeededError
 from tidelock.replication.core.lock_rules import (
     LOCKS_PER_MULTI_MAX,
-    Keys,
+    KeyRange,
     LockAsk,
     LockHolderState,
     LockInfo,
@@ -25,10 +25,10 @@ from tidelock.replication.core.lock_rules import (
     conflict,
     covers,
     create_op,
+    holder_state,
     may_go,
     overlap,
     read_lock,
-    standing,
     wanted,
     worth_waiting,
 )
@@ -47,7 +47,7 @@ PART = st.builds(
     st.integers(1, 4),
 )
 SCOPE: st.SearchStrategy[Scope] = st.one_of(
-    PART, st.just(WholeTable()), st.builds(OnePartition, PATH), st.builds(Keys, KEY, KEY)
+    PART, st.just(WholeTable()), st.builds(OnePartition, PATH), st.builds(KeyRange, KEY, KEY)
 )
 
 
@@ -70,13 +70,13 @@ def part(number: int, path: str = "") -> OnePart:
         (OnePartition("y=1"), OnePartition("y=2"), False),
         (OnePartition("y=1"), WholeTable(), True),
         (WholeTable(), WholeTable(), True),
-        (Keys(1, 3), Keys(3, 4), True),
-        (Keys(1, 3), Keys(4, 5), False),
-        (Keys(None, 3), Keys(2, None), True),
-        (Keys([1, "b"], [2, "a"]), Keys([2, "b"], [3, "a"]), False),
-        (Keys(1, 2), Keys("a", "b"), True),  # nobody knows: so they do
-        (Keys(1, 2), WholeTable(), False),
-        (Keys(1, 2), part(1), False),
+        (KeyRange(1, 3), KeyRange(3, 4), True),
+        (KeyRange(1, 3), KeyRange(4, 5), False),
+        (KeyRange(None, 3), KeyRange(2, None), True),
+        (KeyRange([1, "b"], [2, "a"]), KeyRange([2, "b"], [3, "a"]), False),
+        (KeyRange(1, 2), KeyRange("a", "b"), True),  # nobody knows: so they do
+        (KeyRange(1, 2), WholeTable(), False),
+        (KeyRange(1, 2), part(1), False),
     ],
 )
 def test_what_overlaps_does_so_either_way_round(one: Scope, other: Scope, expected: bool) -> None:
@@ -148,9 +148,9 @@ def test_requests_are_bounded_by_operations_and_bytes(path: str) -> None:
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (Committed(Csn(5)), (LockHolderState.SEEN, 5)),
+        (Committed(Csn(5)), (LockHolderState.VISIBLE, 5)),
         (Committed(Csn(6)), (LockHolderState.COMMITTED, 6)),
-        (TooOld(Csn(4)), (LockHolderState.SEEN, 4)),
+        (TooOld(Csn(4)), (LockHolderState.VISIBLE, 4)),
         (TooOld(Csn(9)), (LockHolderState.COMMITTED, 9)),
         (Aborted(), (LockHolderState.DEAD, CSN_NONE)),
         (Running(), (LockHolderState.LIVE, CSN_NONE)),
@@ -158,7 +158,7 @@ def test_requests_are_bounded_by_operations_and_bytes(path: str) -> None:
 )
 def test_what_the_outcome_of_a_holder_means(outcome: object, expected: object) -> None:
     """Each outcome of a holder has its meaning for a statement at CSN 5."""
-    assert standing(outcome, Csn(5)) == expected  # type: ignore[arg-type]
+    assert holder_state(outcome, Csn(5)) == expected  # type: ignore[arg-type]
 
 
 def test_when_a_lock_may_go() -> None:
@@ -209,7 +209,7 @@ def test_only_statements_wait_and_only_for_compactions(
     [
         (part(4), {"part": "r1-1-4"}),
         (OnePartition("y=1"), {"partition": "y=1"}),
-        (Keys(1, None), {"keys": [1, None]}),
+        (KeyRange(1, None), {"keys": [1, None]}),
         (WholeTable(), {}),
     ],
 )

@@ -13,7 +13,14 @@ from tests.support.clusters.log_node import R2, make_cluster
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.csnlog.core.store import Create, Delete
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, is_multi, nth
+from tidelock.csnlog.testing.memory_store import (
+    MemoryEnsemble,
+    MemoryStore,
+    RequestFault,
+    StoreRequest,
+    is_multi,
+    nth,
+)
 from tidelock.errors import (
     SerializationConflictError,
     TooLargeError,
@@ -21,7 +28,7 @@ from tidelock.errors import (
     UnavailableError,
     UpgradeNeededError,
 )
-from tidelock.replication.core.lock_rules import Keys, LockAsk, OnePartition, WholeTable
+from tidelock.replication.core.lock_rules import KeyRange, LockAsk, OnePartition, WholeTable
 
 TAIL_NEVER = Csn(0)
 
@@ -71,7 +78,7 @@ async def test_disjoint_parts_both_win(r1: LockNode, r2: LockNode) -> None:
 async def test_more_parts_than_fit_one_request(ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode) -> None:
     """In multis of at most 1,000 in the order of the ids, each with the mark; all go on a conflict."""
     await r2.take(1, part_ask(99_999))
-    sent: list[Call] = []
+    sent: list[StoreRequest] = []
     ensemble.plan = sent.append
     await refused(r1, 1, part_ask(*range(10_000, 12_500), 99_999))
     makes = [call for call in sent if any(isinstance(op, Create) for op in call.ops)]
@@ -114,8 +121,8 @@ async def test_at_once_one_of_two_wins(r1: LockNode, r2: LockNode) -> None:
 async def test_ranges_of_keys_conflict_where_they_overlap(r1: LockNode, r2: LockNode) -> None:
     """Ranges that overlap conflict, others do not, and neither do ranges with parts and tables."""
     await r1.take(1, part_ask(1))
-    await asyncio.gather(r1.take(2, wide_ask(Keys(1, 5))), r2.take(1, wide_ask(Keys(6, 9))))
-    error = await refused(r2, 2, wide_ask(Keys(4, 4)))
+    await asyncio.gather(r1.take(2, wide_ask(KeyRange(1, 5))), r2.take(1, wide_ask(KeyRange(6, 9))))
+    error = await refused(r2, 2, wide_ask(KeyRange(4, 4)))
     assert error.details["keys"] == [1, 5]
 
 
@@ -124,7 +131,7 @@ async def test_locks_of_other_partitions_are_read_once(
 ) -> None:
     """A part stays in its partition under any holder; the holder is read again only where it matters."""
     await r2.take(1, part_ask(*range(1, 41), path="y=2"))
-    sent: list[Call] = []
+    sent: list[StoreRequest] = []
     ensemble.plan = sent.append
     counts = []
     for counter in (1, 2):
@@ -143,7 +150,7 @@ async def test_what_is_held_is_not_locked_again(ensemble: MemoryEnsemble, r1: Lo
     await r1.take(1, part_ask(1))
     await r1.take(1, part_ask(1, 2))
     await r1.take(1, wide_ask(WholeTable()))
-    sent: list[Call] = []
+    sent: list[StoreRequest] = []
     ensemble.plan = sent.append
     await r1.take(1, part_ask(3))
     assert not sent
@@ -271,18 +278,24 @@ async def test_locks_of_a_table_are_bounded(ensemble: MemoryEnsemble, r1: LockNo
 
 # --------------------------------------------------------------------------------------------- lost answers
 
-DOUBTFUL = [Fault.REQUEST_LOST, Fault.REPLY_LOST, Fault.LATE, Fault.EXPIRED, Fault.REPLY_LOST_EXPIRED]
+DOUBTFUL = [
+    RequestFault.REQUEST_LOST,
+    RequestFault.REPLY_LOST,
+    RequestFault.LATE,
+    RequestFault.EXPIRED,
+    RequestFault.REPLY_LOST_EXPIRED,
+]
 
 
-@pytest.mark.parametrize("fault", [Fault.NOT_CONNECTED, *DOUBTFUL])
+@pytest.mark.parametrize("fault", [RequestFault.NOT_CONNECTED, *DOUBTFUL])
 @pytest.mark.parametrize("ask", [part_ask(1, 2), wide_ask(WholeTable())], ids=["parts", "wide"])
 async def test_any_request_of_a_take_may_fail(
-    ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode, fault: Fault, ask: LockAsk
+    ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode, fault: RequestFault, ask: LockAsk
 ) -> None:
     """After any failed request the lock is made once in the end, and given back in the end."""
     requests = 0
 
-    def count(call: Call) -> None:
+    def count(call: StoreRequest) -> None:
         nonlocal requests
         requests += call.store == "r1"
 
@@ -304,12 +317,12 @@ async def test_any_request_of_a_take_may_fail(
 
 @pytest.mark.parametrize("fault", DOUBTFUL)
 async def test_a_cancelled_take_leaves_nothing(
-    ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode, fault: Fault
+    ensemble: MemoryEnsemble, r1: LockNode, r2: LockNode, fault: RequestFault
 ) -> None:
     """The request of a cancelled take may land later; the lock is then deleted."""
     sent = asyncio.Event()
 
-    def makes_the_locks(call: Call) -> bool:
+    def makes_the_locks(call: StoreRequest) -> bool:
         makes = any(op.path.endswith("r9-1-1") for op in call.ops)
         if makes:
             sent.set()

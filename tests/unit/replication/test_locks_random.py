@@ -19,11 +19,11 @@ from tests.support.clusters.lock_node import ORDERS as TABLE
 from tests.support.clusters.lock_node import LockNode, parts
 from tests.support.clusters.log_node import R1, R2, R3, make_cluster
 from tidelock.csnlog.core.ids import Csn, Tid
-from tidelock.csnlog.testing.memory_servers import Server
+from tidelock.csnlog.testing.memory_servers import MemoryServer
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, random_faults
 from tidelock.errors import SerializationConflictError, UnavailableError
 from tidelock.replication.core.lock_rules import (
-    Keys,
+    KeyRange,
     LockAsk,
     OnePart,
     OnePartition,
@@ -64,7 +64,7 @@ def any_ask(source: random.Random) -> tuple[LockAsk, tuple[Scope, ...]]:
         chosen = parts(*(base + n for n in source.sample(range(6), 2)), path=path)
         return LockAsk(TABLE, chosen), tuple(OnePart(part, path) for part, path in chosen.items())
     low = source.randrange(9)
-    scopes: list[Wide] = [WholeTable(), OnePartition("y=1"), OnePartition("y=2"), Keys(low, low + 2)]
+    scopes: list[Wide] = [WholeTable(), OnePartition("y=1"), OnePartition("y=2"), KeyRange(low, low + 2)]
     wide = source.choice(scopes)
     return LockAsk(TABLE, {}, (wide,)), (wide,)
 
@@ -87,7 +87,7 @@ async def use(node: LockNode, held: Held, seed: int) -> None:
             await node.locks.sweep(Csn(0))
 
 
-async def lag(servers: Sequence[Server], source: random.Random, enough: asyncio.Event) -> None:
+async def lag(servers: Sequence[MemoryServer], source: random.Random, enough: asyncio.Event) -> None:
     """Let servers fall behind and catch up; the first never lags."""
     while not enough.is_set():
         server = source.choice(servers[1:])

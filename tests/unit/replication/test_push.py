@@ -32,7 +32,7 @@ class Home:
         self.answers: list[Held] = []
         self.client = PeerClient(secret="s3", connections=4, timeout_s=timeout_s)
         self.pusher = Pusher(
-            self.client,
+            client=self.client,
             home=HOME,
             boot=1,
             cluster_id="c",

@@ -21,7 +21,7 @@ NO_LIMITS = BatchLimits()
 
 
 @dataclass
-class Pin:
+class PinStub:
     """A pinned CSN."""
 
     db: StubDatabase
@@ -108,11 +108,11 @@ class StubDatabase:
         """Return a range of the change feed."""
         return Feed(self, since, until)
 
-    def snapshot(self, csn: int | None = None, **_: Any) -> Pin:
+    def snapshot(self, csn: int | None = None, **_: Any) -> PinStub:
         """Pin a CSN."""
         if csn is not None and csn < self.horizon:
             raise SnapshotTooOldError("gone")
-        return Pin(self, self.end if csn is None else csn)
+        return PinStub(self, self.end if csn is None else csn)
 
     def status(self) -> dict[str, Any]:
         """Return the status of the cluster."""

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.replica_agent.api.app import application
-from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState, Condition
+from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentState, Condition
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
@@ -33,15 +33,15 @@ APPLIED = Csn(5)
 
 #: A request for each action of an agent over HTTP; ``{tid}`` is an open transaction.
 REQUESTS = [
-    (Action.BEGIN, "POST", "/api/v1/transactions"),
-    (Action.INSERT, "POST", "/api/v1/transactions/{tid}/rows/t"),
-    (Action.COMMIT, "POST", "/api/v1/transactions/{tid}/commit"),
-    (Action.READ, "GET", f"/api/v1/tables?csn={APPLIED}"),
-    (Action.LATEST, "GET", f"/api/v1/tables?csn={APPLIED + 1}"),
-    (Action.LATEST, "POST", "/api/v1/snapshots"),
-    (Action.ACK, "POST", "/peer/v1/stage"),
-    (Action.INSERT, "POST", "/peer/v1/uploads"),
-    (Action.INSERT, "POST", "/peer/v1/uploads/r1-1-1"),
+    (AgentAction.BEGIN, "POST", "/api/v1/transactions"),
+    (AgentAction.INSERT, "POST", "/api/v1/transactions/{tid}/rows/t"),
+    (AgentAction.COMMIT, "POST", "/api/v1/transactions/{tid}/commit"),
+    (AgentAction.READ, "GET", f"/api/v1/tables?csn={APPLIED}"),
+    (AgentAction.LATEST, "GET", f"/api/v1/tables?csn={APPLIED + 1}"),
+    (AgentAction.LATEST, "POST", "/api/v1/snapshots"),
+    (AgentAction.ACK, "POST", "/peer/v1/stage"),
+    (AgentAction.INSERT, "POST", "/peer/v1/uploads"),
+    (AgentAction.INSERT, "POST", "/peer/v1/uploads/r1-1-1"),
 ]
 
 
@@ -132,4 +132,4 @@ async def test_nothing_is_taken_away_in_a_state_of_doubt(state: AgentState) -> N
         done.append("taken away")
 
     await background._if_collecting(work)()
-    assert bool(done) == (Action.COLLECT in ALLOWED[state])
+    assert bool(done) == (AgentAction.COLLECT in ALLOWED[state])

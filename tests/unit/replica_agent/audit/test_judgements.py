@@ -14,8 +14,8 @@ from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.replica_agent.audit import judgements
-from tidelock.replica_agent.audit.judgements import Definition, Label, Labelled, Removal
-from tidelock.replication.core.lock_rules import Keys, LockInfo, OnePart, OnePartition, Scope, WholeTable
+from tidelock.replica_agent.audit.judgements import Definition, Label, Labelled, PartRemoval
+from tidelock.replication.core.lock_rules import KeyRange, LockInfo, OnePart, OnePartition, Scope, WholeTable
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 TID, OTHER = Tid(Csn(5), R1, 1, 1), Tid(Csn(5), R2, 1, 2)
@@ -60,12 +60,12 @@ def test_a_lock_is_stale_when_nobody_needs_it(
         (OnePartition("y=1"), True),
         (OnePartition("y=2"), False),
         (WholeTable(), True),
-        (Keys(None, None), False),
+        (KeyRange(None, None), False),
     ],
 )
 def test_a_removal_needs_its_lock(held: Scope, covered: bool) -> None:
     """A lock of the same transaction on the part, its partition or its table covers a removal."""
-    mark, done = Removal(PART, TABLE, "y=1", TID), Removal(PART, TABLE, "y=1", TID, Csn(12))
+    mark, done = PartRemoval(PART, TABLE, "y=1", TID), PartRemoval(PART, TABLE, "y=1", TID, Csn(12))
     expected = [] if covered else ["mark_without_lock", "removal_without_lock"]
     assert [one.fault for one in judgements.unlocked_removals([mark, done], [lock(held)])] == expected
     of_another = list(judgements.unlocked_removals([mark], [lock(held, OTHER)]))

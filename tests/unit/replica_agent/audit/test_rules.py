@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.replicas.audited import RULE_SETS, TABLE, AuditedReplica, tid
 from tidelock.csnlog.core.ids import Csn, csn
-from tidelock.csnlog.core.model import Kind
+from tidelock.csnlog.core.model import RecordKind
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.deep import DeepCheck
 from tidelock.replica_agent.storage import catalog_writes as jobs
@@ -241,7 +241,7 @@ async def test_a_gap_in_the_log_is_told(replica: AuditedReplica) -> None:
 
 async def test_the_log_goes_on_in_another_epoch(replica: AuditedReplica) -> None:
     """Numbers that an epoch left out are not a gap, and no row may have them."""
-    await replica.commit(6, kind=Kind.END)
+    await replica.commit(6, kind=RecordKind.END)
     await replica.commit(csn(1, 0), tid(9))
     assert await replica.audit() == []
     replica.sql("INSERT INTO csns VALUES (7, 7000, 1)")
@@ -261,11 +261,11 @@ async def test_what_is_above_the_snapshot_is_not_judged(replica: AuditedReplica)
 async def _deep(replica: AuditedReplica, *, stopped: bool = False) -> tuple[int, list[AuditFinding], int]:
     read: list[int] = []
     with replica.scratch() as scratch:
-        look = await DeepCheck(
+        result = await DeepCheck(
             scratch, replica.path, bytes_per_s=1 << 40, findings_max=10, stopped=lambda: stopped,
             read=read.append,
-        ).look()  # fmt: skip
-    return look.looked_at, list(look.findings), sum(read)
+        ).run()  # fmt: skip
+    return result.compared, list(result.findings), sum(read)
 
 
 async def test_all_bytes_are_read(replica: AuditedReplica) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.auditor import settled
-from tidelock.replica_agent.audit.findings import Look
+from tidelock.replica_agent.audit.judgements import CheckResult
 from tidelock.wire.audit import AuditFinding, Severity
 
 
@@ -18,11 +18,11 @@ class Scripted:
         self.looks = 0
         self._looks = looks
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Look once; the texts differ each time."""
         files = self._looks[min(self.looks, len(self._looks) - 1)]
         self.looks += 1
-        return Look(self.looks, frozenset(self._finding(file) for file in files))
+        return CheckResult(self.looks, frozenset(self._finding(file) for file in files))
 
     def _finding(self, file: str) -> AuditFinding:
         return AuditFinding(
@@ -31,10 +31,10 @@ class Scripted:
         )  # fmt: skip
 
 
-class Unreadable(Scripted):
+class UnreadableStub(Scripted):
     """A check that fails."""
 
-    async def look(self) -> Look:
+    async def run(self) -> CheckResult:
         """Fail."""
         self.looks += 1
         raise CorruptError("not to be read")
@@ -42,7 +42,7 @@ class Unreadable(Scripted):
 
 async def _found(*checks: Scripted, settle_s: float, stopped: bool = False) -> dict[str, set[str | None]]:
     looks = await settled(checks, settle_s=settle_s, stopped=lambda: stopped)
-    return {name: {one.file for one in look.findings} for name, look in looks.items()}
+    return {name: {one.file for one in result.findings} for name, result in looks.items()}
 
 
 async def test_what_is_in_order_is_looked_at_once() -> None:
@@ -80,6 +80,6 @@ async def test_one_look_never_suffices() -> None:
 
 async def test_what_cannot_be_read_is_a_finding() -> None:
     """An unreadable check is a finding under its name, and the other checks are made."""
-    looks = await settled([Unreadable("a"), Scripted("b", [])], settle_s=0.001, stopped=lambda: False)
+    looks = await settled([UnreadableStub("a"), Scripted("b", [])], settle_s=0.001, stopped=lambda: False)
     (found,) = looks["a"].findings
     assert (found.check, found.fault, found.found) == ("a", "unreadable", "not to be read")

@@ -21,7 +21,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.documentation import markdown
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import ALLOWED, Action, AgentState, require
+from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentState, require
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -38,8 +38,8 @@ def test_the_state_table_of_the_documentation_is_that_of_the_code() -> None:
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in re.findall(r"^\|.*\|$", text, re.MULTILINE)
     ]
-    actions = [Action(name) for name in rows[0][1:]]
-    assert set(actions) == set(Action)
+    actions = [AgentAction(name) for name in rows[0][1:]]
+    assert set(actions) == set(AgentAction)
     shown = {
         row[0]: frozenset(action for action, cell in zip(actions, row[1:], strict=True) if cell == "yes")
         for row in rows[2:]
@@ -56,11 +56,11 @@ def test_the_configuration_reference_is_that_of_the_code() -> None:
 
 def test_a_refused_read_sends_the_reader_elsewhere() -> None:
     """Reads are answered "standby", everything else "unavailable"; both name the state."""
-    require(AgentState.SERVING, Action.BEGIN, "r1")
+    require(AgentState.SERVING, AgentAction.BEGIN, "r1")
     with pytest.raises(StandbyError, match="fenced"):
-        require(AgentState.FENCED, Action.READ, "r1")
+        require(AgentState.FENCED, AgentAction.READ, "r1")
     with pytest.raises(UnavailableError, match="suspended"):
-        require(AgentState.SUSPENDED, Action.BEGIN, "r1")
+        require(AgentState.SUSPENDED, AgentAction.BEGIN, "r1")
 
 
 async def test_waiters_wake_when_their_csn_is_reached() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -67,3 +69,11 @@ async def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UnavailableError, match="no ZooKeeper"):
         await main.run(settings())
     assert agents[-1].closed
+
+
+def test_an_agent_without_assertions_refuses_to_start() -> None:
+    """With ``python -O`` the machines check no invariant, so a broken one would go on (I15)."""
+    command = [sys.executable, "-O", "-m", "tidelock.replica_agent.main", "--help"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (main.EXIT_USAGE, "")
+    assert "expected a Python that runs assertions, found -O" in ended.stderr

@@ -15,8 +15,8 @@ from tidelock.replica_agent.readers import hdfs, ranges, tree
 from tidelock.replica_agent.readers import messages as msg
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.catalog import FileRow
-from tidelock.replica_agent.readers.config import ReaderConfig
 from tidelock.replica_agent.readers.content import DamagedPartError, Place
+from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import NoSuchPathError
 from tidelock.replica_agent.readers.ranges import UnsatisfiableRangeError
 
@@ -100,7 +100,7 @@ def test_the_configuration_crosses_the_socketpair() -> None:
     """The configuration is read back as it was sent, and the secret does not appear in logs."""
     config = ReaderConfig(
         data_dir="/d", replica="r1", host="host", port=1, secret="se\ncret", counters_file="/c", api="",
-        wait_bound_s=5.0, read_chunk_bytes=1 << 20, listing_cache_entries=10, threads=2, read_told_s=30.0,
+        wait_bound_s=5.0, read_chunk_bytes=1 << 20, listing_cache_entries=10, threads=2, read_report_s=30.0,
     )  # fmt: skip
     assert msgspec.json.decode(msgspec.json.encode(config), type=ReaderConfig) == config
     assert "cret" not in repr(config)
@@ -110,9 +110,9 @@ def test_the_configuration_crosses_the_socketpair() -> None:
     "message",
     [
         msg.Wait(7, Csn(5)),
-        msg.Read(Csn(5)),
-        msg.Corrupt(PartId("r1-1-1"), "block 3"),
-        msg.Log("failed", {"a": "b"}),
+        msg.CsnRead(Csn(5)),
+        msg.CorruptPart(PartId("r1-1-1"), "block 3"),
+        msg.LogError("failed", {"a": "b"}),
         msg.Drained(),
     ],
     ids=lambda message: type(message).__name__,
@@ -124,7 +124,7 @@ def test_a_message_of_a_reader_is_read_back(message: msg.FromReader) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [msg.Answer(7, ReadAvailability("standby", "why")), msg.Drain(), msg.Released(PartId("r1-1-1"))],
+    [msg.WaitAnswer(7, ReadAvailability("standby", "why")), msg.Drain(), msg.Released(PartId("r1-1-1"))],
     ids=lambda message: type(message).__name__,
 )
 def test_a_message_to_a_reader_is_read_back(message: msg.ToReader) -> None:
@@ -134,7 +134,7 @@ def test_a_message_to_a_reader_is_read_back(message: msg.ToReader) -> None:
 
 def test_an_answer_with_an_unknown_availability_is_refused() -> None:
     """A state that readers do not know does not cross the socketpair either."""
-    sent = msgspec.json.encode(msg.Answer(7, ReadAvailability("ready"))).replace(b"ready", b"perhaps")
+    sent = msgspec.json.encode(msg.WaitAnswer(7, ReadAvailability("ready"))).replace(b"ready", b"perhaps")
     with pytest.raises(msgspec.ValidationError, match="perhaps"):
         msgspec.json.decode(sent, type=msg.ToReader)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
-from tidelock.csnlog.core.model import Member, SessionState
+from tidelock.csnlog.core.model import MemberState, SessionState
 from tidelock.csnlog.core.results import HomeAnswer, NoAnswer, Running
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.replicas.homes import Homes
@@ -27,7 +27,7 @@ class Cluster:
         self.fenced: list[tuple[ReplicaId, int]] = []
         self.answer: HomeAnswer | None = Running()
         session = SessionState(4, "d", "n", "serving")
-        self.view = {name: MemberView(Member(), session, 0, True, None) for name in (R1, R2, R3)}
+        self.view = {name: MemberView(MemberState(), session, 0, True, None) for name in (R1, R2, R3)}
 
     def silent_s(self, replica: ReplicaId) -> float:
         """Return for how long a replica has given no sign of life."""

@@ -12,7 +12,7 @@ from tests.support.aio import until
 from tests.support.rows import settings
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import Csn, ReplicaId
-from tidelock.csnlog.core.model import Member, Progress, SessionState
+from tidelock.csnlog.core.model import MemberState, Progress, SessionState
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -42,7 +42,7 @@ def view(alive: dict[ReplicaId, bool]) -> Any:
     """Return the member list."""
     shown = {
         replica: MemberView(
-            Member(api=replica, data=replica), SessionState(1, f"d-{replica}", "n", "serving"), 1, lives,
+            MemberState(api=replica, data=replica), SessionState(1, f"d-{replica}", "n", "serving"), 1, lives,
             Progress(Csn(1), Csn(1), (Csn(4),) if replica == R3 else (Csn(3), Csn(7))),
         )
         for replica, lives in alive.items()

@@ -70,8 +70,8 @@ class Replica:
 
     async def apply(self, csn: int, *entries: Entry) -> None:
         """Apply a record of one transaction, whose time is a second per CSN."""
-        tables: dict[tuple[str, int], jobs.DefinedTable] = {
-            (one.table, one.version): jobs.DefinedTable(one.definition, b"", b"")
+        tables: dict[tuple[str, int], jobs.TableForms] = {
+            (one.table, one.version): jobs.TableForms(one.definition, b"", b"")
             for one in entries
             if isinstance(one, DefineTable)
         }
@@ -284,7 +284,14 @@ async def test_a_part_that_is_collected_while_it_is_opened_is_too_old(replica: R
     await e1(replica)
     with closing(SnapshotCatalog(replica.path)) as catalog:
         counters: Any = None
-        streams = Streams(replica.path, catalog, counters, counters, chunk_bytes=10, threads=1)
+        streams = Streams(
+            data_dir=replica.path,
+            catalog=catalog,
+            link=counters,
+            counters=counters,
+            chunk_bytes=10,
+            threads=1,
+        )
         with catalog.serving(Csn(10)):
             row = catalog.visible_part(PartId("r1-1-1"), T, Csn(10))
         assert row is not None

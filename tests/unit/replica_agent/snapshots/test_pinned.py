@@ -14,7 +14,7 @@ from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Delete
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
 from tidelock.errors import (
     BadRequestError,
     SnapshotTooOldError,
@@ -90,7 +90,7 @@ async def r1(tmp_path: Path) -> AsyncIterator[Replica]:
     await catalog.close()
 
 
-def of_pins(call: Call) -> bool:
+def of_pins(call: StoreRequest) -> bool:
     """A write to a pin."""
     return any(op.path.startswith("pins/") for op in call.ops)
 
@@ -107,7 +107,7 @@ async def test_a_pin_stands_until_it_is_given_back(r1: Replica) -> None:
 async def test_a_lost_answer_to_a_renewal_leaves_nothing_behind(r1: Replica) -> None:
     """The pin can be released although the version of its znode is unknown."""
     pin = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
-    r1.ensemble.plan = nth(1, Fault.REPLY_LOST, of_pins)
+    r1.ensemble.plan = nth(1, RequestFault.REPLY_LOST, of_pins)
     with pytest.raises(UnavailableError):
         await r1.snapshots.renew(pin.id)
     r1.ensemble.plan = None
@@ -118,12 +118,12 @@ async def test_a_lost_answer_to_a_renewal_leaves_nothing_behind(r1: Replica) -> 
 async def test_what_could_not_be_given_back_is_given_back_later(r1: Replica) -> None:
     """A pin of a closed snapshot, or of one that was never granted, is deleted when ZooKeeper is back."""
     closed = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
-    r1.ensemble.plan = nth(1, Fault.NOT_CONNECTED, of_pins)
+    r1.ensemble.plan = nth(1, RequestFault.NOT_CONNECTED, of_pins)
     await r1.snapshots.close(closed.id)
     assert await r1.pins() == {closed.id}
     await r1.snapshots.sweep()
     assert await r1.pins() == set()
-    r1.ensemble.plan = lambda call: Fault.REPLY_LOST if of_pins(call) else None
+    r1.ensemble.plan = lambda call: RequestFault.REPLY_LOST if of_pins(call) else None
     with pytest.raises(UnavailableError):
         await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
     r1.ensemble.plan = None
@@ -135,7 +135,7 @@ async def test_a_renewal_is_a_sign_of_life_from_its_arrival_on(r1: Replica) -> N
     """A pin is not swept during its renewal."""
     pin = await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
     r1.clock.now += 9
-    r1.ensemble.plan = nth(1, Fault.REPLY_LOST, of_pins)
+    r1.ensemble.plan = nth(1, RequestFault.REPLY_LOST, of_pins)
     with pytest.raises(UnavailableError):
         await r1.snapshots.renew(pin.id)
     r1.ensemble.plan = None
@@ -167,7 +167,7 @@ async def test_a_pin_that_others_have_ended_is_forgotten(r1: Replica) -> None:
     """It no longer holds this replica's progress back; a list that lags behind ends none."""
     ended, kept = [await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10) for _ in range(2)]
     await r1.ensemble.store().multi((Delete(tree.pin(ended.id), -1),))
-    r1.ensemble.plan = lambda call: Fault.NOT_CONNECTED if call.kind == "children" else None
+    r1.ensemble.plan = lambda call: RequestFault.NOT_CONNECTED if call.kind == "children" else None
     await r1.snapshots.forget_ended()
     assert len(r1.snapshots.describe()) == 2
     r1.ensemble.plan = None

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.sql.request import Kind, pack_answer, read_answer, select_statement
+from tidelock.replica_agent.sql.request import AnswerKind, pack_answer, read_answer, select_statement
 from tidelock.replica_agent.workers.frames import receive_frame
 
 
@@ -34,8 +34,8 @@ def test_reads_of_nothing_are_refused(table: str, columns: list[str] | None) -> 
         select_statement(table, columns, None)
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_an_answer_is_read_back_as_it_was_packed(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", AnswerKind)
+def test_an_answer_is_read_back_as_it_was_packed(kind: AnswerKind) -> None:
     """The agent gets the kind and the bytes that the SQL process sent."""
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -43,8 +43,8 @@ def added(number: int, checksum: str | None = None) -> AddPart:
 
 def record(csn: int, *entries: AddPart | DefineTable, tid: Tid = TID) -> jobs.AppliedRecord:
     """Return a record with one transaction."""
-    tables: dict[tuple[str, int], jobs.DefinedTable] = {
-        (entry.table, entry.version): jobs.DefinedTable(entry.definition, b"schema", b"common")
+    tables: dict[tuple[str, int], jobs.TableForms] = {
+        (entry.table, entry.version): jobs.TableForms(entry.definition, b"schema", b"common")
         for entry in entries
         if isinstance(entry, DefineTable)
     }
@@ -239,7 +239,7 @@ async def test_a_writer_that_ends_leaves_nobody_waiting(catalog: Catalog) -> Non
     hit = asyncio.create_task(catalog.write(lambda db: db.close()))
     behind = asyncio.create_task(catalog.write(_put("a", 1)))
     for write in (hit, behind, catalog.write(_put("b", 2))):
-        with pytest.raises(CorruptError, match="start the agent anew"):
+        with pytest.raises(CorruptError, match="start the agent again"):
             await write
 
 

@@ -13,7 +13,7 @@ from tests.support.replicas.datadir import TIME_MS, DataDir
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.storage.change_reads import ChangeReader
-from tidelock.replica_agent.storage.change_sets import ChangePage, ChangeSet, admit
+from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, admit
 
 ORDERS, OTHER = TableName("default.orders"), TableName("default.other")
 SCHEMA = pa.schema([("id", pa.int64()), ("year", pa.int32())])
@@ -50,12 +50,12 @@ def reader(directory: DataDir) -> Iterator[ChangeReader]:
 
 def page(
     reader: ChangeReader, since: int, until: int, *, files: int = 100, size: int = 1 << 30
-) -> ChangePage:
+) -> CsnChangePage:
     """Read a page."""
     return reader.page(ORDERS, Csn(since), Csn(until), files_max=files, bytes_max=size)
 
 
-def shape(found: ChangePage) -> list[tuple[int, list[int], list[int]]]:
+def shape(found: CsnChangePage) -> list[tuple[int, list[int], list[int]]]:
     """Return CSN, rows of the parts added, rows of the parts removed."""
     return [
         (one.csn, [part.row.rows for part in one.added], [part.row.rows for part in one.removed])
@@ -104,7 +104,7 @@ def test_no_more_is_read_than_a_page_takes(reader: ChangeReader) -> None:
     known = page(reader, 1, 7).sets
     looked = 0
 
-    def found() -> Iterator[ChangeSet]:
+    def found() -> Iterator[CsnChanges]:
         nonlocal looked
         for one in known:
             looked += 1

@@ -34,7 +34,9 @@ def stager(tmp_path: Path, catalog: Catalog) -> Stager:
     """Return a stager of replica r1."""
     files = PartFs(tmp_path)
     files.open()
-    return Stager(catalog, files, PartNumbers(ReplicaId("r1"), 1), batch_bytes_max=1 << 20)
+    return Stager(
+        catalog=catalog, files=files, numbers=PartNumbers(ReplicaId("r1"), 1), batch_bytes_max=1 << 20
+    )
 
 
 def small(number: int) -> StagedBytes:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidelock.replica_agent.tables.key_ranges import part_range, range_of
 from tidelock.replica_agent.tables.schema import Column, TableSchema
 from tidelock.replica_agent.tables.statistics import TEXT_MAX
-from tidelock.replication.core.lock_rules import Keys, overlap
+from tidelock.replication.core.lock_rules import KeyRange, overlap
 
 KINDS: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
@@ -29,9 +29,9 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def travelled(keys: Keys) -> Keys:
+def travelled(keys: KeyRange) -> KeyRange:
     """Return the range after a round trip through a lock's JSON."""
-    return Keys(*json.loads(json.dumps([keys.low, keys.high])))
+    return KeyRange(*json.loads(json.dumps([keys.low, keys.high])))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -52,8 +52,8 @@ def test_a_range_contains_its_values(kind: str, data: st.DataObject) -> None:
 def test_long_texts_open_the_range() -> None:
     """A long text bounds from below by its beginning, from above not at all."""
     column = Column("k", "string", nullable=False)
-    assert range_of(column, ("x" * 100, "y" * 100)) == Keys("x" * TEXT_MAX, None)
-    assert range_of(column, None) == Keys(None, None)
+    assert range_of(column, ("x" * 100, "y" * 100)) == KeyRange("x" * TEXT_MAX, None)
+    assert range_of(column, None) == KeyRange(None, None)
 
 
 def test_parts_tell_their_ranges() -> None:
@@ -66,8 +66,8 @@ def test_parts_tell_their_ranges() -> None:
         return TableSchema.from_request("t", arrow, ["d"], properties={"unique_key": key})
 
     day = (dt.date(2024, 2, 1) - dt.date(1970, 1, 1)).days
-    assert part_range(table("d,k"), "d=2024-02-01", None) == Keys(day, day)
+    assert part_range(table("d,k"), "d=2024-02-01", None) == KeyRange(day, day)
     statistics = {"k": ["-1.50", "2.25", 0]}
-    assert part_range(table("k,d"), "d=2024-02-01", statistics) == Keys("09850", "10225")
-    assert part_range(table("k,d"), "d=2024-02-01", {"k": [None, None, 0]}) == Keys(None, None)
-    assert part_range(table("k,d"), "d=2024-02-01", None) == Keys(None, None)
+    assert part_range(table("k,d"), "d=2024-02-01", statistics) == KeyRange("09850", "10225")
+    assert part_range(table("k,d"), "d=2024-02-01", {"k": [None, None, 0]}) == KeyRange(None, None)
+    assert part_range(table("k,d"), "d=2024-02-01", None) == KeyRange(None, None)

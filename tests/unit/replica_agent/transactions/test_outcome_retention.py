@@ -15,10 +15,10 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
 from tidelock.csnlog.core.model import LabelState
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create, Delete, SetData
-from tidelock.csnlog.testing.memory_store import Call, Fault, MemoryEnsemble, MemoryStore, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.catalog_reads import Run
+from tidelock.replica_agent.storage.catalog_reads import OutcomeRow
 from tidelock.replica_agent.storage.catalog_schema import SCHEMA
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 
@@ -98,12 +98,12 @@ async def test_a_label_that_names_another_transaction_stays(replica: Replica) ->
     assert await replica.labels() == 1
 
 
-@pytest.mark.parametrize("fault", [Fault.NOT_CONNECTED, Fault.REPLY_LOST])
-async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [RequestFault.NOT_CONNECTED, RequestFault.REPLY_LOST])
+async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: RequestFault) -> None:
     """Otherwise no replica would know that the label is to be deleted."""
     old = await replica.commits(2, "a")
 
-    def of_labels(call: Call) -> bool:
+    def of_labels(call: StoreRequest) -> bool:
         return any(isinstance(op, Delete) for op in call.ops)
 
     replica.ensemble.plan = nth(1, fault, of_labels)
@@ -131,7 +131,7 @@ class TestStreams:
         plain = await replica.commits(5, None)
         await replica.outcomes.forget(6000, 3000)
         assert replica.kept(*batches, plain) == [False, False, True, False]
-        assert replica.catalog.reader.run_of_batch("query", 4) == Run(str(batches[2]), Csn(4), 4000)
+        assert replica.catalog.reader.run_of_batch("query", 4) == OutcomeRow(str(batches[2]), Csn(4), 4000)
         assert replica.catalog.reader.run_of_batch("query", 3) is None
         assert await replica.labels() == 1
         assert replica.catalog.reader.meta("outcome_floor") == 5
@@ -162,14 +162,14 @@ class TestStreams:
         """The deletion is at the version that was read; the next call continues."""
         old = await replica.commits(2, "query", batch=7)
 
-        def move_first(call: Call) -> bool:
+        def move_first(call: StoreRequest) -> bool:
             if any(isinstance(op, Delete) for op in call.ops):
                 replica.ensemble.plan = None
                 data = codec.encode_label(LabelState("1-r2-1-9", 8))
                 replica.ensemble.tree.apply((SetData(tree.label("query"), data),), 0)
             return False
 
-        replica.ensemble.plan = nth(1, Fault.NOT_CONNECTED, move_first)
+        replica.ensemble.plan = nth(1, RequestFault.NOT_CONNECTED, move_first)
         await replica.outcomes.forget(6000, 6000)
         assert replica.kept(old) == [True]
         await replica.outcomes.forget(6000, 6000)

@@ -148,9 +148,9 @@ async def test_what_was_rolled_back_at_the_own_home_is_dropped(
     fetched = tid(200)
     forgotten: list[Tid] = []
     looking = undecided(catalog, outcomes, forgotten, fetched)
-    await looking.look()
+    await looking.resolve_all()
     assert forgotten == []  # what was seen once may be just on its way
-    await looking.look()
+    await looking.resolve_all()
     assert sorted(forgotten) == sorted([rolled_back.tid, fetched])
 
 
@@ -172,8 +172,8 @@ async def test_the_log_is_only_read_of_what_its_home_cannot_tell(
     homes.answers = {fetched: answer}
     forgotten: list[Tid] = []
     looking = undecided(catalog, outcomes, forgotten, fetched)
-    await looking.look()
-    await looking.look()
+    await looking.resolve_all()
+    await looking.resolve_all()
     assert homes.asked == [fetched]
     assert log.reads == reads
     assert (forgotten == [fetched]) == dropped
