@@ -1,4 +1,4 @@
-"""The word list of docs/glossary.md: it is read as written, and it sees what it forbids."""
+"""The word list of docs/glossary.md: it is read as written, sees what it forbids, and the tree keeps it."""
 
 from __future__ import annotations
 
@@ -50,3 +50,9 @@ def test_every_row_of_the_list_is_read() -> None:
     """The table of phrases is read whole, so that a row with a slip in it cannot be lost."""
     page = (source.ROOT / prose.GLOSSARY).read_text(encoding="utf-8").partition("## Phrases")[2]
     assert len(prose.phrases()) == page.count("\n| `") > 5
+
+
+def test_no_file_of_the_tree_has_a_listed_phrase() -> None:
+    """Each docstring, comment and page keeps to the word list; the failure says what to write instead."""
+    found = prose.in_tree()
+    assert not found, "\n".join(["phrases of docs/glossary.md:", *found])
