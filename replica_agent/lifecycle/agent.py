@@ -156,7 +156,8 @@ class Agent:
             self.run_forever(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
         if waiters.reached < session.published_max:
-            self._behind = f"its disk lacks CSNs up to {session.published_max}, which it had before: it serves from there on"
+            had = session.published_max
+            self._behind = f"its disk lacks CSNs up to {had}, which it had before: it serves from there on"
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
         while not await waiters.wait(session.published_max, _CATCH_UP_TICK_S):
             if self._ended.done():

@@ -16,11 +16,12 @@ class Acceptance(TypedDict):
     auto_decompress: bool
 
 
-#: Request lines are long: parameters of a merge are in the query string, and a partition path is
-#: percent-encoded twice, which takes nine characters for one byte of UTF-8. No body is decompressed: aiohttp
-#: would do that in the event loop, even for a request that was refused already, and 1.5 MB of gzip can hold
-#: 1.5 GB.
-ACCEPTANCE: Final[Acceptance] = {"max_line_size": 64 << 10, "auto_decompress": False}
+#: Longest request line: parameters of a merge are in the query string, and a partition path is
+#: percent-encoded twice, which takes nine characters for one byte of UTF-8.
+REQUEST_LINE_BYTES_MAX: Final = 64 << 10
+#: No body is decompressed: aiohttp would do that in the event loop, even for a request that was refused
+#: already, and 1.5 MB of gzip can hold 1.5 GB.
+ACCEPTANCE: Final[Acceptance] = {"max_line_size": REQUEST_LINE_BYTES_MAX, "auto_decompress": False}
 
 
 def require_plain_body(request: web.Request) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
@@ -80,8 +81,12 @@ def after(directory: DataDir, table: str, done: Done, *, csn: int | None = None)
 
 
 def as_rows(table: pa.Table) -> Counter[Row]:
-    """Return the rows of a table, in any order."""
-    return Counter(tuple(row.values()) for row in table.to_pylist())
+    """Return the rows of a table, in any order. NaN is a text in them, since it is not equal to itself."""
+    return Counter(tuple(map(_comparable, row.values())) for row in table.to_pylist())
+
+
+def _comparable(value: Any) -> Any:
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def stream_file(path: Path, rows: pa.Table, *, batch_rows: int = 1000) -> str:

@@ -345,7 +345,7 @@ async def test_outcomes_are_looked_for_in_their_order(
     await fence(ensemble, other)
     assert await outcome(other.tid(2)) == Aborted()
     assert await outcome(other.tid(1), Csn(2)) == Committed(Csn(2))
-    with pytest.raises(UnknownTransactionError, match="no replica r9"):
+    with pytest.raises(UnknownTransactionError, match="names replica r9, which this cluster does not have"):
         await outcome(Tid(Csn(1), R1.__class__("r9"), 1, 1))
 
 

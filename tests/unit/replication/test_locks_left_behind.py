@@ -128,7 +128,7 @@ async def test_what_a_dead_replica_has_committed_stays(ensemble: MemoryEnsemble,
 async def test_a_lock_of_no_transaction_is_kept_and_logged_once(
     ensemble: MemoryEnsemble, r2: LockNode, home: ReplicaId
 ) -> None:
-    """Nobody can tell whether its holder may still commit; the other locks of silent replicas are deleted."""
+    """It is unknown whether its holder may still commit; the other locks of silent replicas are deleted."""
     stranger = Tid(Csn(1), home, 99, 1)
     async with LockNode(ensemble.store("r1")) as dead:
         await dead.take(1, part_ask(1))

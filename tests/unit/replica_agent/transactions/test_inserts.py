@@ -68,8 +68,8 @@ class Body:
 class GatedStager(Stager):
     """A stager whose disk is slow: nothing is stored while the gate is closed."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
         self.gate = asyncio.Event()
         self.gate.set()
         self.asked = 0
@@ -92,7 +92,7 @@ class Home:
         files.open()
         numbers = PartNumbers(HOME, 1)
         self.catalog = catalog
-        self.stager = GatedStager(catalog, files, numbers, batch_bytes_max=1 << 20)
+        self.stager = GatedStager(catalog=catalog, files=files, numbers=numbers, batch_bytes_max=1 << 20)
         self.transactions = Transactions(HOME, 1, limits, time.monotonic)
         self.settings, self.files, self.numbers = limits, files, numbers
         self.tables = Tables(catalog.reader)
