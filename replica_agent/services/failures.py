@@ -15,6 +15,7 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import TxState
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -34,11 +35,12 @@ class QueryFailures:
 
         The answer "not now" is the one exception: the same query may be repeated. A part that is damaged here
         is fetched again; outside a transaction the answer is "standby", since another replica has the part.
+
+        Raises:
+            TransactionClosedError: The transaction ended during the query, and its parts were deleted.
         """
         try:
             yield
-        except UnavailableError:
-            raise
         except TidelockError as error:
             if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
                 self.damaged(part, error.message)
@@ -46,5 +48,9 @@ class QueryFailures:
                     raise StandbyError(error.message, part=part) from error
             if tid is not None:
                 with contextlib.suppress(UnknownTransactionError):
-                    self.transactions.find(tid).ending.fail(error)
+                    tx = self.transactions.find(tid)
+                    if tx.state is TxState.ROLLED_BACK:
+                        self.transactions.require_open(tx)
+                    if not isinstance(error, UnavailableError):
+                        tx.ending.fail(error)
             raise

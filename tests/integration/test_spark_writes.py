@@ -269,8 +269,9 @@ def test_by_path_needs_settings_that_are_named(
         nothing_left(local.data_dir(replica))
 
 
-def test_no_plan_shows_a_token(db: Database, spark: SparkProcess, table: str) -> None:
+def test_no_plan_shows_a_token(local: LocalCluster, db: Database, spark: SparkProcess, table: str) -> None:
     """After `tl.write` the session hides tokens in the plans that it shows and records."""
+    spark.call("write", url=local.url("r1"), query=QUERY.format(id="id"), tables=[table])
     with db.begin() as tx:
         path = tx.path(table)
         plan = spark.call("explain", query=f"INSERT OVERWRITE DIRECTORY '{path}' USING parquet SELECT 1 AS a")

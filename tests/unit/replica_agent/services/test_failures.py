@@ -1,0 +1,52 @@
+"""The consequences of a failed query for its transaction, and the error when the transaction has ended."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.rows import settings
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.errors import BadRequestError, LeaseExpiredError, StandbyError, TidelockError
+from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
+
+
+@pytest.fixture
+def transactions() -> Transactions:
+    """The registry of a home."""
+    return Transactions(ReplicaId("r1"), 1, settings(), time.monotonic)
+
+
+def query(transactions: Transactions, tx: Transaction, error: TidelockError) -> None:
+    """Run a query that ends in an error."""
+    with QueryFailures(transactions=transactions, damaged=lambda *_: None).noted(str(tx.tid)):
+        raise error
+
+
+@pytest.mark.parametrize("error", [StandbyError("the part is gone"), BadRequestError("no such column")])
+def test_a_query_whose_transaction_ended_meanwhile_says_why_it_ended(
+    transactions: Transactions, error: TidelockError
+) -> None:
+    """The end of the lease deletes parts under a read: the client is not sent to another replica."""
+    tx = transactions.begin(Csn(5))
+    why = LeaseExpiredError("no sign of life for 5 s")
+    tx.ending.close(TxState.ROLLED_BACK, at=time.monotonic(), totals=(0, 0, 0), outcome=None, error=why)
+    with pytest.raises(LeaseExpiredError, match="no sign of life"):
+        query(transactions, tx, error)
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [(StandbyError("not now"), TxState.OPEN), (BadRequestError("no such column"), TxState.FAILED)],
+)
+def test_only_an_error_other_than_not_now_leaves_the_rollback(
+    transactions: Transactions, error: TidelockError, state: TxState
+) -> None:
+    """The same query may be repeated when the answer is "not now"."""
+    tx = transactions.begin(Csn(5))
+    with pytest.raises(type(error)):
+        query(transactions, tx, error)
+    assert tx.state is state
