@@ -135,6 +135,10 @@ class AgentSettings(BaseSettings):
     )
     staged_bytes_max: Bytes = Field(1 << 40, description="Most bytes of them.")
     uploads_max: Count = Field(512, description="Most uploads at once; each may use 3 MiB of memory.")
+    upload_check_memory_bytes: Bytes = Field(
+        512 << 20, description="Memory that the check of an uploaded file may use, in a process of its own."
+    )
+    upload_check_timeout_s: Positive = Field(300.0, description="Longest check of one uploaded file.")
     upload_spread: bool = Field(
         True,
         description=(

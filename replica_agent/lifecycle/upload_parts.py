@@ -10,6 +10,7 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
 from tidelock.replica_agent.lifecycle.transaction_parts import TransactionParts
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
+from tidelock.replica_agent.uploads.examiner import FileExaminer
 from tidelock.replica_agent.uploads.grants import UploadGrants
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
@@ -44,6 +45,8 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
     )
     receiver = UploadReceiver(settings.uploads_max)
     means.stack.callback(receiver.close)
+    examiner = FileExaminer(settings=settings, data_dir=local.files.data_dir)
+    means.stack.push_async_callback(examiner.close)
     uploads = Uploads(
         settings=settings,
         catalog=local.catalog,
@@ -66,6 +69,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         ),
         eager=eager,
         receiver=receiver,
+        examiner=examiner,
         hint=replication.pusher.hint,
     )
     redirector = UploadRedirector(

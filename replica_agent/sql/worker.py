@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import resource
 import signal
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -30,6 +27,7 @@ from tidelock.replica_agent.sql.request import (
 )
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.workers import child
+from tidelock.replica_agent.workers.limits import limit_memory
 
 #: Bytes of a result that are collected before they are sent: small results arrive whole or as an error.
 SEND_BYTES = 256 * 1024
@@ -37,8 +35,6 @@ SEND_BYTES = 256 * 1024
 FRAME_BYTES = 1 << 20
 #: Bytes of a record batch that will be staged.
 BATCH_BYTES = 1 << 20
-#: Stacks of the threads that DuckDB and Arrow start later; they count as memory of the process.
-THREADS_BYTES = 128 << 20
 
 
 def main() -> NoReturn:
@@ -47,7 +43,7 @@ def main() -> NoReturn:
     config = msgspec.json.decode(given.config, type=SqlConfig)
     waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(given.connection, waiting), daemon=True).start()
-    _limit_memory(config)
+    limit_memory(config.memory_bytes)
     given.connection.sendall(child.STARTED)
     while True:
         _serve(given.connection, config, waiting.get())
@@ -139,18 +135,6 @@ class _Frames:
         self._pieces, self._length = [], 0
         for begin in range(0, len(data), FRAME_BYTES):
             self._connection.sendall(pack_answer(AnswerKind.DATA, bytes(data[begin : begin + FRAME_BYTES])))
-
-
-def _limit_memory(config: SqlConfig) -> None:
-    """Limit the memory of this process, and offer it first if the machine still runs out of memory."""
-    used = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")
-    )
-    limit = int(used.split()[1]) * 1024 + THREADS_BYTES + config.memory_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # not every container lets a process set this
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 if __name__ == "__main__":

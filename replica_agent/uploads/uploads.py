@@ -12,10 +12,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 
 from tidelock.csnlog.core.ids import PartId, TableName, Tid
 from tidelock.errors import (
@@ -44,7 +42,8 @@ from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
-from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
+from tidelock.replica_agent.uploads.examiner import FileExaminer
+from tidelock.replica_agent.uploads.parquet_files import partition_path
 from tidelock.replica_agent.uploads.quota import UploadQuota
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
@@ -52,7 +51,7 @@ from tidelock.replication.core.model import Location, PartMeta, bytes_alone
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.statements import InsertResult
 
-#: Files that one call of a thread checks, so that uploads get the threads in between.
+#: Files that one request to the examiner names, so that other jobs get a turn in between.
 _AT_ONCE = 32
 
 #: Returns whether the client still waits for the answer.
@@ -85,6 +84,7 @@ class Uploads:
     tokens: TokenIssuer
     eager: EagerReplication
     receiver: UploadReceiver
+    examiner: FileExaminer
     hint: Callable[[Tid, Sequence[PartMeta]], None]
     quota: UploadQuota = field(init=False)
 
@@ -105,6 +105,7 @@ class Uploads:
         if found is None:
             self._schema(tx, table)
             found = tx.staged.writes[table] = TableWrites()
+            self.examiner.warm()
         return found
 
     def _schema(self, tx: Transaction, table: TableName) -> TableSchema:
@@ -296,7 +297,7 @@ class Uploads:
         staged: list[jobs.StagedPart] = []
         for first in range(0, len(found), _AT_ONCE):
             some = found[first : first + _AT_ONCE]
-            staged += await self.receiver.run(self._examine, tx, schema, some, files, places)
+            staged += await self._examine(tx, schema, some, files, places)
         for path in sorted({part.meta.path for part in staged}):
             await self.pressure.admit(tx, schema, path)
         await self.catalog.write(partial(jobs.name_staged, parts=staged))
@@ -313,7 +314,7 @@ class Uploads:
         await STAGE.after()
         return InsertResult(sum(meta.rows for meta in metas), len(metas))
 
-    def _examine(
+    async def _examine(
         self,
         tx: Transaction,
         schema: TableSchema,
@@ -321,25 +322,19 @@ class Uploads:
         files: dict[int, StagedFile],
         places: dict[PartId, Location],
     ) -> list[jobs.StagedPart]:
-        """Check files of a job, in a thread; those without rows are left out."""
+        """Check files of a job; those without rows are left out."""
+        paths = [partition_path(item.place[:-1], schema) for item in found]
+        own = [files[item.number] for item in found]
+        facts = await self.examiner.examine(schema, [places[file.part] for file in own])
         staged = []
-        for item in found:
-            file = files[item.number]
-            assert file.meta is not None, item
-            path = partition_path(item.place[:-1], schema)
-            rows, stats = examine(self._source(file, places[file.part]), schema)
-            if rows:
+        for path, file, known in zip(paths, own, facts, strict=True):
+            assert file.meta is not None, file
+            if known.rows:
                 meta = msgspec.structs.replace(
-                    file.meta, table=schema.name, path=path, rows=rows, stats=stats
+                    file.meta, table=schema.name, path=path, rows=known.rows, stats=known.stats
                 )
                 staged.append(jobs.StagedPart(meta, places[file.part], tx.tid))
         return staged
-
-    def _source(self, file: StagedFile, place: Location) -> Path | pa.BufferReader:
-        """Return the source to read a file from: a small file that was fetched is stored in a pack."""
-        if place.file == file.path:
-            return self.files.data_dir / file.path
-        return pa.BufferReader(self.files.read(place))
 
     @contextlib.contextmanager
     def _running(self, tx: Transaction) -> Iterator[None]:

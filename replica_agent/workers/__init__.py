@@ -5,7 +5,8 @@ Entry points: `WorkerProcess`, `Program`, `keep_running` (in the agent), `begin`
 On failure: a worker that does not start is UnavailableError; the death of a running one is WorkerDiedError
     at its next frame, and the room that sent the request decides what that means for it.
 
-The readers and the SQL processes run on this (docs/adr/0016-one-way-to-run-workers.md). Promises:
+Readers, SQL processes and the examiner of files run on this (docs/adr/0016-one-way-to-run-workers.md).
+Promises:
 
 * A worker ends with its agent, however that ends, whatever the worker is doing, and also while it is frozen.
 * What the agent tells a worker travels over the socketpair. The command line and the environment, which

@@ -91,6 +91,17 @@ def rows(number: int, size: int = 10) -> bytes:
     return parquet(pa.table({"id": [number], "filling": [os.urandom(size)]}, SCHEMA))
 
 
+def wrong_codec(data: bytes) -> bytes:
+    """Flip one bit of a footer: the codec of its first column is none that exists."""
+    codec = data.rindex(b"id\x15") + len(b"id\x15")
+    return data[:codec] + bytes([data[codec] ^ 0x40]) + data[codec + 1 :]
+
+
+def cut_short(data: bytes) -> bytes:
+    """Leave the last byte of a file out."""
+    return data[:-1]
+
+
 def ids(reader: Database | Snapshot | Transaction, table: str) -> list[int]:
     """Return the ids in a table."""
     return sorted(reader.read(table, ["id"])["id"].to_pylist())
@@ -271,6 +282,34 @@ def test_too_many_bytes_are_refused_while_they_come(
         folder.commit_task(at_home.write_task({"": rows(2)}, task=2), task=2)
         assert folder.commit_job().status == 201
     assert ids(db, table) == [1, 2]
+    clean(local)
+
+
+@pytest.mark.parametrize("damage", [wrong_codec, cut_short], ids=["wrong codec", "cut short"])
+def test_a_damaged_file_fails_its_job_and_not_the_home(
+    local: LocalCluster, db: Database, table: str, apis: dict[str, str], damage: Callable[[bytes], bytes]
+) -> None:
+    """Pyarrow ends the process that reads a footer with an unknown codec: that is never the agent."""
+    before = local.pid("r1")
+    with contextlib.suppress(TransactionClosedError), db.begin() as tx:
+        folder = Folder(tx.path(table))
+        at_home = dataclasses.replace(folder, to=apis["r1"])
+        folder.setup()
+        folder.commit_task(at_home.write_task({"": rows(1)}))
+        folder.commit_task(at_home.write_task({"": damage(rows(2))}, task=2), task=2)
+        answer = folder.commit_job()
+        assert answer.status >= 400
+        assert "cannot be read as Parquet" in str(answer.json())
+        with pytest.raises(TransactionClosedError, match="cannot be read as Parquet"):
+            tx.commit()
+        tx.rollback()
+    assert local.pid("r1") == before
+    with db.begin() as tx:
+        folder = Folder(tx.path(table))
+        folder.setup()
+        folder.commit_task(dataclasses.replace(folder, to=apis["r1"]).write_task({"": rows(3)}))
+        assert folder.commit_job().status == 201
+    assert ids(db, table) == [3]
     clean(local)
 
 

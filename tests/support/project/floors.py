@@ -87,7 +87,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/transactions/statements": (*_STATEMENTS, "replication/locks"),
     "replica_agent/transactions/ending": _ABOVE,
     "replica_agent/compaction": (*_ABOVE, "replica_agent/transactions/ending"),
-    "replica_agent/uploads": (*_ABOVE, "replica_agent/replicas"),
+    "replica_agent/uploads": (*_ABOVE, "replica_agent/workers", "replica_agent/replicas"),
     "replica_agent/services": _SERVICES,
     "replica_agent/api": _ROUTES,
     "replica_agent/lifecycle": (

@@ -29,6 +29,7 @@ from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
+from tidelock.replica_agent.uploads.examiner import FileExaminer
 from tidelock.replica_agent.uploads.grants import UploadGrants
 from tidelock.replica_agent.uploads.peer_uploads import PeerUploads
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
@@ -134,11 +135,12 @@ class Pair:
             member=cast("Any", None), wall_s=time.time,
         )  # fmt: skip
         self.receiver = UploadReceiver(uploads_max=2)
+        self.examiner = FileExaminer(settings=settings, data_dir=home.files.data_dir)
         self.writes = Uploads(
             settings=settings, catalog=home.catalog, files=home.files, numbers=home.numbers,
             waiters=home.waiters, metrics=home.metrics, transactions=home.transactions, tables=home.tables,
             pressure=home.pressure, removals=cast("Any", None), tokens=tokens, eager=self.eager,
-            receiver=self.receiver, hint=lambda *_: None,
+            receiver=self.receiver, examiner=self.examiner, hint=lambda *_: None,
         )  # fmt: skip
         self.peers: tuple[Peer, ...] = (Peer(R2, "r2:1", "r2:2", "d2"),)
         self.redirector = UploadRedirector(
@@ -216,6 +218,7 @@ class Pair:
     async def close(self) -> None:
         """Release everything."""
         self.receiver.close()
+        await self.examiner.close()
         await self.catalog.close()
         self.files.close()
 
