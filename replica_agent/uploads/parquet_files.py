@@ -1,8 +1,8 @@
 """Checks of Parquet files from other writers: whether one can be a part of a table, by its footer.
 
-Only the footer is read, and a column where the footer does not count its nulls. An accepted file means the
-same to every reader of the table (rule column-types): it has the columns of the table's files by name, with
-exactly their types.
+Only the footer is read, a required column where the footer does not count its nulls, and a float column with
+a range of another writer than Spark. An accepted file means the same to every reader of the table (rule
+column-types): it has the columns of the table's files by name, with exactly their types.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelock.errors import CorruptError, SchemaMismatchError
@@ -26,6 +27,8 @@ _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
 #: Spark's version. Before 3.0 only that calendar existed, without a mark; Spark reads such files accordingly.
 _SPARK_VERSION = b"org.apache.spark.version"
 _GREGORIAN_SINCE = 3
+#: The first word of `created_by` in files of Spark.
+_SPARKS_WRITER = "parquet-mr"
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.write does)"
 
@@ -59,6 +62,7 @@ def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, S
             _check_columns(file, schema)
             _check_required(file, schema)
             _check_bounds(file, schema)
+            _check_floats(file, schema)
             return file.metadata.num_rows, statistics_of(file.metadata, schema)
     except (pa.ArrowException, OSError) as error:
         raise SchemaMismatchError(
@@ -157,6 +161,31 @@ def _check_bounds(file: pq.ParquetFile, schema: TableSchema) -> None:
                 _ = [(item.min, item.max) for item in known if item is not None and item.has_min_max]
             except UnicodeDecodeError:
                 _refuse(schema, column.name, "holds texts that are not UTF-8: make it binary, or decode them")
+
+
+def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
+    """Check that no float column has a range that leaves a NaN out, as Arrow writes it.
+
+    Spark would skip that row group, although NaN is its largest number. Its own writer omits such a range.
+    """
+    if (file.metadata.created_by or "").startswith(_SPARKS_WRITER):
+        return
+    for column in schema.columns:
+        if column.type not in {"float", "double"}:
+            continue
+        index = file.schema_arrow.get_field_index(column.name)
+        for number, group in enumerate(_groups(file.metadata)):
+            known = group.column(index).statistics
+            if known is None or not known.has_min_max:
+                continue
+            values = file.read_row_group(number, columns=[column.name]).column(0)
+            if pc.any(pc.is_nan(values)).as_py():
+                _refuse(
+                    schema,
+                    column.name,
+                    "holds a NaN that its range in the footer leaves out, so readers would not find it: "
+                    "write no statistics of it (pyarrow: write_statistics=[other columns]), or use tx.insert",
+                )
 
 
 def _groups(metadata: Any) -> Iterable[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,25 @@ def test_a_wrong_file_is_refused_by_its_column(tmp_path: Path, kind: str) -> Non
     data, message = WRONG[kind]
     with pytest.raises(SchemaMismatchError, match=message):
         examined(tmp_path, data)
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@pytest.mark.parametrize("group", [1, 3])
+def test_a_range_that_leaves_a_nan_out_is_refused(tmp_path: Path, kind: pa.DataType, group: int) -> None:
+    """Arrow writes such a range, and Spark would skip the row group; a file without it is accepted."""
+    table = pa.table({"x": pa.array([1.0, math.nan, None], kind), "y": pa.array([1, 2, 3], pa.int64())})
+    schema = TableSchema.from_request("t", table.schema)
+    path = tmp_path / "file.parquet"
+    path.write_bytes(parquet(table, row_group_size=group))
+    if group == 1:  # a chunk of NaN alone has no range
+        assert examine(path, schema)[0] == 3
+    else:
+        with pytest.raises(SchemaMismatchError, match=r"column x .* NaN .* write no statistics"):
+            examine(path, schema)
+    path.write_bytes(parquet(table, row_group_size=group, write_statistics=["y"]))
+    assert examine(path, schema)[0] == 3
+    path.write_bytes(parquet(table.slice(0, 1), row_group_size=group))
+    assert examine(path, schema)[0] == 1
 
 
 def test_partitions_are_the_folders_as_spark_writes_them() -> None:
