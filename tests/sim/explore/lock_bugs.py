@@ -69,7 +69,7 @@ def _patched(owner: object, name: str, value: object) -> Callable[[], AbstractCo
     return lambda: mock.patch.object(owner, name, value)
 
 
-def _two_janitors(replays: Replays, **more: Any) -> Model:
+def _two_sweepers(replays: Replays, **more: Any) -> Model:
     """The first replica has died for good, the others want the part that it has locked."""
     return Locking(replays, ONE, LockMishaps(race=1), returns=(), orphan=True, **more)
 
@@ -80,13 +80,13 @@ LOCK_BUGS: Final = (
     Bug(
         "delete a lock by its own version only",
         _I7,
-        _two_janitors,
+        _two_sweepers,
         planted=_patched(sweeper, "Check", _check_nothing),
     ),
     Bug(
         "delete a lock under a fence that was only read",
         _I7,
-        _two_janitors,
+        _two_sweepers,
         planted=_patched(LockPorts, "fence_home", _read_version),
     ),
     Bug(

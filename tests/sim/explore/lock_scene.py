@@ -77,7 +77,7 @@ class LockAgent(NamedTuple):
     run: LockRun | None = None
     script: tuple[Heard, ...] = ()
     #: It is about the locks of a silent replica.
-    janitor: bool = False
+    sweeper: bool = False
 
 
 class Deal(NamedTuple):

@@ -38,7 +38,7 @@ from tidelock.replication.core.lock_rules import LockAsk, LockLimits, Wide
 from tidelock.replication.locks import sweeper
 from tidelock.replication.locks.removal_locks import Locks
 
-#: A janitor says whom it has evicted, which is no news here.
+#: A sweeper logs the holder that it has evicted; that is no news here.
 _SILENT = mock.Mock()
 TABLE = TableName("d.orders")
 LIMITS = LockLimits(

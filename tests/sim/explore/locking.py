@@ -223,10 +223,10 @@ class Locking:
                 yield ("read", which), self._hears(s, which, False)
                 if s.mishaps.silent:
                     yield ("silent", which, other), self._hears(s.less("silent"), which, True)
-            elif not any(one.janitor for one in s.agents):
-                yield ("read", which), self._hears(s.but(which, janitor=True), which, True)
+            elif not any(one.sweeper for one in s.agents):
+                yield ("read", which), self._hears(s.but(which, sweeper=True), which, True)
             elif s.mishaps.race:
-                yield ("race", which), self._hears(s.but(which, janitor=True).less("race"), which, True)
+                yield ("race", which), self._hears(s.but(which, sweeper=True).less("race"), which, True)
         else:
             yield ("read", which), self._hears(s, which, self._answer(s, turn))
 
@@ -337,7 +337,7 @@ class Locking:
         """Take the end of a call."""
         if end.fenced:
             return self._dies(s, which)
-        after = s.but(which, run=None, script=(), janitor=False, mind=end.mind, fence=end.fence)
+        after = s.but(which, run=None, script=(), sweeper=False, mind=end.mind, fence=end.fence)
         if run.kind == "sweep":
             return after
         number = next(number for number in range(len(s.deals)) if self.tid(s, number) == run.tid)
@@ -351,7 +351,7 @@ class Locking:
 
     def _dies(self, s: LockScene, which: int) -> LockScene:
         """A process ends: its open transactions are over, nobody knows what it held."""
-        after = s.but(which, up=False, run=None, script=(), janitor=False, mind=self.lockers.empty)._replace(
+        after = s.but(which, up=False, run=None, script=(), sweeper=False, mind=self.lockers.empty)._replace(
             won=True
         )
         for number, deal in enumerate(s.deals):

@@ -54,7 +54,7 @@ BYSTANDER: Final = "r3"
 #: Number of parts of an attempt: one in the first table, one for each half in the second.
 PARTS: Final = 3
 
-#: How long the janitors may need, in seconds.
+#: How long the background tasks may need to end what a dead home has left, in seconds.
 _LEFT_S: Final = 20.0
 _WRITER_PAUSE_S: Final = 0.2
 #: After this time a client gives up asking for an outcome, in seconds. A stuck test ends earlier.

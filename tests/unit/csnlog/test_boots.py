@@ -107,13 +107,13 @@ async def test_lives_that_begin_at_once_have_different_boots(
 async def test_a_foreign_raise_in_the_middle_of_a_start(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
-    """A janitor fences the silent replica just as it comes back: the start goes above its boot."""
+    """Another replica fences the silent one just as it comes back: the start goes above its boot."""
     raised: list[StoreRequest] = []
 
     def plan(call: StoreRequest) -> None:
         if not raised and call.ops and isinstance(call.ops[0], SetData):
             raised.append(call)
-            fenced = SessionState(boot=7, disk="disk1", nonce="janitor", state="fenced")
+            fenced = SessionState(boot=7, disk="disk1", nonce="another", state="fenced")
             ensemble.tree.apply((SetData(tree.session(R1), codec.encode_session(fenced)),), 0)
 
     ensemble.plan = plan

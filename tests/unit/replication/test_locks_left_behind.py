@@ -70,8 +70,8 @@ async def test_a_lock_of_a_dead_replica_is_evicted(
     assert {line.split()[1] for line in await r2.stand()} == {str(r2.tid(1))}
 
 
-async def test_a_janitor_that_died_half_way_is_followed_by_another(ensemble: MemoryEnsemble) -> None:
-    """A janitor that died had fenced the holder; the next one fences it again, for a version of its own."""
+async def test_a_sweeper_that_died_half_way_is_followed_by_another(ensemble: MemoryEnsemble) -> None:
+    """A sweeper that died had fenced the holder; the next one fences it again, for a version of its own."""
     async with (
         LockNode(ensemble.store("r1")) as dead,
         LockNode(ensemble.store("r2"), R2) as first,
@@ -87,8 +87,8 @@ async def test_a_janitor_that_died_half_way_is_followed_by_another(ensemble: Mem
         await second.take(1, part_ask(1))
 
 
-async def test_of_two_janitors_one_deletes(ensemble: MemoryEnsemble, r2: LockNode) -> None:
-    """Of two janitors one deletes; each lock has one holder in the end, and the dead holder has none."""
+async def test_of_two_sweepers_one_deletes(ensemble: MemoryEnsemble, r2: LockNode) -> None:
+    """Of two sweepers one deletes; each lock has one holder in the end, and the dead holder has none."""
     async with (
         LockNode(ensemble.store("r1")) as dead,
         LockNode(ensemble.store("r3"), R3, silent={R1}) as r3,
