@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,19 @@ def test_dead_and_frozen_agents(cluster: ClusterFactory) -> None:
     assert local.pid("r1") == pids[0]
     assert local.pid("r2") != pids[1]
     assert local.pid("r3") == pids[2]
+
+
+def test_agent_that_ends_while_its_start_is_awaited_is_started(cluster: ClusterFactory) -> None:
+    """A start finds the process of an agent that is about to end; it does not take its end for a failure."""
+    local = cluster(replicas=1)
+    before = local.pid("r1")
+    local.kill("r1", signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as executor:
+        start = executor.submit(local.start, "r1")
+        time.sleep(0.5)  # it finds the frozen process, and waits for it
+        local.kill("r1")
+        start.result()
+    assert local.pid("r1") not in {None, before}
 
 
 def test_killed_agent_leaves_no_worker(cluster: ClusterFactory) -> None:

@@ -199,15 +199,14 @@ class LocalCluster:
             zookeeper.create(self.folder / "zookeeper").start(timeout_s=timeout_s)
             report("ZooKeeper")
         log_begins = {replica: self._log_size(replica) for replica in self.replicas}
-        for replica in self.replicas:
-            self._start(replica)
-        self._wait_ready(log_begins, timeout_s, report)
+        launched = {replica for replica in self.replicas if self._start(replica)}
+        self._wait_ready(log_begins, launched, timeout_s, report)
 
     def start(self, replica: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start one agent unless it runs, and wait until it is ready; errors as in `up`."""
         log_begins = {replica: self._log_size(replica)}
-        self._start(replica)
-        self._wait_ready(log_begins, timeout_s, lambda _: None)
+        launched = {replica} if self._start(replica) else set()
+        self._wait_ready(log_begins, launched, timeout_s, lambda _: None)
 
     def kill(self, replica: str, signum: signal.Signals = signal.SIGKILL) -> bool:
         """Send a signal to an agent and its workers; return False if none runs.
@@ -241,15 +240,17 @@ class LocalCluster:
     def __exit__(self, *_: object) -> None:
         self.down()
 
-    def _start(self, replica: str) -> None:
+    def _start(self, replica: str) -> bool:
+        """Start an agent unless it runs; return whether it was started."""
         folder = self.folder / replica
         with processes.locked(folder / "lock"):
             if self.pid(replica) is not None:
-                return
+                return False
             if process := self.process(replica):
                 process_groups.kill(process)  # workers that survived a crash of the agent occupy its ports
             environment = {**os.environ, **self.environment, **self.environment_of.get(replica, {})}
             self._launch(replica, self._command(replica), environment)
+            return True
 
     def _launch(self, replica: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         folder = self.folder / replica
@@ -315,8 +316,19 @@ class LocalCluster:
             "pid": server.process.pid if server and server.process and server.alive else None,
         }
 
-    def _wait_ready(self, log_begins: Mapping[str, int], timeout_s: float, report: Ready) -> None:
-        """Wait until agents are ready; `log_begins` has the sizes of their logs before their start."""
+    def _wait_ready(
+        self, log_begins: Mapping[str, int], launched: set[str], timeout_s: float, report: Ready
+    ) -> None:
+        """Wait until agents are ready.
+
+        An agent that ran already may have been about to end, for example by a kill: then it is started too.
+
+        Args:
+            log_begins: The sizes of their logs before their start.
+            launched: The agents that were started for this call.
+            timeout_s: Longest time for all.
+            report: Called with each replica that is ready.
+        """
         deadline = time.monotonic() + timeout_s
         waiting = list(log_begins)
         while waiting:
@@ -326,7 +338,10 @@ class LocalCluster:
                     waiting.remove(replica)
                     report(replica)
                 elif self.pid(replica) is None:
-                    raise self._not_ready(replica, "has ended", log_begins[replica])
+                    if replica in launched:
+                        raise self._not_ready(replica, "has ended", log_begins[replica])
+                    if self._start(replica):
+                        launched.add(replica)
                 elif time.monotonic() > deadline:
                     fault = f"is not ready after {timeout_s:.0f} s"
                     raise self._not_ready(replica, fault, log_begins[replica])

@@ -157,7 +157,7 @@ def test_zookeeper_that_knows_less(two: LocalCluster, copy: Path, intact: None) 
     started = Started(two, copy)
     started.check(
         *(Exit.USAGE, "ClusterMismatchError", "ZooKeeper is older than what replica r2 has seen"),
-        *("boot is 1 and was 7", "horizon is 0 and was 3", "the record of CSN 90 is gone"),
+        *("boot is 1 and was 7", "horizon is 0 and was 3", "the record of CSN 90 does not exist"),
     )
 
 
