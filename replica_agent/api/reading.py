@@ -75,8 +75,7 @@ class ReadingRoutes:
 
     async def _run(self, request: web.Request, asked: QueryRequest) -> web.StreamResponse:
         claims = claims_of(request)
-        # A failed read of another process, which has a token, does not spoil the transaction.
-        with self.service.failures.noted(asked.tid if claims is None else None):
+        with self.service.failures.noted(asked.tid, spoils=claims is None):  # another process has a token
             statement = await self._prepare(asked, request)
             async with self.service.sql.statement(statement) as running:
                 if running.affected is not None:

@@ -30,8 +30,10 @@ class QueryFailures:
     damaged: Callable[[PartId, str], None]
 
     @contextlib.contextmanager
-    def noted(self, tid: str | None) -> Iterator[None]:
+    def noted(self, tid: str | None, *, spoils: bool = True) -> Iterator[None]:
         """Run a query of a transaction (None = outside of one); a failure leaves it rollback only.
+
+        Without ``spoils`` a failure leaves the transaction as it is: another process than its own asked.
 
         The answer "not now" is the one exception: the same query may be repeated. A part that is damaged here
         is fetched again; outside a transaction the answer is "standby", since another replica has the part.
@@ -44,13 +46,13 @@ class QueryFailures:
         except TidelockError as error:
             if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
                 self.damaged(part, error.message)
-                if tid is None:
+                if tid is None or not spoils:
                     raise StandbyError(error.message, part=part) from error
             if tid is not None:
                 with contextlib.suppress(UnknownTransactionError):
                     tx = self.transactions.find(tid)
                     if tx.state is TxState.ROLLED_BACK:
                         self.transactions.require_open(tx)
-                    if not isinstance(error, UnavailableError):
+                    if spoils and not isinstance(error, UnavailableError):
                         tx.ending.fail(error)
             raise

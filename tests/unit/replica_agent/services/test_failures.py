@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
-from tidelock.errors import BadRequestError, LeaseExpiredError, StandbyError, TidelockError
+from tidelock.errors import BadRequestError, CorruptError, LeaseExpiredError, StandbyError, TidelockError
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
@@ -20,22 +20,36 @@ def transactions() -> Transactions:
     return Transactions(ReplicaId("r1"), 1, settings(), time.monotonic)
 
 
-def query(transactions: Transactions, tx: Transaction, error: TidelockError) -> None:
+def query(transactions: Transactions, tx: Transaction, error: TidelockError, *, spoils: bool = True) -> None:
     """Run a query that ends in an error."""
-    with QueryFailures(transactions=transactions, damaged=lambda *_: None).noted(str(tx.tid)):
+    failures = QueryFailures(transactions=transactions, damaged=lambda *_: None)
+    with failures.noted(str(tx.tid), spoils=spoils):
         raise error
 
 
+@pytest.mark.parametrize("spoils", [True, False], ids=["its own process", "another process"])
 @pytest.mark.parametrize("error", [StandbyError("the part is gone"), BadRequestError("no such column")])
 def test_a_query_whose_transaction_ended_meanwhile_says_why_it_ended(
-    transactions: Transactions, error: TidelockError
+    transactions: Transactions, error: TidelockError, *, spoils: bool
 ) -> None:
     """The end of the lease deletes parts under a read: the client is not sent to another replica."""
     tx = transactions.begin(Csn(5))
     why = LeaseExpiredError("no sign of life for 5 s")
     tx.ending.close(TxState.ROLLED_BACK, at=time.monotonic(), totals=(0, 0, 0), outcome=None, error=why)
     with pytest.raises(LeaseExpiredError, match="no sign of life"):
-        query(transactions, tx, error)
+        query(transactions, tx, error, spoils=spoils)
+
+
+def test_a_failed_query_of_another_process_does_not_spoil_the_transaction(transactions: Transactions) -> None:
+    """The process has a token; a damaged part is answered by another replica."""
+    tx = transactions.begin(Csn(5))
+    for error, seen in (
+        (BadRequestError("no such column"), BadRequestError),
+        (CorruptError("other bytes", part="r1-1-1"), StandbyError),
+    ):
+        with pytest.raises(seen):
+            query(transactions, tx, error, spoils=False)
+    assert tx.state is TxState.OPEN
 
 
 @pytest.mark.parametrize(
