@@ -224,9 +224,10 @@ class CrashLab:
         """
         wrong = self.cut_power(*REPLICAS)
         holders = [replica for replica in REPLICAS if platter.holds(self.disks[replica].at, tid, PARTS)]
-        self.lab.cluster.up()
+        # Before the start: a replica that has lost both copies of a part may never be ready.
         assert not wrong, "; ".join(wrong)
         assert len(holders) >= COPIES, f"{tid} was acknowledged, and only {holders} had it on their platters"
+        self.lab.cluster.up()
         return holders
 
     def cut_power(self, *replicas: str) -> list[str]:
