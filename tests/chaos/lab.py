@@ -224,10 +224,13 @@ class CrashLab:
         """
         wrong = self.cut_power(*REPLICAS)
         holders = [replica for replica in REPLICAS if platter.holds(self.disks[replica].at, tid, PARTS)]
-        # Before the start: a replica that has lost both copies of a part may never be ready.
-        assert not wrong, "; ".join(wrong)
-        assert len(holders) >= COPIES, f"{tid} was acknowledged, and only {holders} had it on their platters"
-        self.lab.cluster.up()
+        try:
+            self.lab.cluster.up()
+        finally:  # a replica that waits for a part whose copies are all lost is never ready: this says why
+            assert not wrong, "; ".join(wrong)
+            assert len(holders) >= COPIES, (
+                f"{tid} was acknowledged, and only {holders} had it on their platters"
+            )
         return holders
 
     def cut_power(self, *replicas: str) -> list[str]:
