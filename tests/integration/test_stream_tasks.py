@@ -48,9 +48,9 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
         nothing_left(made.data_dir(replica))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def db(local: LocalCluster) -> Iterator[Database]:
-    """A client at r2, which is not killed."""
+    """A new client at r2, where the queries begin; an old client leaves r2 when a test kills it."""
     with local.connect("r2") as found:
         yield found
 
