@@ -89,9 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TidelockError as error:
         _log.error("agent_cannot_run", error=type(error).__name__, reason=error.message)
         return _exit_code(error)
-    if ended is BootEnd.FENCED:
-        # A fenced agent starts again with a new boot. A fresh process cannot carry old state over by mistake.
-        _log.warning("restarting_after_fence")
+    if ended in {BootEnd.FENCED, BootEnd.CLONING}:
+        # These ends are followed by a new boot. A fresh process cannot carry old state over by mistake.
+        _log.warning("restarting", after=ended.value)
         os.execv(
             sys.executable,
             [sys.executable, "-m", "tidelock.replica_agent.main", *(sys.argv[1:] if argv is None else argv)],

@@ -18,15 +18,27 @@ import msgspec
 
 from tidelock.csnlog.cluster.start_check import (
     FORMAT_VERSION,
+    ClusterReading,
     KnownState,
     check,
     check_startable,
+    clone_reason,
     cluster_state,
     read_cluster,
 )
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
-from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, Record, RecordKind, SessionState
+from tidelock.csnlog.core.model import (
+    CLONING,
+    SERVING,
+    STOPPED,
+    ClusterState,
+    MemberState,
+    Progress,
+    Record,
+    RecordKind,
+    SessionState,
+)
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
@@ -51,11 +63,14 @@ class OwnSession:
     horizon: Csn
     #: The largest snapshot CSN that former boots have published for the replica, whatever disk they had.
     published_max: Csn = CSN_NONE
+    #: Why this boot has to replace the catalog by that of a peer, "" if it serves.
+    clone: str = ""
 
     @property
     def state(self) -> SessionState:
         """The data of the session znode at version ``fence``."""
-        return SessionState(boot=self.boot, disk=self.disk, nonce=self.nonce, state="serving")
+        state = CLONING if self.clone else SERVING
+        return SessionState(boot=self.boot, disk=self.disk, nonce=self.nonce, state=state)
 
 
 async def bootstrap(
@@ -146,12 +161,18 @@ async def open_session(
     disk: str,
     known: KnownState,
     nonce: Callable[[], str],
+    new_disk: Callable[[], str] = lambda: secrets.token_hex(8),
     timeout_s: float = 30.0,
 ) -> OwnSession:
     """Begin a boot of this replica: check that ZooKeeper is the right one, raise boot number and fence.
 
     The raise fences every former boot of this replica, whether its process has ended or not. Nothing is
     written before all checks have passed.
+
+    A boot without a usable catalog begins at the start of the log, or with the catalog of a peer. In the
+    multi of the raise it sets its progress to zero, which holds tail and horizon where they are: nothing that
+    it will need is deleted before it publishes a position of its own. A boot that clones shows the state
+    ``cloning`` and a new disk: what its directory has acknowledged before counts no longer.
 
     Args:
         store: A connected store.
@@ -160,6 +181,7 @@ async def open_session(
         disk: Id of the data directory, made together with the directory.
         known: What the catalog remembers.
         nonce: Returns a text that is unique.
+        new_disk: Returns the id that the data directory has once its catalog is a clone.
         timeout_s: How long ZooKeeper may take.
 
     Raises:
@@ -168,7 +190,7 @@ async def open_session(
         UpgradeNeededError: The cluster was made by a newer version.
         UnavailableError: ZooKeeper did not answer in time.
     """
-    mine = nonce()
+    mine, clone = nonce(), ""
     async with _bounded(timeout_s, f"begin the session of replica {replica}"):
         while True:
             reading = await read_cluster(store, replica, known)
@@ -180,17 +202,24 @@ async def open_session(
                 own = OwnSession(
                     replica=replica,
                     boot=state.boot,
-                    disk=disk,
+                    disk=state.disk,
                     nonce=mine,
                     fence=reading.version,
                     cluster=reading.cluster,
                     tail=reading.tail,
                     horizon=reading.horizon,
                     published_max=reading.published,
+                    clone=clone if state.state == CLONING else "",
                 )
                 await _show_alive(store, own)
                 return own
-            raised = SessionState(boot=state.boot + 1, disk=disk, nonce=mine, state="serving")
+            clone = clone_reason(reading, known)
+            raised = SessionState(
+                boot=state.boot + 1,
+                disk=new_disk() if clone else disk,
+                nonce=mine,
+                state=CLONING if clone else SERVING,
+            )
             # The only write without a check of the fence: it is the compare-and-set of the fence. The next
             # read tells by the nonce whether it was applied. Over all iterations at most one write is
             # applied.
@@ -198,8 +227,25 @@ async def open_session(
                 (
                     SetData(tree.session(replica), codec.encode_session(raised), reading.version),
                     SetData(tree.replica(replica), codec.encode_member(_shown(member, reading.member))),
+                    *_from_the_start(replica, reading, known, clone),
                 )
             )
+
+
+def _from_the_start(
+    replica: ReplicaId, reading: ClusterReading, known: KnownState, clone: str
+) -> tuple[Op, ...]:
+    """Return the part of the raise that holds tail and horizon for a boot without a usable catalog.
+
+    A boot that follows the log from its first record also checks that the log is still whole.
+    """
+    if not clone and known.last_csn > CSN_NONE:
+        return ()
+    held = Progress(CSN_NONE, CSN_NONE, (), reading.published)
+    return (
+        *(() if clone else reading.unmoved),
+        SetData(tree.progress(replica), codec.encode_progress(held)),
+    )
 
 
 def _shown(member: MemberState, before: MemberState) -> MemberState:
@@ -292,7 +338,7 @@ def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: 
 
 
 def _replica_ops(replica: ReplicaId, member: MemberState) -> tuple[Op, ...]:
-    never_started = SessionState(boot=0, disk="", nonce="", state="stopped")
+    never_started = SessionState(boot=0, disk="", nonce="", state=STOPPED)
     return (
         Create(tree.replica(replica), codec.encode_member(member)),
         Create(tree.session(replica), codec.encode_session(never_started)),

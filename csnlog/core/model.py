@@ -8,7 +8,7 @@ know and never drops it: a field that an older agent ignored could decide what t
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -171,6 +171,20 @@ class LogRecord(msgspec.Struct, frozen=True):
     record: Record
 
 
+#: The states in which a session znode shows its replica.
+SERVING: Final = "serving"
+#: Registered and never started.
+STOPPED: Final = "stopped"
+#: Another replica has raised its fence.
+FENCED: Final = "fenced"
+#: It holds back neither tail nor horizon, and clones before it serves again.
+STRUCK: Final = "struck"
+#: It was taken out by an operator; its id is never used again.
+REMOVED: Final = "removed"
+#: Its catalog is to be replaced by that of a peer; meanwhile it acknowledges nothing.
+CLONING: Final = "cloning"
+
+
 class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
     """Data of ``replicas/<id>/session``; the data version of that znode is the replica's fence.
 
@@ -178,7 +192,7 @@ class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
         boot: Start number of the agent; raised at each start, and by another replica that fences this one.
         disk: Id of the data directory; an acknowledgement counts only while this is unchanged.
         nonce: Fresh with every write, so that a writer recognises its own write when the reply was lost.
-        state: ``serving``, ``stopped``, ``fenced``, ``struck`` or ``removed``.
+        state: ``serving``, ``stopped``, ``fenced``, ``struck``, ``removed`` or ``cloning``.
     """
 
     boot: int

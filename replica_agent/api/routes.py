@@ -48,7 +48,7 @@ from tidelock.replica_agent.api import openapi
 from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.arrow import ARROW_STREAM
 from tidelock.replica_agent.api.changes import ChangeRoutes
-from tidelock.replica_agent.api.peer import PeerRoutes
+from tidelock.replica_agent.api.peer import BYTES, PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.route import AnyToken, ApiRoute, Content, Parameter
 from tidelock.replica_agent.api.statements import StatementRoutes
@@ -398,6 +398,19 @@ _PEERS: Final = (
     ApiRoute(
         method="GET", path=f"{_PEER}/outcome/{{tid}}", handler=PeerRoutes.outcome, subject="peers",
         response=peers.PeerOutcome,
+    ),
+    ApiRoute(
+        method="POST", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.clone, subject="peers",
+        response=peers.CloneManifest, errors=(StandbyError,), action=AgentAction.READ,
+    ),
+    ApiRoute(
+        method="GET", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.read_clone, subject="peers",
+        response=Content(BYTES, "The next bytes of the catalog."),
+        query=(Parameter(name="from", kind="integer", meaning="The first byte; default: 0."),),
+    ),
+    ApiRoute(
+        method="DELETE", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.end_clone, subject="peers",
+        response=peers.Nothing,
     ),
     ApiRoute(
         method="GET", path=f"{_PEER}/status", handler=PeerRoutes.status, subject="peers",

@@ -134,6 +134,15 @@ class Metrics:
         )
         gauge.set_function(largest)
 
+    def add_missing(self, missing: Callable[[], int]) -> None:
+        """Show the bytes of visible parts that are still to be fetched after a clone."""
+        gauge = Gauge(
+            "tidelock_missing_bytes",
+            "Bytes of visible parts that this replica lacked at its start and still fetches.",
+            registry=self.registry,
+        )
+        gauge.set_function(missing)
+
     def add_readers(self, read: Callable[[], Mapping[str, int]]) -> None:
         """Show the counters of the reader processes too."""
         self.registry.register(_ReaderCounters(read))

@@ -228,6 +228,18 @@ class AgentSettings(BaseSettings):
         10_000,
         description="Most parts of undecided transactions fetched at once; more are left to their commit.",
     )
+    clone_manifests_max: Count = Field(
+        2, description="Catalogs that this replica sends to others that clone, at a time."
+    )
+    clone_manifest_ttl_s: Positive = Field(
+        600.0, description="How long a catalog that was written for a clone is kept after its last use."
+    )
+    clone_read_retries: Count = Field(
+        5, description="Reads of a peer's catalog that fail one after the other before another peer is asked."
+    )
+    clone_parts_ahead: Count = Field(
+        2000, description="Parts that are wanted at a time after a clone, or after damage; the others wait."
+    )
     peer_hints_max: Count = Field(
         1000, description="Hints that wait for one peer; beyond it the oldest is dropped, as a hint may be."
     )

@@ -17,6 +17,8 @@ class AgentState(Enum):
 
     #: Follows the log from the catalog's position and decides what its former boot left undecided.
     STARTING = "starting"
+    #: Has the catalog of a peer in the place of its own, and fetches the parts that it lacks.
+    CLONING = "cloning"
     #: Does everything.
     SERVING = "serving"
     #: No answer from ZooKeeper for 2/3 of the session timeout: acknowledges nothing, does not serve "latest".
@@ -51,6 +53,7 @@ _ALL = frozenset(AgentAction)
 
 ALLOWED: dict[AgentState, frozenset[AgentAction]] = {
     AgentState.STARTING: frozenset({AgentAction.READ, AgentAction.ACK}),
+    AgentState.CLONING: frozenset({AgentAction.ACK}),
     AgentState.SERVING: _ALL,
     # A requested commit waits for ZooKeeper until its own timeout; inserts need this replica alone.
     AgentState.SUSPENDED: frozenset({AgentAction.INSERT, AgentAction.COMMIT, AgentAction.READ}),

@@ -7,35 +7,40 @@ follow the log from the catalog's position, decide every undecided transaction o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import structlog
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Aborted
 from tidelock.csnlog.log import LogState
+from tidelock.csnlog.reading import BelowTailError
 from tidelock.errors import FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
+from tidelock.replica_agent.lifecycle.arrears import Arrears
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
 from tidelock.replica_agent.lifecycle.means import Means
+from tidelock.replica_agent.lifecycle.replacing import replace_catalog
 from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.requests import ACCEPTANCE
-from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.catalog_writes import set_meta
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
-from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
+from tidelock.replication.core.model import Held, ResolvedRecord
 
 _log = structlog.get_logger("agent")
 
@@ -48,6 +53,8 @@ class BootEnd(Enum):
 
     ASKED = "asked"
     FENCED = "fenced"
+    #: The catalog was replaced by a peer's, or has to be; the next boot goes on.
+    CLONING = "cloning"
     STOPPED = "stopped"
 
 
@@ -72,6 +79,7 @@ class Agent:
         self._parts: AgentParts | None = None
         self._caught_up = False
         self._behind = ""  # the reason why it does not serve yet, if that takes long
+        self._clones = False  # parts of its clone are missing
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
         self._verifying = asyncio.Lock()
 
@@ -103,6 +111,12 @@ class Agent:
         self._metrics.add_parts(lambda: counts.largest)
         store = await connect(self._local, self._stack)
         session = await join(self._local, store)
+        if session.clone:
+            _log.warning("clones", reason=session.clone)
+            self._become(AgentState.CLONING, session.clone)
+            await replace_catalog(self._local, store, session)
+            self._end(BootEnd.CLONING)
+            return
         means = Means(
             local=self._local,
             store=store,
@@ -113,6 +127,8 @@ class Agent:
             stack=self._stack,
         )
         self._parts = assemble(means)
+        missing = self._parts.replication.missing
+        self._metrics.add_missing(lambda: missing.arrived.size_all - missing.arrived.size)
         await self._open(self._parts)
         await self._catch_up(self._parts)
 
@@ -137,36 +153,62 @@ class Agent:
         """Follow the log, decide the transactions that former boots left open, then serve.
 
         If parts are hard to get, the agent serves before it has reached the end of the log, but never before
-        it has reached the CSN that it once published to the others. A replaced disk may lack removals whose
-        locks were deleted because this replica had applied them. If the agent served at once, it would see
-        their parts, find them unlocked, and remove them once more.
+        it has reached what it owes (:mod:`arrears`), and a clone never before it has all parts that are
+        visible there.
         """
         waiters, session = self.local.waiters, parts.means.session
         await parts.replication.log.start(waiters.reached)
-        end = await parts.replication.log.barrier()
+        try:
+            end = await parts.replication.log.barrier()
+        except BelowTailError as error:
+            await self._clone_next(error.message)
+            return
+        owed = await Arrears.find(self.local.catalog, session.published_max, end)
+        self._clones = owed.base > CSN_NONE
+        self.log_state(parts.replication.log.state, parts.replication.log.reason)
         await self._decide_own(parts)
-        for row in self.local.catalog.reader.not_held():
-            self._want(row)
+        self.spawn("missing parts", parts.replication.missing.run())
+        background = BackgroundTasks(parts, owed)
+        # Before the rest: while its progress is not published, a replica without a history holds all others.
+        self.run_forever("progress", self._repeat(*background.progress()))
         until = time.monotonic() + self.settings.catch_up_wait_s
         while not await waiters.wait(end, _CATCH_UP_TICK_S):
             if time.monotonic() > until or self._ended.done():
                 break
-        background = BackgroundTasks(parts)
         for name, interval_s, work in background.tasks():
             self.run_forever(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
-        if waiters.reached < session.published_max:
-            had = session.published_max
-            self._behind = f"its disk lacks CSNs up to {had}, which it had before: it serves from there on"
+        if self._clones or waiters.reached < owed.serve_from:
+            self._behind = f"it serves from CSN {owed.serve_from} on, when it has all parts that are visible"
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
-        while not await waiters.wait(session.published_max, _CATCH_UP_TICK_S):
+        while not await waiters.wait(owed.serve_from, _CATCH_UP_TICK_S):
             if self._ended.done():
                 break
+        await self._all_fetched(parts, owed)
         self._caught_up = True
         self.log_state(parts.replication.log.state, parts.replication.log.reason)
         _log.info(
             "started", state=self.condition.state.value, csn=waiters.reached, end=end, boot=session.boot
         )
+
+    async def _all_fetched(self, parts: AgentParts, owed: Arrears) -> None:
+        """Wait until a clone has all parts that are visible; a replica with a catalog of its own serves."""
+        while self._clones and not self._ended.done():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(parts.replication.missing.complete.wait(), _CATCH_UP_TICK_S)
+                await owed.fetched(self.local.catalog)
+                self._clones = False
+
+    async def _clone_next(self, reason: str) -> None:
+        """End this boot, and let the next one clone: the log no longer has the records that follow."""
+        self._become(AgentState.STOPPED, reason)
+        try:
+            await self.local.catalog.write(partial(set_meta, clone=reason))
+        except TidelockError as error:
+            _log.error("clone_not_noted", reason=error.message)
+            self._end(BootEnd.STOPPED)
+        else:
+            self._end(BootEnd.CLONING)
 
     async def _decide_own(self, parts: AgentParts) -> None:
         """Roll back the own transactions of former boots that never became visible."""
@@ -199,7 +241,7 @@ class Agent:
                 # The part was found damaged again after it was stored: a request for it made at that time met
                 # a fetch that was about to end.
                 self.parts.replication.applier.part_lost(part)
-                self._want(row)
+                self.parts.replication.missing.want(row)
                 return
             self._damaged.discard(part)
             self.local.readers.released(part)
@@ -228,7 +270,9 @@ class Agent:
                     )
                 )
                 self._end(BootEnd.FENCED)
-            case LogState.TOO_LATE | LogState.STOPPED:
+            case LogState.TOO_LATE:
+                self.spawn("clone next", self._clone_next(reason or "the log begins behind its position"))
+            case LogState.STOPPED:
                 self._become(AgentState.STOPPED, reason or state.value)
                 self._end(BootEnd.STOPPED)
             case LogState.SUSPENDED:
@@ -237,7 +281,7 @@ class Agent:
                 if self._caught_up:
                     self._become(AgentState.SERVING, "")
                 else:
-                    self._become(AgentState.STARTING, self._behind)
+                    self._become(AgentState.CLONING if self._clones else AgentState.STARTING, self._behind)
 
     def broken(self, error: InvariantError) -> None:
         """Stop (I15): a state machine contradicts itself. The log has the last steps of the machine."""
@@ -289,13 +333,7 @@ class Agent:
             parts.replication.applier.part_lost(part)
         row = self.local.catalog.reader.part(part)
         if row is not None and row.state != "held":
-            self._want(row)
-
-    def _want(self, row: PartRow) -> None:
-        """Have a part fetched; an undecided part is wanted only by the record that commits it."""
-        if row.creation_csn is not None:
-            wanted = Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ())
-            self.parts.replication.fetcher.want(wanted)
+            parts.replication.missing.want(row)
 
     # -- tasks -----------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from tidelock.csnlog.reading import read_tail
 from tidelock.errors import LeaseExpiredError, TidelockError
 from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.config.states import AgentAction
+from tidelock.replica_agent.lifecycle.arrears import Arrears
 from tidelock.replica_agent.lifecycle.wiring import AgentParts
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
@@ -36,7 +37,8 @@ _LEASE_TICK_S = 0.25
 class BackgroundTasks:
     """The background tasks of one boot."""
 
-    def __init__(self, parts: AgentParts) -> None:
+    def __init__(self, parts: AgentParts, owed: Arrears) -> None:
+        self._owed = owed
         means, replication = parts.means, parts.replication
         self._settings, self._local, self._store = means.settings, means.local, means.store
         self._condition, self._metrics, self._session = means.condition, means.metrics, means.session
@@ -62,11 +64,14 @@ class BackgroundTasks:
             fetching=lambda: replication.fetcher.early() | parts.uploads.peer_uploads.tids(),
         )
 
+    def progress(self) -> tuple[str, float, PeriodicTask]:
+        """Return the task that publishes the progress, which begins before the others."""
+        return "progress", self._settings.progress_interval_s, self._publish_progress
+
     def tasks(self) -> list[tuple[str, float, PeriodicTask]]:
-        """Return (name, seconds between two runs, work) of each background task."""
+        """Return (name, seconds between two runs, work) of each background task of an agent that works."""
         settings = self._settings
         return [
-            ("progress", settings.progress_interval_s, self._publish_progress),
             ("leases", _LEASE_TICK_S, self._end_leases),
             ("undecided", settings.undecided_check_s, self._if_collecting(self._undecided.resolve_all)),
             ("alive", settings.member_refresh_s, self.keep_alive),
@@ -97,8 +102,10 @@ class BackgroundTasks:
         """
         reached = self._local.waiters.reached
         oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
+        if self._owed.base:
+            oldest = min(oldest, self._owed.base)  # the parts of the clone that are still fetched
         long_snapshots = self._transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
-        published_max = self._session.published_max
+        published_max = self._owed.serve_from
         progress = Progress(
             reached, oldest, tuple(long_snapshots), published_max if published_max > reached else CSN_NONE
         )

@@ -54,6 +54,8 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         tail=Csn(catalog.reader.meta("tail")),
         last_csn=catalog.reader.snapshot_csn(),
         horizon=catalog.reader.horizon(),
+        disk=catalog.reader.meta("disk"),
+        clone=catalog.reader.meta("clone") or "",
     )
     session = await open_session(
         store,
@@ -62,6 +64,7 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         disk=catalog.reader.meta("disk"),
         known=known,
         nonce=lambda: secrets.token_hex(16),
+        new_disk=lambda: secrets.token_hex(8),
     )
     await catalog.write(
         lambda db: jobs.set_meta(

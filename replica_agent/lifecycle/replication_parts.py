@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.members import Members
 from tidelock.csnlog.log import CsnLog, LogLimits
+from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
@@ -29,6 +30,7 @@ class ReplicationParts:
     catalog_port: ReplicaCatalogPort
     client: PeerClient
     fetcher: Fetcher
+    missing: MissingParts
     pusher: Pusher
     applier: Applier
     log: CsnLog
@@ -74,6 +76,7 @@ def make_replication(means: Means) -> ReplicationParts:
         catalog_port=port,
         client=client,
         fetcher=fetcher,
+        missing=MissingParts(reader=means.reader, fetcher=fetcher, ahead=settings.clone_parts_ahead),
         pusher=pusher,
         applier=_applier(means, port, fetcher),
         log=log,

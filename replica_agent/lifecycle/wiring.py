@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts, make_replication
@@ -42,6 +43,7 @@ class AgentParts:
     uploads: UploadParts
     compactor: Compactor
     receiver: PushReceiver
+    manifests: ManifestSource
     services: Services = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,6 +66,8 @@ def assemble(means: Means) -> AgentParts:
     """Make all parts; they do not run yet, and the stack of ``means`` closes them."""
     replication = make_replication(means)
     transactions = make_transactions(means, replication)
+    manifests = ManifestSource(settings=means.settings, clock=time.monotonic)
+    means.stack.push_async_callback(manifests.close)
     uploads = make_uploads(means, replication, transactions)
     return AgentParts(
         means=means,
@@ -85,6 +89,7 @@ def assemble(means: Means) -> AgentParts:
             waiters=means.local.waiters,
             arrived=means.events.part_held,
         ),
+        manifests=manifests,
     )
 
 
@@ -148,6 +153,7 @@ def _peers(parts: AgentParts) -> PeerService:
         receiver=parts.receiver,
         redirector=parts.uploads.redirector,
         outcomes=parts.transactions.outcomes,
+        manifests=parts.manifests,
     )
 
 
@@ -186,5 +192,6 @@ def _status(parts: AgentParts) -> StatusService:
         transactions=transactions.registry,
         outcomes=transactions.outcomes,
         applier=replication.applier,
+        missing=replication.missing,
         horizon=parts.snapshots.horizon,
     )

@@ -84,6 +84,11 @@ class ReplicaCatalogPort:
 
     # -- PartStore -------------------------------------------------------------------------------------------
 
+    async def lacking(self, part: PartId) -> bool:
+        """Return whether the catalog names a part whose bytes are not here."""
+        row = self.catalog.reader.part(part)
+        return row is not None and row.state != "held"
+
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make a small fetched part durable, packed together with others that wait."""
         await self.stager.store([StagedBytes(meta, data, tid)], [])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.model import CLONING, REMOVED, SERVING, STRUCK
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -21,7 +22,7 @@ from tidelock.replication.core.model import Held, Peer
 from tidelock.replication.peers import PeerClient
 
 #: States of a replica's session in which its copies do not count and no commit waits for it.
-_OUT = frozenset({"struck", "removed"})
+_OUT = frozenset({STRUCK, REMOVED, CLONING})
 #: Pause before peers are asked again during a wait.
 _POLL_S = 0.02
 
@@ -90,11 +91,11 @@ class Membership:
         return max(published, self._heard.get(replica, CSN_NONE))
 
     def serving(self) -> list[ReplicaId]:
-        """Return the replicas that show a sign of life and have not been fenced, struck or removed."""
+        """Return the replicas that show a sign of life, and are not fenced, struck, removed or cloning."""
         return [
             replica
             for replica, found in self.view.items()
-            if found.alive and found.session is not None and found.session.state == "serving"
+            if found.alive and found.session is not None and found.session.state == SERVING
         ]
 
     def open_snapshots(self) -> set[Csn]:

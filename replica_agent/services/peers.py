@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.errors import TooLargeError
+from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.receiver import PushReceiver
@@ -17,7 +18,7 @@ from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replication.core.model import Held
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.peers import PeerStatus
+from tidelock.wire.peers import CloneManifest, PeerStatus
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
@@ -37,6 +38,7 @@ class PeerService:
     receiver: PushReceiver
     redirector: UploadRedirector
     outcomes: OutcomeResolver
+    manifests: ManifestSource
 
     def admit_push(self, length: int | None) -> None:
         """Raise unless a push of so many bytes is accepted now.
@@ -70,6 +72,16 @@ class PeerService:
     def admit_upload(self) -> None:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
         self.condition.require(AgentAction.INSERT)
+
+    async def clone(self, name: str) -> CloneManifest:
+        """Write this replica's catalog for another one, and return what is known of it.
+
+        Raises:
+            StandbyError: This replica does not know all that it has to know; another one does.
+            UnavailableError: Too many catalogs are in use.
+        """
+        self.condition.require(AgentAction.READ)
+        return await self.manifests.manifest(name)
 
     def status(self) -> PeerStatus:
         """Return the progress of this replica."""

@@ -14,9 +14,10 @@ from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import BadRequestError
+from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Condition
+from tidelock.replica_agent.config.states import AgentState, Condition
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -27,6 +28,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.apply import Applier
 from tidelock.wire.cluster import (
     BlockedRecord,
+    CloneProgress,
     ExplainedPart,
     Explanation,
     HorizonBound,
@@ -65,6 +67,7 @@ class StatusService:
     transactions: Transactions
     outcomes: OutcomeResolver
     applier: Applier
+    missing: MissingParts
     horizon: HorizonMover
 
     async def status(self) -> StatusAnswer:
@@ -80,6 +83,7 @@ class StatusService:
             end_csn=max(self.log.end, self.waiters.reached),
             cluster_csn=self.membership.cluster_csn(),
             waiting_for=self._waiting_for(),
+            clone=self._clone(),
             replicas=[self._replica(replica, view) for replica, view in sorted(self.membership.view.items())],
             tables=len(self.reader.tables(self.waiters.reached)),
             copies=self.session.cluster.copies,
@@ -103,6 +107,18 @@ class StatusService:
             snapshot_csn=self.membership.snapshot_of(replica, view),
             oldest=view.progress.oldest if view.progress else None,
             open=list(view.progress.open) if view.progress else [],
+        )
+
+    def _clone(self) -> CloneProgress | None:
+        if self.condition.state is not AgentState.CLONING:
+            return None
+        here = self.missing.arrived
+        return CloneProgress(
+            percent=here.percent,
+            bytes=here.size,
+            of_bytes=here.size_all,
+            parts=here.parts,
+            of_parts=here.parts_all,
         )
 
     def _waiting_for(self) -> BlockedRecord | None:

@@ -27,7 +27,7 @@ import structlog
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, DiskFullError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA
+from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA, SERVE_FROM_UNKNOWN
 
 CATALOG = faults.step("agent.catalog")
 
@@ -98,7 +98,7 @@ class Catalog:
                         "tail": 0,
                         "horizon": 0,
                     }
-                    rows |= {"outcome_floor": 0} | initial
+                    rows |= {"outcome_floor": 0, "serve_from": SERVE_FROM_UNKNOWN} | initial
                     db.execute("BEGIN IMMEDIATE")
                     for statement in SCHEMA.split(";"):
                         db.execute(statement)

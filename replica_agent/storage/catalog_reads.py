@@ -249,12 +249,32 @@ class CatalogReader:
         named = {path for (path,) in self._db.execute("SELECT path FROM files")}
         return named, [path for (path,) in self._db.execute("SELECT path FROM undo")]
 
-    def not_held(self) -> list[PartRow]:
-        """Return the parts that must be fetched from a peer."""
-        return [
-            PartRow(*row)
-            for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE state <> 'held'")
-        ]
+    def missing(self, state: str, *, visible: bool, after: int, limit: int) -> list[tuple[int, PartRow]]:
+        """Return committed parts whose bytes are not here, with their place in the order of the catalog.
+
+        Args:
+            state: ``wanted`` or ``quarantined``.
+            visible: The parts that no applied record has removed, or the others.
+            after: The place behind which to begin; 0 at first.
+            limit: The largest number of parts.
+        """
+        sql = f"""
+            SELECT rowid, {PART_COLUMNS} FROM parts INDEXED BY parts_not_held
+            WHERE state <> 'held' AND state = ? AND rowid > ?
+                AND creation_csn IS NOT NULL AND (removal_csn IS NULL) = ?
+            ORDER BY rowid LIMIT ?
+        """
+        args = (state, after, visible, limit)
+        return [(row[0], PartRow(*row[1:])) for row in self._db.execute(sql, args)]
+
+    def visible_bytes(self) -> dict[bool, tuple[int, int]]:
+        """Return (parts, bytes) of the parts that no applied record has removed: held here, and not held."""
+        sql = """
+            SELECT state = 'held', count(*), sum(length) FROM parts
+            WHERE creation_csn IS NOT NULL AND removal_csn IS NULL GROUP BY 1
+        """
+        found = {bool(held): (parts, size) for held, parts, size in self._db.execute(sql)}
+        return {held: found.get(held, (0, 0)) for held in (True, False)}
 
     def table(self, name: TableName, at: Csn) -> TableRow | None:
         """Return the table as defined at ``at``, or None if it does not exist there."""

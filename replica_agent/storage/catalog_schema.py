@@ -7,6 +7,10 @@ from __future__ import annotations
 
 FORMAT = 3
 
+#: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
+#: before it serves: the catalog is new, or a clone.
+SERVE_FROM_UNKNOWN = -1
+
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE tables (

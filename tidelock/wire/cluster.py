@@ -44,6 +44,16 @@ class BlockedRecord(msgspec.Struct, frozen=True):
     reason: str
 
 
+class CloneProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a clone is here: parts and bytes of what is visible, and `percent` of the bytes."""
+
+    percent: float
+    bytes: int
+    of_bytes: int
+    parts: int
+    of_parts: int
+
+
 class HorizonBound(msgspec.Struct, frozen=True):
     """The reason why the horizon does not rise further.
 
@@ -72,6 +82,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         end_csn: The end of the log, as far as it has seen it.
         cluster_csn: The CSN that all replicas that are not struck have applied, as far as is known.
         waiting_for: What keeps it from applying the next record.
+        clone: While its state is `cloning`: how much of the clone has arrived.
         replicas: All replicas.
         tables: Number of tables.
         copies: Number of replicas on which a commit is durable.
@@ -92,6 +103,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     end_csn: int = 0
     cluster_csn: int = 0
     waiting_for: BlockedRecord | None = None
+    clone: CloneProgress | None = None
     replicas: list[ReplicaStatus]
     tables: int = 0
     copies: int = 0

@@ -128,5 +128,21 @@ class PeerStatus(msgspec.Struct, frozen=True):
     free_bytes: int = 0
 
 
+class CloneManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``POST /peer/v1/clones/{name}``: the catalog that a replica sends to another one.
+
+    Attributes:
+        ready: Whether it is written; if not, repeat the request.
+        csn: The snapshot CSN of its rows.
+        length: Bytes of the file.
+        checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
+    """
+
+    ready: bool
+    csn: Csn = Csn(0)
+    length: _Count = 0
+    checksum: str = ""
+
+
 class Nothing(msgspec.Struct, frozen=True):
     """The empty object: the answer of routes that return no data."""

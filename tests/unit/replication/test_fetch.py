@@ -36,10 +36,15 @@ class PartStoreStub:
         self.small: dict[PartId, bytes] = {}
         self.large: dict[PartId, Location] = {}
         self.steps: list[str] = []
+        self.collected: set[PartId] = set()
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
         """Return the parts that are kept."""
         return {name for name in parts if name in self.small or name in self.large}
+
+    async def lacking(self, part: PartId) -> bool:
+        """Return whether the part is named and not here."""
+        return part not in self.collected and not await self.held((part,))
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Keep a small part."""
