@@ -1,4 +1,4 @@
-"""The replica that clones: gets a peer's catalog and puts it in the place of its own (rule clone).
+"""The replica that clones: gets a peer's catalog and replaces its own by that (rule clone).
 
 Its session shows the state ``cloning``, a new disk, and a progress of zero, which holds tail and horizon
 where they are. So whatever position the catalog of a peer has that counts, the log goes on behind it, and no

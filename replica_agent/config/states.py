@@ -17,7 +17,7 @@ class AgentState(Enum):
 
     #: Follows the log from the catalog's position and decides what its former boot left undecided.
     STARTING = "starting"
-    #: Has the catalog of a peer in the place of its own, and fetches the parts that it lacks.
+    #: Its catalog is a clone, and parts are missing that are visible there.
     CLONING = "cloning"
     #: Does everything.
     SERVING = "serving"

@@ -1,4 +1,4 @@
-"""What a boot owes before it serves (rules restart and clone), as its catalog remembers it.
+"""The arrears of a boot: its duties before it serves (rules restart and clone), kept in the catalog.
 
 ``serve_from`` is the end of the log when this replica began with a new or a cloned catalog. Locks of removals
 up to there may be gone, since all others have applied them; a transaction that began below would find their

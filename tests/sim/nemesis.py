@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tests.sim.network import Weather
 from tests.sim.plan import FAULTS_S, PlannedFault
 from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.model import STRUCK
 from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import SetData
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -51,7 +55,9 @@ class SimNemesis:
     async def _befall(self, fault: PlannedFault) -> None:
         world = self._world
         host = world.hosts[fault.target % len(world.hosts)]
-        if fault.kind == "replace" and not world.oracle.may_lose(host.disk):
+        if fault.kind in {"replace", "strike"} and not world.oracle.may_lose(
+            host, struck=fault.kind == "strike"
+        ):
             world.trace.note("spared", host.name)
             return
         world.trace.note("nemesis", fault.kind, host.name, fault.length_s)
@@ -64,6 +70,8 @@ class SimNemesis:
                 host.stop()
             case "fence":
                 await self._fence(host)
+            case "strike":
+                await self._fence(host, STRUCK)
             case "zookeeper":
                 self._cut_off(host)
             case "expire":
@@ -112,8 +120,8 @@ class SimNemesis:
                 for server in world.zookeeper.servers:
                     server.catch_up()
 
-    async def _fence(self, host: Host) -> None:
-        """Raise the fence of a replica, as a peer does that needs its outcomes."""
+    async def _fence(self, host: Host, state: str = "") -> None:
+        """Raise the fence of a replica, as a peer does that needs its outcomes, or strike it."""
         store = self._world.zookeeper.store("nemesis")
         path = tree.session(host.name)  # type: ignore[arg-type]
         node = await store.get(path)
@@ -121,6 +129,9 @@ class SimNemesis:
             boot = codec.decode_session(node.value.data).boot
             change = seize(path, node.value, boot, f"fence {self._chance.random()}")
             assert change is not None
+            if state:
+                struck = msgspec.structs.replace(codec.decode_session(change.data), state=state)
+                change = SetData(path, codec.encode_session(struck), change.version)
             await store.multi((change,))
         await store.close()
 

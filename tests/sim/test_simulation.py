@@ -24,7 +24,7 @@ from tidelock.csnlog.testing.memory_store import RequestFault as Lost
 ROOT = Path(__file__).parents[2]
 
 #: Seeds that every run has.
-FIXED = (0, 5, 12, 38, 43)
+FIXED = (0, 5, 8, 12, 38, 43)
 #: Fresh seeds of every run.
 FRESH = 2
 #: Of the long form.
@@ -122,6 +122,8 @@ def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
     assert {plan.replicas for plan in plans} == {2, 3, 4}
     assert {plan.copies for plan in plans} == {2, 3}
     assert any(plan.changers > 1 and plan.readers and plan.compaction and plan.history_s for plan in plans)
+    for kind in ("replace", "strike"):  # a replica that has to clone, since history is collected
+        assert any(plan.history_s and kind in {fault.kind for fault in plan.faults} for plan in plans), kind
     for name in ("manifests", "tight", "loss", "twice", "late", "compaction", "history_s"):
         assert {bool(getattr(plan, name)) for plan in plans} == {False, True}, name
 

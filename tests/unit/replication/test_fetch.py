@@ -276,6 +276,19 @@ async def test_it_goes_on_until_somebody_has_it(here: Here, r1: PartHolder, r2: 
     assert here.fetcher.trouble(part("p1")) is None
 
 
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_part_that_is_collected_is_not_fetched_any_more(
+    here: Here, r1: PartHolder, data: bytes
+) -> None:
+    """Its row is gone, and nobody has it; before, all holders were asked again forever."""
+    here.fetcher.members([r1.peer])
+    here.fetcher.want(wanted("p1", data))
+    await until(lambda: r1.asked)
+    here.store.collected.add(part("p1"))
+    await until(lambda: here.fetcher.trouble(part("p1")) is None)
+    assert (here.held, here.files_left) == ([], set())
+
+
 async def test_wants_of_one_part_are_one_fetch(here: Here, r1: PartHolder) -> None:
     """A part that is on its way is fetched once; a commit makes an early fetch one to keep."""
     r1.parts = {part("p1"): SMALL}
