@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 
@@ -38,6 +39,8 @@ RECEIVE = faults.step("agent.clone_receive")
 INSTALL = faults.step("agent.clone_install")
 
 _log = structlog.get_logger("clone")
+
+T = TypeVar("T")
 
 #: Pause between two questions whether a manifest is written.
 _POLL_S = 0.2
@@ -114,7 +117,10 @@ class Joiner:
 
     async def _asked(self, peer: ClonePeer, name: str) -> CloneManifest:
         """Ask until the manifest is written."""
-        while not (facts := await self.client.clone(peer.api, name)).ready:  # noqa: ASYNC110 - a peer writes it
+        while True:
+            facts = await self._repeated(partial(self.client.clone, peer.api, name))
+            if facts.ready:
+                break
             await asyncio.sleep(_POLL_S)
         _log.info("clone_begins", source=peer.replica, csn=facts.csn, bytes=facts.length)
         return facts
@@ -133,20 +139,21 @@ class Joiner:
         return file
 
     async def _fill(self, file: ScratchFile, peer: ClonePeer, name: str, length: int) -> None:
-        """Get the bytes range by range; a failed read is repeated a few times."""
-        received = failures = 0
+        """Get the bytes, range by range."""
+        received = 0
         while received < length:
-            try:
-                data = await self.client.read_clone(peer.api, name, received)
-            except UnavailableError:
-                failures += 1
-                if failures > self.settings.clone_read_retries:
-                    raise
-                await asyncio.sleep(wait_s(failures, self.settings.retry_wait_max_s))
-                continue
+            data = await self._repeated(partial(self.client.read_clone, peer.api, name, received))
             await asyncio.to_thread(file.write, data)
             received += len(data)
-            failures = 0
+
+    async def _repeated(self, request: Callable[[], Awaitable[T]]) -> T:
+        """Send a request that may be repeated, until it has failed a few times."""
+        for failures in range(1, self.settings.clone_retries + 1):
+            try:
+                return await request()
+            except UnavailableError:
+                await asyncio.sleep(wait_s(failures, self.settings.retry_wait_max_s))
+        return await request()
 
     async def _bounds(self) -> tuple[Csn, Csn]:
         """Return tail and horizon as they are now: behind the registration of this clone they do not move."""

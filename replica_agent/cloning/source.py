@@ -1,7 +1,8 @@
 """The peer that sends its catalog to a replica that clones: writes the manifest, and hands it out in ranges.
 
 A manifest is asked for under a name that the asking replica chooses, so the request may be repeated: the
-first one begins the work, a later one learns that it is done. Nothing is promised to last: a peer that was
+first one begins the work, a later one learns that it is done. A replica that asks under another name has
+given up the one before. Nothing is promised to last: a peer that was
 started again has forgotten it, and the replica asks again, here or elsewhere.
 """
 
@@ -51,9 +52,11 @@ class ManifestSource:
         Raises:
             UnavailableError: Too many manifests are in use, or it could not be written.
         """
-        self._forget_unused()
+        self.forget_unused()
         known = self._manifests.get(name)
         if known is None:
+            for former in [other for other in self._manifests if _asking(other) == _asking(name)]:
+                await self.end(former)
             if len(self._manifests) >= self.settings.clone_manifests_max:
                 raise UnavailableError(
                     f"this replica sends its catalog to {len(self._manifests)} others already "
@@ -107,13 +110,18 @@ class ManifestSource:
         _log.info("clone_manifest", csn=facts.csn, bytes=facts.length)
         return facts
 
-    def _forget_unused(self) -> None:
+    def forget_unused(self) -> None:
         """Delete the manifests that nobody has asked for in ``clone_manifest_ttl_s``."""
         over = self.clock() - self.settings.clone_manifest_ttl_s
         for name, known in list(self._manifests.items()):
             if known.used < over and known.made.done():
                 del self._manifests[name]
                 known.path.unlink(missing_ok=True)
+
+
+def _asking(name: str) -> str:
+    """Return the replica that asks for a manifest, by the name that it has made."""
+    return name.rpartition("-")[0]
 
 
 def _read(path: Path, start: int, length: int) -> bytes:

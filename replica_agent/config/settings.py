@@ -234,8 +234,8 @@ class AgentSettings(BaseSettings):
     clone_manifest_ttl_s: Positive = Field(
         600.0, description="How long a catalog that was written for a clone is kept after its last use."
     )
-    clone_read_retries: Count = Field(
-        5, description="Reads of a peer's catalog that fail one after the other before another peer is asked."
+    clone_retries: Count = Field(
+        5, description="How often a request for a peer's catalog is repeated before another peer is asked."
     )
     clone_parts_ahead: Count = Field(
         2000, description="Parts that are wanted at a time after a clone, or after damage; the others wait."

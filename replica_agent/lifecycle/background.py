@@ -42,6 +42,7 @@ class BackgroundTasks:
         means, replication = parts.means, parts.replication
         self._settings, self._local, self._store = means.settings, means.local, means.store
         self._condition, self._metrics, self._session = means.condition, means.metrics, means.session
+        self._manifests = parts.manifests
         self._log, self._compactor = replication.log, parts.compactor
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
         self._locks = parts.transactions.locks
@@ -137,6 +138,7 @@ class BackgroundTasks:
         self._metrics.locks.set(self._locks.held)
 
     async def _clean(self) -> None:
+        self._manifests.forget_unused()
         await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
         now, settings = time.time(), self._settings

@@ -50,6 +50,7 @@ _BOUNDS: Final = {
     "compaction_parts_min": 2,
     "compaction_quiet_s": 2.0,
     "compaction_retry_wait_max_s": 1.0,
+    "clone_manifest_ttl_s": 10.0,
     "check_invariants": True,
 }
 
