@@ -29,8 +29,8 @@ class Sender:
 
     async def ready(self, name: str) -> CloneManifest:
         """Ask until a manifest is written."""
-        while not (found := await self.source.manifest(name)).ready:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110 - a thread writes it
+        while not (found := await self.source.manifest(name)).ready:  # noqa: ASYNC110 - a thread
+            await asyncio.sleep(0.01)
         return found
 
     @property
