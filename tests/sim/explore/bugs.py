@@ -14,6 +14,7 @@ from unittest import mock
 
 import msgspec
 
+from tests.sim.explore.clone_bugs import CLONE_BUGS
 from tests.sim.explore.collecting import Collecting, History_
 from tests.sim.explore.commits import CommitModel
 from tests.sim.explore.copying import CopyModel, Mishaps
@@ -328,4 +329,5 @@ BUGS = (
     *LOCK_BUGS,
     *LABEL_BUGS,
     *OUTCOME_BUGS,
+    *CLONE_BUGS,
 )
