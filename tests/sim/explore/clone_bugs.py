@@ -76,7 +76,7 @@ CLONE_BUGS = (
     Bug(
         "progress before the pin",
         frozenset({"I14 LIVE"}),
-        _clones(struck=True),
+        _clones(struck=True, behind=True),
         planted=lambda: mock.patch.object(bootstrap, "_from_the_start", _progress_first),
     ),
     Bug(

@@ -147,6 +147,7 @@ class Cloning:
 
     Args:
         struck: The replica was struck at CSN 2, and has its catalog; else its disk is new.
+        behind: The source has applied CSN 2, else CSN 3.
         whole: Nothing was collected yet, so that a new disk follows the log.
         crashes: How often the replica that clones dies.
     """
@@ -155,15 +156,21 @@ class Cloning:
     idle: frozenset[str] = frozenset()
 
     def __init__(
-        self, replays: Replays, *, struck: bool = False, whole: bool = False, crashes: int = 0
+        self,
+        replays: Replays,
+        *,
+        struck: bool = False,
+        behind: bool = False,
+        whole: bool = False,
+        crashes: int = 0,
     ) -> None:
         first = new_cluster(NAMES, (), epoch_limit=1000)
-        told = Csn(2) if struck else REMOVAL
+        told, begun = Csn(2) if struck else REMOVAL, Csn(2) if behind else REMOVAL
         session = SessionState(2, "old", "n", "struck" if struck else "serving")
         made, _ = first.apply(
             [
                 Create(tree.PINS),
-                Create(tree.progress(SOURCE), codec.encode_progress(Progress(REMOVAL, REMOVAL))),
+                Create(tree.progress(SOURCE), codec.encode_progress(Progress(begun, begun))),
                 Create(tree.progress(JOINER), codec.encode_progress(Progress(told, told))),
                 SetData(tree.session(JOINER), codec.encode_session(session)),
                 *(
@@ -184,12 +191,12 @@ class Cloning:
         if struck:
             rows = frozenset({("A", Csn(2), None)})
             joiner = CloningReplica(disk="old", applied=Csn(2), rows=rows, held=frozenset("A"))
-        self._first = CloningState(0, joiner, crashes=crashes)
+        self._first = CloningState(0, joiner, begun, crashes=crashes)
         self._turns: dict[tuple[object, ...], Turn] = {}
         self._installed: dict[tuple[object, ...], frozenset[Row]] = {}
 
     def initial(self) -> State:
-        """The source has applied CSN 3; the other replica is down."""
+        """The source has applied CSN 2 or 3; the other replica is down."""
         return self._first
 
     # ---------------------------------------------------------------------------------------------- moves
