@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from tidelock.csnlog.core.model import ReplicaPhase
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -70,6 +72,11 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.commit_delay_seconds = Counter(
+            "tidelock_commit_delay_seconds",
+            "Time for which commits were delayed since other replicas lagged behind.",
+            registry=self.registry,
+        )
         self.inserted_rows = Counter(
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
@@ -88,6 +95,12 @@ class Metrics:
         self.snapshot_csn = Gauge(
             "tidelock_snapshot_csn",
             "Largest CSN up to which everything is applied here.",
+            registry=self.registry,
+        )
+        self.phase = Enum(
+            "tidelock_replica_phase",
+            "How this replica follows the log; blocked and full need an operator.",
+            states=[phase.value for phase in ReplicaPhase],
             registry=self.registry,
         )
         self.horizon = Gauge(
