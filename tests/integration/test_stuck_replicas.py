@@ -26,7 +26,7 @@ STUCK: Final = "r3"
 SCHEMA: Final = pa.schema([("k", pa.int64())])
 #: By gate: the fault points at which the stuck replica meets the trouble.
 TROUBLES: Final = {
-    "enospc": ("partfs.write.before", "agent.catalog.before"),
+    "enospc": ("agent.catalog.before",),
     "always": ("replication.accept.before", "replication.fetch.before"),
     "pause": ("replication.apply.before",),
 }
