@@ -123,7 +123,6 @@ class Metrics:
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
         self.compaction = CompactionMetrics(self.registry)
-
         self.audit_findings = Gauge(
             "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry
         )
