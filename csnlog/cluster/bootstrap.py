@@ -37,6 +37,7 @@ from tidelock.csnlog.core.model import (
     Progress,
     Record,
     RecordKind,
+    ReplicaPhase,
     SessionState,
 )
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
@@ -241,7 +242,7 @@ def _from_the_start(
     """
     if not clone and known.last_csn > CSN_NONE:
         return ()
-    held = Progress(CSN_NONE, CSN_NONE, (), reading.published)
+    held = Progress(CSN_NONE, CSN_NONE, published_max=reading.published, phase=ReplicaPhase.STARTING)
     return (
         *(() if clone else reading.unmoved),
         SetData(tree.progress(replica), codec.encode_progress(held)),
