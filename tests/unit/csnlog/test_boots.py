@@ -30,7 +30,7 @@ from tidelock.csnlog.core.model import (
     SessionState,
 )
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, SetData
+from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, Op, SetData
 from tidelock.csnlog.testing.memory_store import (
     MemoryEnsemble,
     MemoryStore,
@@ -383,7 +383,7 @@ async def test_a_move_decided_by_the_progress_of_a_former_boot_is_refused(
     seen = await read_progress(store)
     assert seen is not None
     await begin(store, disk="disk2")
-    late = (*seen.unchanged, SetData(tree.TAIL, codec.encode_csn(Csn(1))))
+    late: tuple[Op, ...] = (*seen.unchanged, SetData(tree.TAIL, codec.encode_csn(Csn(1))))
     assert isinstance(await store.multi(late), Refused)
 
 
