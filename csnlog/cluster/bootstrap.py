@@ -200,18 +200,7 @@ async def open_session(
                 continue
             state = check(replica, reading, known)
             if state.nonce == mine:
-                own = OwnSession(
-                    replica=replica,
-                    boot=state.boot,
-                    disk=state.disk,
-                    nonce=mine,
-                    fence=reading.version,
-                    cluster=reading.cluster,
-                    tail=reading.tail,
-                    horizon=reading.horizon,
-                    published_max=reading.published,
-                    clone=clone if state.state == CLONING else "",
-                )
+                own = _begun(replica, reading, state, clone)
                 await _show_alive(store, own)
                 return own
             clone = clone_reason(reading, known)
@@ -231,6 +220,22 @@ async def open_session(
                     *_from_the_start(replica, reading, known, clone),
                 )
             )
+
+
+def _begun(replica: ReplicaId, reading: ClusterReading, state: SessionState, clone: str) -> OwnSession:
+    """Return the boot whose raise of the fence was applied."""
+    return OwnSession(
+        replica=replica,
+        boot=state.boot,
+        disk=state.disk,
+        nonce=state.nonce,
+        fence=reading.version,
+        cluster=reading.cluster,
+        tail=reading.tail,
+        horizon=reading.horizon,
+        published_max=reading.published,
+        clone=clone if state.state == CLONING else "",
+    )
 
 
 def _from_the_start(

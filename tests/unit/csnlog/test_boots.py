@@ -331,7 +331,8 @@ async def test_a_clone_that_is_installed_is_not_made_again(
     store = ensemble.store()
     await _set(store, STRUCK)
     cloned = await begin(store, known=KnownState(last_csn=Csn(1), disk="disk1"), new_disk=lambda: "disk2")
-    own = await begin(store, disk="disk2", known=KnownState(last_csn=Csn(1), disk="disk2"))
+    known = KnownState(last_csn=Csn(1), disk="disk2")
+    own = await begin(ensemble.store("next"), disk="disk2", known=known)
     assert (own.clone, own.disk, own.boot) == ("", "disk2", cloned.boot + 1)
     assert (await shown(store))[0].state == SERVING
     assert await _progress(store) == HELD
