@@ -37,6 +37,7 @@ from tidelock.csnlog.core.model import (
     Progress,
     Record,
     RecordKind,
+    ReplicaPhase,
     SessionState,
 )
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
@@ -199,18 +200,7 @@ async def open_session(
                 continue
             state = check(replica, reading, known)
             if state.nonce == mine:
-                own = OwnSession(
-                    replica=replica,
-                    boot=state.boot,
-                    disk=state.disk,
-                    nonce=mine,
-                    fence=reading.version,
-                    cluster=reading.cluster,
-                    tail=reading.tail,
-                    horizon=reading.horizon,
-                    published_max=reading.published,
-                    clone=clone if state.state == CLONING else "",
-                )
+                own = _begun(replica, reading, state, clone)
                 await _show_alive(store, own)
                 return own
             clone = clone_reason(reading, known)
@@ -232,6 +222,22 @@ async def open_session(
             )
 
 
+def _begun(replica: ReplicaId, reading: ClusterReading, state: SessionState, clone: str) -> OwnSession:
+    """Return the boot whose raise of the fence was applied."""
+    return OwnSession(
+        replica=replica,
+        boot=state.boot,
+        disk=state.disk,
+        nonce=state.nonce,
+        fence=reading.version,
+        cluster=reading.cluster,
+        tail=reading.tail,
+        horizon=reading.horizon,
+        published_max=reading.published,
+        clone=clone if state.state == CLONING else "",
+    )
+
+
 def _from_the_start(
     replica: ReplicaId, reading: ClusterReading, known: KnownState, clone: str
 ) -> tuple[Op, ...]:
@@ -241,7 +247,7 @@ def _from_the_start(
     """
     if not clone and known.last_csn > CSN_NONE:
         return ()
-    held = Progress(CSN_NONE, CSN_NONE, (), reading.published)
+    held = Progress(CSN_NONE, CSN_NONE, published_max=reading.published, phase=ReplicaPhase.STARTING)
     return (
         *(() if clone else reading.unmoved),
         SetData(tree.progress(replica), codec.encode_progress(held)),

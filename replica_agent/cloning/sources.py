@@ -1,4 +1,4 @@
-"""The choice of the peer that sends its catalog, and whether its catalog can be used. Pure."""
+"""The choice of the peer that sends its catalog, and whether its catalog can be used."""
 
 from __future__ import annotations
 

@@ -157,20 +157,26 @@ class Agent:
         visible there.
         """
         waiters, session = self.local.waiters, parts.means.session
+        owed = Arrears.noted(self.local.catalog.reader, session.published_max)
+        self._clones = owed.base > CSN_NONE
+        background = BackgroundTasks(parts, owed)
         await parts.replication.log.start(waiters.reached)
+        # From the start on: no home waits for this replica as for one that follows, and while its progress is
+        # not published, a replica without a history holds all others.
+        await self._once("progress", background.publish_progress())
+        self.run_forever(
+            "progress",
+            self._repeat("progress", self.settings.progress_interval_s, background.publish_progress),
+        )
         try:
             end = await parts.replication.log.barrier()
         except BelowTailError as error:
             await self._clone_next(error.message)
             return
-        owed = await Arrears.find(self.local.catalog, session.published_max, end)
-        self._clones = owed.base > CSN_NONE
-        self.log_state(parts.replication.log.state, parts.replication.log.reason)
+        await owed.registered(self.local.catalog, end)
+        parts.replication.own_phase.catch_up_to(max(end, owed.serve_from))
         await self._decide_own(parts)
         self.spawn("missing parts", parts.replication.missing.run())
-        background = BackgroundTasks(parts, owed)
-        # Before the rest: while its progress is not published, a replica without a history holds all others.
-        self.run_forever("progress", self._repeat(*background.progress()))
         until = time.monotonic() + self.settings.catch_up_wait_s
         while not await waiters.wait(end, _CATCH_UP_TICK_S):
             if time.monotonic() > until or self._ended.done():

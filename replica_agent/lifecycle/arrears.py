@@ -13,6 +13,7 @@ from functools import partial
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.catalog_schema import SERVE_FROM_UNKNOWN
 
 
@@ -30,19 +31,21 @@ class Arrears:
     base: Csn
 
     @classmethod
-    async def find(cls, catalog: Catalog, published: Csn, end: Csn) -> Arrears:
-        """Return the arrears; those of a new or cloned catalog become durable.
+    def noted(cls, reader: CatalogReader, published: Csn) -> Arrears:
+        """Return the arrears as far as the catalog remembers them.
 
         Args:
-            catalog: The catalog.
+            reader: The catalog.
             published: The largest snapshot CSN that was ever published for the replica.
-            end: The end of the log, read after the present boot was registered.
         """
-        noted = catalog.reader.meta("serve_from") or CSN_NONE
-        if noted == SERVE_FROM_UNKNOWN:
-            noted = end
+        serve_from = max(published, reader.meta("serve_from") or CSN_NONE)
+        return cls(Csn(serve_from), Csn(reader.meta("clone_base") or CSN_NONE))
+
+    async def registered(self, catalog: Catalog, end: Csn) -> None:
+        """Note the end of the log behind the registration of this boot, for a new or cloned catalog."""
+        if catalog.reader.meta("serve_from") == SERVE_FROM_UNKNOWN:
             await catalog.write(partial(jobs.set_meta, serve_from=end))
-        return cls(Csn(max(published, noted)), Csn(catalog.reader.meta("clone_base") or CSN_NONE))
+            self.serve_from = Csn(max(self.serve_from, end))
 
     async def fetched(self, catalog: Catalog) -> None:
         """Note that no part of the clone is missing any more."""

@@ -12,10 +12,12 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.replicas.own_phase import OwnPhase
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
 from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.phase import PhaseWatch
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
@@ -33,6 +35,7 @@ class ReplicationParts:
     missing: MissingParts
     pusher: Pusher
     applier: Applier
+    own_phase: OwnPhase
     log: CsnLog
     members: Members
     membership: Membership
@@ -70,6 +73,7 @@ def make_replication(means: Means) -> ReplicationParts:
         waiters=local.waiters,
         clock=time.monotonic,
     )
+    applier = _applier(means, port, fetcher)
     return ReplicationParts(
         numbers=numbers,
         stager=stager,
@@ -78,7 +82,15 @@ def make_replication(means: Means) -> ReplicationParts:
         fetcher=fetcher,
         missing=MissingParts(reader=means.reader, fetcher=fetcher, ahead=settings.clone_parts_ahead),
         pusher=pusher,
-        applier=_applier(means, port, fetcher),
+        applier=applier,
+        own_phase=OwnPhase(
+            applier=applier,
+            watch=PhaseWatch(settings.blocked_after_s),
+            metrics=means.metrics,
+            condition=means.condition,
+            clock=time.monotonic,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        ),
         log=log,
         members=members,
         membership=membership,

@@ -341,7 +341,7 @@ class Oracle:
     def _needed(self, csn: Csn, tid: TidRecord, tail: Csn, horizon: Csn) -> list[str]:
         """The parts of a transaction that tail and horizon have not passed."""
         if tid.manifest is not None and csn < tail:
-            parts = [entry.part for entry in self.entries(tid) if isinstance(entry, AddPart)]
+            parts: list[str] = [entry.part for entry in self.entries(tid) if isinstance(entry, AddPart)]
         else:
             parts = self._parts(tid)
         return [part for part in parts if not self._removed.get(part, horizon + 1) <= horizon]

@@ -26,10 +26,11 @@ from tidelock.csnlog.core.model import (
     ClusterState,
     MemberState,
     Progress,
+    ReplicaPhase,
     SessionState,
 )
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, SetData
+from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, Op, SetData
 from tidelock.csnlog.testing.memory_store import (
     MemoryEnsemble,
     MemoryStore,
@@ -276,6 +277,10 @@ async def test_a_replica_that_was_taken_out_does_not_start(
 # ------------------------------------------------------------------------------------------ clones
 
 
+#: The progress that holds tail and horizon, of a replica that was at CSN 9.
+HELD = Progress(CSN_NONE, CSN_NONE, published_max=Csn(9), phase=ReplicaPhase.STARTING)
+
+
 async def _set(store: MemoryStore, state: str) -> None:
     found = SessionState(boot=3, disk="disk1", nonce="n", state=state)
     await done(
@@ -316,7 +321,7 @@ async def test_a_replica_without_a_usable_catalog_clones(
     assert reason in own.clone
     assert own.state == SessionState(4, "disk2", own.nonce, CLONING)
     assert await shown(store) == (own.state, own.fence)
-    assert await _progress(store) == Progress(CSN_NONE, CSN_NONE, (), Csn(9))
+    assert await _progress(store) == HELD
 
 
 async def test_a_clone_that_is_installed_is_not_made_again(
@@ -326,10 +331,11 @@ async def test_a_clone_that_is_installed_is_not_made_again(
     store = ensemble.store()
     await _set(store, STRUCK)
     cloned = await begin(store, known=KnownState(last_csn=Csn(1), disk="disk1"), new_disk=lambda: "disk2")
-    own = await begin(store, disk="disk2", known=KnownState(last_csn=Csn(1), disk="disk2"))
+    known = KnownState(last_csn=Csn(1), disk="disk2")
+    own = await begin(ensemble.store("next"), disk="disk2", known=known)
     assert (own.clone, own.disk, own.boot) == ("", "disk2", cloned.boot + 1)
     assert (await shown(store))[0].state == SERVING
-    assert await _progress(store) == Progress(CSN_NONE, CSN_NONE, (), Csn(9))
+    assert await _progress(store) == HELD
 
 
 async def test_an_empty_catalog_follows_a_whole_log_and_holds_it(
@@ -340,7 +346,7 @@ async def test_an_empty_catalog_follows_a_whole_log_and_holds_it(
     await _set(store, SERVING)
     own = await begin(store, disk="disk2")
     assert (own.clone, own.published_max) == ("", 9)
-    assert await _progress(store) == Progress(CSN_NONE, CSN_NONE, (), Csn(9))
+    assert await _progress(store) == HELD
 
 
 @pytest.mark.parametrize("moved", [tree.TAIL, tree.HORIZON])
@@ -378,7 +384,7 @@ async def test_a_move_decided_by_the_progress_of_a_former_boot_is_refused(
     seen = await read_progress(store)
     assert seen is not None
     await begin(store, disk="disk2")
-    late = (*seen.unchanged, SetData(tree.TAIL, codec.encode_csn(Csn(1))))
+    late: tuple[Op, ...] = (*seen.unchanged, SetData(tree.TAIL, codec.encode_csn(Csn(1))))
     assert isinstance(await store.multi(late), Refused)
 
 
