@@ -288,7 +288,7 @@ class Cloning:
         return after.but(phase=phase, boot=one.boot + 1, fence=own.fence, manifest=None)
 
     def sent(self, s: CloningState) -> Manifest:
-        """What the source sends: its rows, those that are undecided as well, and its CSN."""
+        """Return the rows of the source, those that are undecided as well, and its CSN."""
         rows = frozenset(
             (
                 name,
@@ -386,7 +386,7 @@ class Cloning:
     # ------------------------------------------------------------------------------------------- promises
 
     def check(self, state: State) -> Broken | None:
-        """What the replica shows is what the log says; it removes nothing that is removed."""
+        """The replica shows what the log says, and removes nothing that is removed."""
         assert isinstance(state, CloningState)
         one = state.joiner
         if one.phase in {FOLLOWING, SERVES} and shown(one.rows, one.applied) != visible_at(one.applied):
