@@ -125,6 +125,16 @@ class AgentSettings(BaseSettings):
     closed_kept_s: Positive = Field(
         600.0, description="How long a finished transaction still answers by its own state."
     )
+    closed_max: Count = Field(
+        100_000,
+        description=(
+            "Most finished transactions that still answer by their own state; each takes up to 200 bytes of "
+            "memory, and one that failed its error besides, up to 512 bytes."
+        ),
+    )
+    closed_shown_max: Count = Field(
+        1000, description="Most finished transactions in a list of transactions; the last ones are shown."
+    )
     token_ttl_s: Positive = Field(24 * 3600.0, description="Longest life of a token of a transaction.")
     staged_files_max: Count = Field(
         10_000,

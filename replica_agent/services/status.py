@@ -115,7 +115,7 @@ class StatusService:
         It has the transaction's state here, its outcome, where its parts are stored, and what it waits for.
         """
         outcome = outcome_answer(tid, await self.outcomes.outcome(tid, CLIENT))
-        here = [tx.describe(self.clock()) for tx in self.transactions.all() if tx.tid == tid]
+        here = self.transactions.find(str(tid)) if self.transactions.outcome(str(tid)) else None
         return Explanation(
             tid=str(tid),
             home=tid.home,
@@ -123,7 +123,7 @@ class StatusService:
             outcome=outcome.outcome,
             csn=outcome.csn,
             asked=self.session.replica,
-            here=here[0] if here else None,
+            here=None if here is None else here.describe(self.clock()),
             parts=[
                 ExplainedPart(
                     row.part, row.table, row.path, row.rows, row.length, row.state, row.file, row.creation_csn
