@@ -435,6 +435,12 @@ class AgentSettings(BaseSettings):
         "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."
     )
     log_format: str = Field("json", pattern="^(json|text)$", description="Form of the log lines.")
+    catalog_jobs_max: Count = Field(
+        10_000, description="Most writes that wait for the catalog; as many requests more wait for a place."
+    )
+    catalog_wait_s: Positive = Field(
+        10.0, description="How long a request waits for a place among the writes of the catalog."
+    )
     catalog_cache_bytes: Bytes = Field(32 << 20, description="SQLite page cache.")
 
     @classmethod

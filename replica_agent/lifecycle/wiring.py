@@ -159,6 +159,7 @@ def _administration(parts: AgentParts, reads: ReadService) -> AdministrationServ
         condition=means.condition,
         waiters=means.local.waiters,
         reader=means.reader,
+        catalog=means.local.catalog,
         tables=transactions.tables,
         derived=transactions.inserts.derived,
         transactions=transactions.registry,
