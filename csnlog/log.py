@@ -49,10 +49,10 @@ class LogState(enum.Enum):
     FOLLOWING = "following"
     #: No connection: nothing is committed, and the newest CSN is not known.
     SUSPENDED = "suspended"
-    #: Another replica has raised this one's fence: all open transactions are aborted, no lock is held. New
-    #: commits and fenced writes are refused from the moment at which this is found. The state itself follows
-    #: when the commits that were in doubt then are decided, so that no committed transaction is called
-    #: aborted.
+    #: Another replica has raised this one's fence: nothing new is accepted, every fenced write is refused.
+    #: Commits that were in doubt are still looked up, so that no committed transaction is called aborted.
+    FENCING = "fencing"
+    #: They are decided: all open transactions are aborted, no lock is held.
     FENCED = "fenced"
     #: Records that this replica lacks are deleted: it must clone.
     TOO_LATE = "too_late"
@@ -116,12 +116,14 @@ class CsnLog:
             return LogState.TOO_LATE
         if engine.stopped:
             return LogState.STOPPED
+        if engine.committer.fenced:
+            return LogState.FENCING
         return LogState.FOLLOWING if self._store.link is LinkState.CONNECTED else LogState.SUSPENDED
 
     @property
     def reason(self) -> str:
         """The reason why the log has ended, for people; "" while it has not."""
-        if self._is_fenced():
+        if self._engine.committer.fenced:
             return "another replica has raised the fence of this one"
         return self._engine.stopped
 

@@ -346,6 +346,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 self._out.append(msg.FenceRaised(fence.version, fence.session))
             case FenceFinding.FOREIGN:
                 self.doubted, self.fenced = -1, True
+                self._out.append(msg.FenceLost())
             case FenceFinding.READ:
                 self.doubted = fence.version
             case FenceFinding.UNCHANGED if self.fenced:

@@ -277,6 +277,11 @@ class FenceRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceLost:
+    """Another replica has raised the fence: nothing new is accepted; a batch in doubt is still looked up."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fenced:
     """Another replica raised the fence. Final: open transactions are aborted, no lock may be assumed held."""
 

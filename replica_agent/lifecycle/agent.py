@@ -218,6 +218,8 @@ class Agent:
     def log_state(self, state: LogState, reason: str) -> None:
         """Follow the state of the log; three of its states end this boot."""
         match state:
+            case LogState.FENCING:  # the boot ends when the commits in doubt are decided
+                self._become(AgentState.FENCED, reason)
             case LogState.FENCED:
                 self._become(AgentState.FENCED, reason)
                 self.parts.transactions.commits.abort_all(
@@ -307,9 +309,16 @@ class Agent:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
+        if not task.cancelled():
+            self._stop(task, task.exception())
+
+    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stop(task, error)
+
+    def _stop(self, task: asyncio.Task[None], error: BaseException | None) -> None:
+        """Stop (I15): work has ended that must not end, or with an error that nobody has foreseen."""
         if isinstance(error, InvariantError):
             self.broken(error)
             return
@@ -319,10 +328,13 @@ class Agent:
         self._end(BootEnd.STOPPED)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, object]) -> None:
-        """Run something once, concurrently; if it is not possible now, that is logged."""
+        """Run something once, concurrently; if it is not possible now, that is logged.
+
+        Any other error stops the agent (I15).
+        """
         task = asyncio.create_task(self._once(name, work), name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._spawned_ended)
 
     @staticmethod
     async def _once(name: str, work: Coroutine[Any, Any, object]) -> None:
@@ -346,12 +358,18 @@ class Agent:
             self.spawn("drain", self._drain())
 
     async def _drain(self) -> None:
-        """Let readers finish their reads and decide the requested commits, both within ``drain_s``."""
-        async with asyncio.TaskGroup() as group:
-            if self._local is not None:
-                group.create_task(self._local.readers.drain(self.settings.drain_s))
-            if self._parts is not None:
-                group.create_task(self._finish_commits())
+        """Let readers finish their reads and decide the requested commits, both within ``drain_s``.
+
+        The boot ends in any case: an agent that was asked to stop must not go on because it stops badly.
+        """
+        work: list[Coroutine[Any, Any, None]] = []
+        if self._local is not None:
+            work.append(self._local.readers.drain(self.settings.drain_s))
+        if self._parts is not None:
+            work.append(self._finish_commits())
+        for error in await asyncio.gather(*work, return_exceptions=True):
+            if error is not None:
+                _log.error("not_drained", reason=repr(error), exc_info=error)
         self._end(BootEnd.ASKED)
 
     async def _finish_commits(self) -> None:
@@ -373,6 +391,7 @@ class Agent:
         tasks = list(self._tasks)
         for task in tasks:
             task.remove_done_callback(self._task_ended)
+            task.remove_done_callback(self._spawned_ended)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._stack.aclose()

@@ -136,7 +136,7 @@ class Settlement:
         return await self.log.decided(tx.tid)
 
     def _log_lives(self) -> bool:
-        return self.log.state in {LogState.FOLLOWING, LogState.SUSPENDED}
+        return self.log.state in {LogState.FOLLOWING, LogState.SUSPENDED, LogState.FENCING}
 
     def _before(self, deadline: float) -> Callable[[], bool]:
         return lambda: self.clock() <= deadline
