@@ -26,6 +26,7 @@ from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
@@ -109,6 +110,7 @@ class Agent:
             session=session,
             events=self,
             condition=self.condition,
+            switches=Switches.of(self.settings),
             metrics=self._metrics,
             stack=self._stack,
         )

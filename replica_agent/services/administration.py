@@ -18,6 +18,7 @@ from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
@@ -31,6 +32,7 @@ from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.wire.audit import Digests
+from tidelock.wire.cluster import SwitchInfo
 from tidelock.wire.tables import PartInfo
 
 
@@ -41,6 +43,7 @@ class AdministrationService:
     settings: AgentSettings
     replica: ReplicaId
     condition: Condition
+    switches: Switches
     waiters: CsnWaiters
     reader: CatalogReader
     catalog: Catalog
@@ -146,6 +149,15 @@ class AdministrationService:
         if drop_pins:
             await self.snapshots.forget_ended()
         return moved
+
+    def set_switch(self, name: str, value: str) -> list[SwitchInfo]:
+        """Set a switch until the agent is started again, and return all switches; in any state of the agent.
+
+        Raises:
+            BadRequestError: No switch has this name, or the value is not one of its values.
+        """
+        self.switches.set(name, value)
+        return [SwitchInfo(*shown) for shown in self.switches.shown()]
 
     def admit_audit(self) -> None:
         """Raise unless the agent's state allows an audit."""

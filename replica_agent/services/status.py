@@ -17,6 +17,7 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -32,6 +33,7 @@ from tidelock.wire.cluster import (
     HorizonBound,
     ReplicaStatus,
     StatusAnswer,
+    SwitchInfo,
 )
 from tidelock.wire.transactions import OutcomeAnswer
 
@@ -55,6 +57,7 @@ class StatusService:
 
     settings: AgentSettings
     condition: Condition
+    switches: Switches
     session: OwnSession
     clock: Callable[[], float]
     metrics: Metrics
@@ -89,6 +92,7 @@ class StatusService:
             tail=self.reader.meta("tail"),
             pins=self.horizon.pins,
             holding_back=HorizonBound(**asdict(self.horizon.held_by())),
+            switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
         )
 
     def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:

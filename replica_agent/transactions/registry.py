@@ -290,6 +290,12 @@ class Transactions:
             if tx.key is not None:
                 del self._keyed[tx.key]
 
+    def too_old(self) -> list[Transaction]:
+        """Return open transactions that are older than ``transaction_age_max_s``, however alive they are."""
+        most = self.settings.transaction_age_max_s
+        begun_before = self.clock() - most
+        return [tx for tx in self._live.values() if most and tx.leased and tx.begun_at < begun_before]
+
     def live(self) -> list[Transaction]:
         """Return the transactions that have not ended."""
         return list(self._live.values())

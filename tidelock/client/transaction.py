@@ -28,6 +28,7 @@ from tidelock.errors import (
     LeaseExpiredError,
     RefusedError,
     TidelockError,
+    TransactionAgeError,
     TransactionClosedError,
     UnavailableError,
     UnknownTransactionError,
@@ -321,7 +322,8 @@ class Transaction(RowReader, Statements):
     def _closed(self) -> TransactionClosedError:
         reason = f" ({self._why.message})" if self._why else ""
         step = "roll it back" if self._state is TransactionState.FAILED else "begin a new one"
-        kind = LeaseExpiredError if isinstance(self._why, LeaseExpiredError) else TransactionClosedError
+        timed_out = isinstance(self._why, LeaseExpiredError | TransactionAgeError)
+        kind = type(self._why) if timed_out and self._why is not None else TransactionClosedError
         return kind(
             f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
         )

@@ -22,6 +22,7 @@ from typing import Any
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError, SerializationConflictError, UnsupportedInTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
@@ -47,6 +48,7 @@ class Removals:
     """Removes parts for the transactions of this home."""
 
     settings: AgentSettings
+    switches: Switches
     catalog: Catalog
     files: PartFs
     transactions: Transactions
@@ -202,7 +204,7 @@ class Removals:
     async def _lock(self, tx: Transaction, ask: LockAsk) -> None:
         """Lock what a statement removes. Commits applied here are no conflict: the mark checks those."""
         at = self.waiters.reached
-        await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
+        await self.locks.take(tx.tid, ask, at=at, wait_s=self.switches.lock_wait_s)
         self.transactions.require_open(tx)  # after a kill, or an expired lease, the rollback has run before
 
     async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> RemoveResult:

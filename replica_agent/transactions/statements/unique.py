@@ -60,7 +60,7 @@ class UniqueKeys:
             return
         keys = range_of(key_column(schema), bounds)
         ask = LockAsk(schema.name, {}, (keys,))
-        await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
+        await self.locks.take(tx.tid, ask, at=at, wait_s=self.switches.lock_wait_s)
         self.transactions.require_open(tx)  # it was killed, or its lease ran out, while it waited
         for path, statistics in self.reader.added_since(schema.name, at):
             if overlap(keys, part_range(schema, path, statistics)):
