@@ -308,6 +308,7 @@ Instruction = (
     | ReadLog
     | AnswerCallers
     | FenceRaised
+    | FenceLost
     | Fenced
     | Halted
     | RetryLater

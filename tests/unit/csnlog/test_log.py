@@ -269,7 +269,7 @@ async def test_a_fenced_replica_writes_nothing_more(ensemble: MemoryEnsemble, no
 async def test_a_foreign_fence_is_told_before_the_batch_in_doubt_is_decided(
     ensemble: MemoryEnsemble, node: LogNode
 ) -> None:
-    """Nothing new is accepted at once; the commit in doubt is looked up later, and told as committed (I17)."""
+    """Nothing new is accepted at once; the commit in doubt is looked up later, and told as it is (I17)."""
     lost = nth(1, RequestFault.REPLY_LOST, lambda call: call.store == "r1" and bool(call.ops))
 
     def plan(call: StoreRequest) -> RequestFault | None:

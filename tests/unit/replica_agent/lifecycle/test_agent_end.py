@@ -67,7 +67,7 @@ async def test_the_end_of_a_boot_begins_no_garbage_collection() -> None:
 
 
 async def test_an_unforeseen_error_of_work_that_runs_once_stops_the_agent() -> None:
-    """Nobody waits for such work: its error was seen by nobody, and the agent went on without it (I15)."""
+    """No caller waits for such work: its error was seen by nobody, and the agent went on (I15)."""
     agent = Agent(settings())
 
     async def broken() -> None:
