@@ -79,7 +79,11 @@ class BackgroundTasks:
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._unless_switched_off(self._clean))),
             ("compaction", TICK_S, self._compactor.tick),
-            ("history", settings.horizon_interval_s, self._if_collecting(self._unless_switched_off(self._move_horizon))),
+            (
+                "history",
+                settings.horizon_interval_s,
+                self._if_collecting(self._unless_switched_off(self._move_horizon)),
+            ),
         ]
 
     def _if_collecting(self, work: PeriodicTask) -> PeriodicTask:

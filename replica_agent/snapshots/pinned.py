@@ -269,7 +269,7 @@ class Snapshots:
             self._leaving.pop(pin_id, None)
 
     async def sweep(self, *, expire: bool = True) -> None:
-        """Release the pins whose lease ran out (with ``expire``), and those that could not be deleted before."""
+        """Release the pins whose lease ran out, if ``expire``, and those that could not be deleted before."""
         now = self.clock()
         for pin in [pin for pin in self._pins.values() if expire and now > pin.until]:
             _log.info("snapshot_expired", pin=pin.id, csn=pin.csn)

@@ -92,7 +92,9 @@ def set_switch(
     target: ClusterOptions,
     name: Annotated[
         str,
-        typer.Argument(help="collection, compaction, lease_sweep, lock_wait_s, log_level.", show_default=False),
+        typer.Argument(
+            help="collection, compaction, lease_sweep, lock_wait_s, log_level.", show_default=False
+        ),
     ],
     value: Annotated[str, typer.Argument(help="on, off; seconds; a level.", show_default=False)],
     everywhere: Annotated[bool, typer.Option("--all", help="On all replicas.")] = False,

@@ -342,7 +342,8 @@ class Database(AutocommitStatements, Joining):
     def kill(self, tid: str) -> None:
         """Roll back an open transaction of any client; harmless when it is rolled back already.
 
-        A commit that was requested is called off if it has no CSN yet. Only its home can do that. Its changes never become visible; its owner's next statement is refused.
+        A commit that was requested is called off if it has no CSN yet. Only its home can do that. Its changes
+        never become visible; its owner's next statement is refused.
 
         Raises:
             TransactionClosedError: It is committed (`csn` in its details).

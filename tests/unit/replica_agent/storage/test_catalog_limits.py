@@ -17,6 +17,7 @@ from tests.support.aio import until
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.errors import UnavailableError, UnknownTableError
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -158,7 +159,8 @@ def removals(catalog: Catalog, transactions: Transactions) -> Removals:
     """Return the statements that remove whole partitions."""
     free = cast("Any", NoLocks())
     return Removals(
-        settings=settings(), catalog=catalog, files=cast("Any", None), transactions=transactions,
+        settings=settings(), switches=Switches.of(settings()), catalog=catalog, files=cast("Any", None),
+        transactions=transactions,
         tables=Tables(catalog.reader), staging=free, locks=free, waiters=CsnWaiters(Csn(5)),
     )  # fmt: skip
 
