@@ -143,7 +143,7 @@ async def test_leases_that_run_out_are_kept_while_the_sweep_is_off() -> None:
 
 
 async def test_a_transaction_ends_at_its_largest_age_and_frees_the_history() -> None:
-    """Its client renews it for ever; at the limit it is rolled back, with the CSN that it held."""
+    """Its client renews it all the time; at the limit it is rolled back, with the CSN that it held."""
     home = Endings(transaction_age_max_s=100)
     tx, sealed = home.transactions.begin(Csn(5)), home.transactions.begin(Csn(7))
     sealed.ending.seal()
