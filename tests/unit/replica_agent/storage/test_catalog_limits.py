@@ -19,7 +19,7 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.errors import UnavailableError, UnknownTableError
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.services.administration import AdministrationService
-from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog import Catalog, Job
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
@@ -71,6 +71,11 @@ class SlowDisk:
         assert self.go_on.wait(60)
 
 
+def answering(number: int) -> Job[int]:
+    """Return a job whose result is a number."""
+    return lambda _: number
+
+
 @pytest.fixture
 def slow() -> Iterator[SlowDisk]:
     """A disk that is slow until the test, or its end, lets it go."""
@@ -83,7 +88,7 @@ async def test_a_full_queue_delays_then_refuses(catalog: Catalog, slow: SlowDisk
     """Beyond catalog_jobs_max callers wait for a place; beyond as many again they are refused at once."""
     writes = [asyncio.create_task(catalog.write(slow))]
     await until(slow.started.is_set)
-    writes += [asyncio.create_task(catalog.write(lambda _, n=n: n)) for n in range(2 * JOBS_MAX - 1)]
+    writes += [asyncio.create_task(catalog.write(answering(n))) for n in range(2 * JOBS_MAX - 1)]
     await until(lambda: catalog._queue.qsize() == JOBS_MAX - 1)
     with pytest.raises(UnavailableError, match=rf"{JOBS_MAX} writes wait .*catalog_jobs_max.*as many"):
         await catalog.write(lambda _: None)
@@ -111,7 +116,7 @@ async def test_a_caller_that_gives_up_leaves_its_place_when_its_job_has_ended(
     slow.go_on.set()
     await asyncio.gather(first, late, return_exceptions=True)
     await until(lambda: catalog._callers == 0)
-    assert await asyncio.gather(*(catalog.write(lambda _, n=n: n) for n in range(JOBS_MAX))) == [0, 1, 2]
+    assert await asyncio.gather(*(catalog.write(answering(n)) for n in range(JOBS_MAX))) == [0, 1, 2]
 
 
 async def test_a_caller_without_a_place_in_time_is_refused(tmp_path: Path, slow: SlowDisk) -> None:
