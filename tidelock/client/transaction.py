@@ -322,8 +322,9 @@ class Transaction(RowReader, Statements):
     def _closed(self) -> TransactionClosedError:
         reason = f" ({self._why.message})" if self._why else ""
         step = "roll it back" if self._state is TransactionState.FAILED else "begin a new one"
-        timed_out = isinstance(self._why, LeaseExpiredError | TransactionAgeError)
-        kind = type(self._why) if timed_out and self._why is not None else TransactionClosedError
+        kind: type[TransactionClosedError] = TransactionClosedError
+        if isinstance(self._why, LeaseExpiredError | TransactionAgeError):
+            kind = type(self._why)
         return kind(
             f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
         )
