@@ -129,7 +129,9 @@ class BackgroundTasks:
 
     async def _end_leases(self) -> None:
         expired = self._transactions.expired(self._local.waiters.reached)
-        for tx in expired if self._switches.lease_sweep else ():
+        if not self._switches.lease_sweep:
+            expired = []
+        for tx in expired:
             await self._commits.roll_back(
                 tx,
                 LeaseExpiredError(
