@@ -364,14 +364,14 @@ class Agent:
 
         The boot ends in any case: an agent that was asked to stop must not go on because it stops badly.
         """
-        work: list[Coroutine[Any, Any, None]] = []
+        work: list[Coroutine[Any, Any, object]] = []
         if self._local is not None:
             work.append(self._local.readers.drain(self.settings.drain_s))
         if self._parts is not None:
             work.append(self._finish_commits())
-        for error in await asyncio.gather(*work, return_exceptions=True):
-            if error is not None:
-                _log.error("not_drained", reason=repr(error), exc_info=error)
+        for ended in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                _log.error("not_drained", reason=repr(ended), exc_info=ended)
         self._end(BootEnd.ASKED)
 
     async def _finish_commits(self) -> None:

@@ -86,7 +86,7 @@ def slow() -> Iterator[SlowDisk]:
 
 async def test_a_full_queue_delays_then_refuses(catalog: Catalog, slow: SlowDisk) -> None:
     """Beyond catalog_jobs_max callers wait for a place; beyond as many again they are refused at once."""
-    writes = [asyncio.create_task(catalog.write(slow))]
+    writes: list[asyncio.Task[Any]] = [asyncio.create_task(catalog.write(slow))]
     await until(slow.started.is_set)
     writes += [asyncio.create_task(catalog.write(answering(n))) for n in range(2 * JOBS_MAX - 1)]
     await until(lambda: catalog._queue.qsize() == JOBS_MAX - 1)
