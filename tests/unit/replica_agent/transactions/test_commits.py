@@ -32,6 +32,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.digest import checksum
+from tidelock.replication.core.lag import LagVerdict
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 
@@ -72,9 +73,9 @@ class CountedLocks:
         self.released.append(tx.tid)
 
 
-async def nobody(_: float) -> tuple[ReplicaId, ...]:
-    """No replica lags."""
-    return ()
+async def no_delay(_: float) -> LagVerdict:
+    """No replica lags (`Membership`)."""
+    return LagVerdict()
 
 
 class Home:
@@ -106,7 +107,7 @@ class Home:
             applied=AppliedCommits(
                 reader=catalog.reader, waiters=CsnWaiters(Csn(100)), applied_on=unused, clock=time.monotonic
             ),
-            settlement=self.settlement, lagging=nobody, clock=time.monotonic,
+            settlement=self.settlement, delay=no_delay, clock=time.monotonic,
             closer=TransactionCloser(
                 settings=limits, transactions=self.transactions, catalog=catalog, files=files,
                 copies=self.copies, removals=removals,
