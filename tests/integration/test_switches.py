@@ -65,10 +65,10 @@ def test_a_switch_is_set_on_all_replicas_and_lost_at_a_restart(local: LocalClust
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("compactoin", "off", "--all"), Exit.REFUSED, "collection, compaction, lease_sweep, lock_wait_s"),
-        (("compaction", "maybe", "--all"), Exit.REFUSED, "takes on or off"),
-        (("compaction", "off"), Exit.REFUSED, "either --replica, or --all"),
-        (("compaction", "off", "--all", "--replica", "r1"), Exit.REFUSED, "either --replica, or --all"),
+        (("compactoin", "off", "--all"), Exit.USAGE, "collection, compaction, lease_sweep, lock_wait_s"),
+        (("compaction", "maybe", "--all"), Exit.USAGE, "takes on or off"),
+        (("compaction", "off"), Exit.USAGE, "either --replica, or --all"),
+        (("compaction", "off", "--all", "--replica", "r1"), Exit.USAGE, "either --replica, or --all"),
     ],
 )
 def test_what_no_switch_takes_is_refused(
