@@ -1,4 +1,4 @@
-"""An ended transaction in a few bytes: its end, and what its home still answers about it. Pure.
+"""An ended transaction in a few bytes: its end, and what its home still answers about it.
 
 A home remembers very many ended transactions (``closed_max``), so each is one text of bytes instead of the
 objects of an open one: 3.6 KB became less than 200 bytes. An error is kept besides, up to a bound.
