@@ -158,7 +158,7 @@ class CsnLog:
 
         Raises:
             TableChangedError, TableExistsError, LabelExistsError, LabelMovedError, HeadMovedError,
-            TooLargeError, FencedError: Certainly not committed.
+            MembersChangedError, TooLargeError, FencedError: Certainly not committed.
             UnavailableError: Certainly not committed: not sent within the time, the queue is full, or the log
                 has ended.
             CommitUnknownError: Sent, and the outcome is not known yet. It is found out in the background:

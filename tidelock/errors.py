@@ -34,6 +34,7 @@ __all__ = [
     "LabelExistsError",
     "LabelMovedError",
     "LeaseExpiredError",
+    "MembersChangedError",
     "NoSuchCsnError",
     "NotCommittedError",
     "NotEnoughReplicasError",
@@ -160,6 +161,13 @@ class HeadMovedError(RefusedError):
     """Another commit came between validation and commit of a serializable transaction; validate again."""
 
     retriable = True
+
+
+class MembersChangedError(RefusedError):
+    """Replicas, disks or ``copies`` kept changing while the copies of a commit were counted; begin again."""
+
+    retriable = True
+    http_status = 503
 
 
 class LabelExistsError(RefusedError):

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tidelock.csnlog.cluster.roster import raised as raised_roster
+from tidelock.csnlog.cluster.roster import takes_copies
 from tidelock.csnlog.cluster.start_check import (
     FORMAT_VERSION,
     KnownState,
@@ -194,12 +196,14 @@ async def open_session(
             # The only write without a check of the fence: it is the compare-and-set of the fence. The next
             # read tells by the nonce whether it was applied. Over all iterations at most one write is
             # applied.
-            await store.multi(
-                (
-                    SetData(tree.session(replica), codec.encode_session(raised), reading.version),
-                    SetData(tree.replica(replica), codec.encode_member(_shown(member, reading.member))),
-                )
-            )
+            shown = _shown(member, reading.member)
+            ops: list[Op] = [
+                SetData(tree.session(replica), codec.encode_session(raised), reading.version),
+                SetData(tree.replica(replica), codec.encode_member(shown)),
+            ]
+            if takes_copies(state, raised) or shown.rack != reading.member.rack:
+                ops.append(raised_roster(reading.roster))
+            await store.multi(tuple(ops))
 
 
 def _shown(member: MemberState, before: MemberState) -> MemberState:

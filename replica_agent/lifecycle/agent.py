@@ -251,7 +251,7 @@ class Agent:
         peers = membership.peers()
         parts.replication.fetcher.members(peers)
         parts.replication.pusher.members(peers)
-        parts.replication.copies.members(membership.disks())
+        parts.replication.copies.members(membership.rules())
 
     def _become(self, state: AgentState, reason: str) -> None:
         if self.condition.state in _FINAL or (self.condition.state, self.condition.reason) == (state, reason):

@@ -60,8 +60,7 @@ def make_replication(means: Means) -> ReplicationParts:
     stack.push_async_callback(log.close)
     membership = Membership(
         replica=means.replica,
-        copies=session.cluster.copies,
-        epoch_limit=session.cluster.epoch_limit,
+        cluster=session.cluster,
         settings=settings,
         members=members,
         client=client,
@@ -87,7 +86,7 @@ def make_replication(means: Means) -> ReplicationParts:
             fence_timeout_s=settings.fence_timeout_s,
         ),
         copies=CopyMaker(
-            machine=Copies(means.replica, session.cluster.copies, {}, thorough=settings.check_invariants),
+            machine=Copies(means.replica, membership.rules(), thorough=settings.check_invariants),
             stager=stager,
             pusher=pusher,
             fetcher=fetcher,

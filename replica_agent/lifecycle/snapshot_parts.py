@@ -40,7 +40,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
     pinned = Snapshots(
         replica=means.replica,
         boot=means.session.boot,
-        copies=means.session.cluster.copies,
+        copies=lambda: replication.membership.copies,
         settings=settings,
         store=means.store,
         log=replication.log,

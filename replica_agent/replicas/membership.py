@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
+from tidelock.csnlog.cluster.roster import COUNTED, LEFT_OUT, roster_of
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.model import ClusterState, Roster
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replication.core.copies import lagging
-from tidelock.replication.core.model import Held, Peer
+from tidelock.replication.core.model import CopyPlace, CountingRules, Held, Peer
 from tidelock.replication.peers import PeerClient
 
-#: States of a replica's session in which its copies do not count and no commit waits for it.
-_OUT = frozenset({"struck", "removed"})
 #: Pause before peers are asked again during a wait.
 _POLL_S = 0.02
 
@@ -35,8 +35,7 @@ class Membership:
     """
 
     replica: ReplicaId
-    copies: int
-    epoch_limit: int
+    cluster: ClusterState
     settings: AgentSettings
     members: Members
     client: PeerClient
@@ -51,6 +50,21 @@ class Membership:
     def view(self) -> Mapping[ReplicaId, MemberView]:
         """Return every registered replica, including this one."""
         return self.members.snapshot()
+
+    @property
+    def roster(self) -> Roster:
+        """The newest roster that is known."""
+        return roster_of(self.members.roster, self.cluster)
+
+    @property
+    def copies(self) -> int:
+        """Durable copies that a commit needs, as far as this agent has seen."""
+        return self.roster.copies
+
+    def rules(self) -> CountingRules:
+        """Return what decides whose copies count, for the version of ``replicas`` that was seen."""
+        node = self.members.roster
+        return counting_rules(self.replica, -1 if node is None else node.version, self.roster, self.view)
 
     def changed(self) -> None:
         """Note after a change of the view which replicas are silent, and since when."""
@@ -78,7 +92,7 @@ class Membership:
             data=found.member.data,
             disk=session.disk if session else "",
             alive=found.alive,
-            struck=session is not None and session.state in _OUT,
+            struck=session is not None and session.state in LEFT_OUT,
             snapshot=self.snapshot_of(replica, found),
         )
 
@@ -102,10 +116,6 @@ class Membership:
         view = self.view
         published = (view[replica].progress for replica in self.serving())
         return {csn for progress in published if progress is not None for csn in progress.open}
-
-    def disks(self) -> dict[ReplicaId, str]:
-        """Return the disks of the other replicas whose copies may count."""
-        return {peer.replica: peer.disk for peer in self.peers() if peer.disk and not peer.struck}
 
     def heard(self, held: Held) -> None:
         """Note the snapshot CSN in a peer's answer."""
@@ -145,7 +155,7 @@ class Membership:
     def lagging(self) -> tuple[ReplicaId, ...]:
         """Return the live replicas that are more than ``max_lag`` behind this one."""
         return lagging(
-            self.peers(), self.waiters.reached, self.settings.max_lag, epoch_limit=self.epoch_limit
+            self.peers(), self.waiters.reached, self.settings.max_lag, epoch_limit=self.cluster.epoch_limit
         )
 
     async def wait_for_lagging(self, timeout_s: float) -> tuple[ReplicaId, ...]:
@@ -178,3 +188,36 @@ class Membership:
             if self.clock() > until:
                 return tuple(sorted(wanted - done))
             await asyncio.sleep(_POLL_S)
+
+
+def counting_rules(
+    home: ReplicaId, version: int, roster: Roster, view: Mapping[ReplicaId, MemberView]
+) -> CountingRules:
+    """Return what decides whose copies count, as one view of the members shows it.
+
+    Args:
+        home: The replica that counts.
+        version: The version of ``replicas``, which is not newer than the view.
+        roster: The roster at that version.
+        view: The members.
+    """
+    places = {
+        replica: CopyPlace(found.session.disk, _group(replica, roster, found))
+        for replica, found in view.items()
+        if found.session is not None
+        and found.session.disk
+        and found.session.state in COUNTED
+        and replica not in roster.draining
+    }
+    own = view.get(home)
+    return CountingRules(
+        version=version,
+        copies=roster.copies,
+        home=home if own is None else _group(home, roster, own),
+        places=tuple((replica, places[replica]) for replica in sorted(places) if replica != home),
+    )
+
+
+def _group(replica: ReplicaId, roster: Roster, found: MemberView) -> str:
+    """Return the group in which a replica's copies count as one: its rack if racks count, or itself."""
+    return f"rack {found.member.rack}" if roster.racks and found.member.rack else replica

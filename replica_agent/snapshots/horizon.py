@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from tidelock.csnlog.cluster.members import MemberView
-from tidelock.csnlog.cluster.replica_progress import LEFT_OUT
+from tidelock.csnlog.cluster.roster import LEFT_OUT
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.log import CsnLog, LogState

@@ -322,7 +322,7 @@ class Collecting:
         if key not in self._turns:
             store = AnsweredStore(self.ensemble, s.pinning)
             snapshots = Snapshots(
-                replica=NAMES[0], boot=1, copies=2, settings=SimpleNamespace(), store=store,  # type: ignore[arg-type]
+                replica=NAMES[0], boot=1, copies=lambda: 2, settings=SimpleNamespace(), store=store,  # type: ignore[arg-type]
                 log=FencedLog(store, NAMES[0], s.replicas[0].fence), reader=None, waiters=None, peers=None,  # type: ignore[arg-type]
                 clock=lambda: 0.0,
             )  # fmt: skip

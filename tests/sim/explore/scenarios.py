@@ -138,6 +138,7 @@ SCENARIOS = (
     _following("following", (1, 1), roll=1, tail=1),
     _copying("2 transactions, 1 peer", 2, 1, fast=True, lose=1, crash=1, replace=1),
     _copying("1 transaction, 2 peers", 1, 2, lose=1, crash=2, replace=2, deadline=1, disaster=1),
+    _copying("1 transaction, 2 peers", 1, 2, fast=True, crash=1, replace=1, need=1, strike=1, disaster=1),
     _copying("2 transactions, 1 peer", 2, 1, lose=2, crash=1, replace=1, deadline=1, disaster=1),
     _collecting("a replica that lags", fast=True, behind=True),
     _collecting("a replica that is struck", fast=True, behind=True, strike=1),

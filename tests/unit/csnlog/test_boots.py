@@ -270,6 +270,21 @@ async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cl
     assert (own.boot, own.disk) == (2, "disk2")
 
 
+async def test_a_start_raises_the_roster_when_copies_are_gone(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """Commits check the version of `replicas`: a new disk and another rack raise it, a restart does not."""
+    store, versions = ensemble.store(), []
+    struck = SessionState(boot=9, disk="disk2", nonce="n", state="fenced")
+    for disk, rack in (("disk1", ""), ("disk1", ""), ("disk2", ""), ("disk2", "b"), ("disk2", "b")):
+        await begin(ensemble.store(), disk=disk, member=MemberState(rack=rack))
+        versions.append((await node(store, tree.REPLICAS)).version)
+    await done(store, SetData(tree.session(R1), codec.encode_session(struck)))
+    await begin(ensemble.store(), disk="disk2", member=MemberState(rack="b"))
+    versions.append((await node(store, tree.REPLICAS)).version)
+    assert versions == [1, 1, 2, 3, 3, 3]
+
+
 async def test_a_start_knows_how_far_the_replica_has_been(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
