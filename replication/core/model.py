@@ -119,7 +119,7 @@ class CopyPlace:
 
 @dataclass(frozen=True, slots=True)
 class CountingRules:
-    """What decides at one version of ``replicas`` whose copies count.
+    """The facts at one version of ``replicas`` that decide whose copies count.
 
     Attributes:
         version: That version; the commit checks it.
