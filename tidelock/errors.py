@@ -35,6 +35,7 @@ __all__ = [
     "LabelMovedError",
     "LeaseExpiredError",
     "MembersChangedError",
+    "MembershipError",
     "NoSuchCsnError",
     "NotCommittedError",
     "NotEnoughReplicasError",
@@ -168,6 +169,10 @@ class MembersChangedError(RefusedError):
 
     retriable = True
     http_status = 503
+
+
+class MembershipError(RefusedError):
+    """A change of the members is refused: too few replicas would be left, or the id is not usable."""
 
 
 class LabelExistsError(RefusedError):

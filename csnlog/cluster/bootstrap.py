@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelock.csnlog.cluster.roster import raised as raised_roster
-from tidelock.csnlog.cluster.roster import takes_copies
 from tidelock.csnlog.cluster.start_check import (
     FORMAT_VERSION,
     KnownState,
@@ -30,6 +28,8 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
 from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, Record, RecordKind, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.roster import raised as raised_roster
+from tidelock.csnlog.core.roster import takes_copies
 from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
 

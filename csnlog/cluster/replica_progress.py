@@ -16,11 +16,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from tidelock.csnlog.cluster.roster import LEFT_OUT
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import Progress
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
+from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Check, Op, Store
 
 #: Applies a multi under the own fence (:meth:`tidelock.csnlog.log.CsnLog.fenced`).

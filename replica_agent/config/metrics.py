@@ -104,6 +104,18 @@ class Metrics:
         self.oldest = Gauge(
             "tidelock_oldest_csn", "Oldest CSN that this replica has in use.", registry=self.registry
         )
+        self.held_records = Gauge(
+            "tidelock_held_records",
+            "Records that a replica holds back in ZooKeeper.",
+            ["replica"],
+            registry=self.registry,
+        )
+        self.held_record_bytes = Gauge(
+            "tidelock_held_record_bytes",
+            "Estimated memory of ZooKeeper for the records that a replica holds back.",
+            ["replica"],
+            registry=self.registry,
+        )
         self.collected_parts = Counter(
             "tidelock_collected_parts", "Removed parts that were deleted here.", registry=self.registry
         )

@@ -234,7 +234,9 @@ class Agent:
             case LogState.SUSPENDED:
                 self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
             case LogState.FOLLOWING:
-                if self._caught_up:
+                if self._caught_up and self.parts.replication.membership.draining:
+                    self._become(AgentState.DRAINING, "an operator has it drained")
+                elif self._caught_up:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.STARTING, self._behind)
@@ -252,6 +254,8 @@ class Agent:
         parts.replication.fetcher.members(peers)
         parts.replication.pusher.members(peers)
         parts.replication.copies.members(membership.rules())
+        if self._caught_up:
+            self.log_state(parts.replication.log.state, parts.replication.log.reason)
 
     def _become(self, state: AgentState, reason: str) -> None:
         if self.condition.state in _FINAL or (self.condition.state, self.condition.reason) == (state, reason):

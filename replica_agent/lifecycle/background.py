@@ -44,6 +44,7 @@ class BackgroundTasks:
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
         self._locks = parts.transactions.locks
         self._snapshots, self._horizon = parts.snapshots.pinned, parts.snapshots.horizon
+        self._strikes = replication.strikes
         self._published: Progress | None = None
         catalog = means.local.catalog
         self._collection = GarbageCollection(
@@ -73,6 +74,7 @@ class BackgroundTasks:
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
             ("compaction", TICK_S, self._compactor.tick),
+            ("strikes", settings.horizon_interval_s, self._if_collecting(self._strikes.check)),
             ("history", settings.horizon_interval_s, self._if_collecting(self._move_horizon)),
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 
@@ -11,11 +12,14 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.replicas.strikes import Strikes
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
 from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.strike_rules import StrikeLimits
 from tidelock.replication.fetch import Fetcher
+from tidelock.replication.membership import MemberChanges
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
 
@@ -36,6 +40,8 @@ class ReplicationParts:
     membership: Membership
     homes: Homes
     copies: CopyMaker
+    changes: MemberChanges
+    strikes: Strikes
 
 
 def make_replication(means: Means) -> ReplicationParts:
@@ -67,7 +73,27 @@ def make_replication(means: Means) -> ReplicationParts:
         waiters=local.waiters,
         clock=time.monotonic,
     )
+    changes = MemberChanges(
+        replica=means.replica,
+        cluster=session.cluster,
+        store=means.store,
+        fenced=log.fenced,
+        end=log.barrier,
+        lag_max=settings.max_lag,
+        nonce=lambda: secrets.token_hex(16),
+    )
     return ReplicationParts(
+        changes=changes,
+        strikes=Strikes(
+            replica=means.replica,
+            store=means.store,
+            log=log,
+            membership=membership,
+            changes=changes,
+            limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
+            metrics=means.metrics,
+            clock=time.monotonic,
+        ),
         numbers=numbers,
         stager=stager,
         catalog_port=port,

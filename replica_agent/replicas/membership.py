@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
-from tidelock.csnlog.cluster.roster import COUNTED, LEFT_OUT, roster_of
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import ClusterState, Roster
+from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, roster_of
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -60,6 +60,11 @@ class Membership:
     def copies(self) -> int:
         """Durable copies that a commit needs, as far as this agent has seen."""
         return self.roster.copies
+
+    @property
+    def draining(self) -> bool:
+        """Whether an operator has this replica drained."""
+        return self.replica in self.roster.draining
 
     def rules(self) -> CountingRules:
         """Return what decides whose copies count, for the version of ``replicas`` that was seen."""
@@ -202,7 +207,7 @@ def counting_rules(
         view: The members.
     """
     places = {
-        replica: CopyPlace(found.session.disk, _group(replica, roster, found))
+        replica: CopyPlace(found.session.disk, group_of(replica, roster, found.member))
         for replica, found in view.items()
         if found.session is not None
         and found.session.disk
@@ -213,11 +218,6 @@ def counting_rules(
     return CountingRules(
         version=version,
         copies=roster.copies,
-        home=home if own is None else _group(home, roster, own),
+        home=home if own is None else group_of(home, roster, own.member),
         places=tuple((replica, places[replica]) for replica in sorted(places) if replica != home),
     )
-
-
-def _group(replica: ReplicaId, roster: Roster, found: MemberView) -> str:
-    """Return the group in which a replica's copies count as one: its rack if racks count, or itself."""
-    return f"rack {found.member.rack}" if roster.racks and found.member.rack else replica

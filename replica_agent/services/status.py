@@ -12,12 +12,14 @@ from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
+from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.replicas.strikes import Strikes
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -25,6 +27,7 @@ from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolve
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.apply import Applier
+from tidelock.replication.core.strike_rules import HeldRecords
 from tidelock.wire.cluster import (
     BlockedRecord,
     ExplainedPart,
@@ -62,6 +65,7 @@ class StatusService:
     waiters: CsnWaiters
     log: CsnLog
     membership: Membership
+    strikes: Strikes
     transactions: Transactions
     outcomes: OutcomeResolver
     applier: Applier
@@ -93,6 +97,8 @@ class StatusService:
 
     def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:
         other = "alive" if view.alive else "silent"
+        member = view.session.state if view.session else ""
+        held = HeldRecords(0, 0) if member in LEFT_OUT else self.strikes.held(replica)
         return ReplicaStatus(
             id=replica,
             api=view.member.api,
@@ -103,6 +109,11 @@ class StatusService:
             snapshot_csn=self.membership.snapshot_of(replica, view),
             oldest=view.progress.oldest if view.progress else None,
             open=list(view.progress.open) if view.progress else [],
+            member=member,
+            disk=view.session.disk if view.session else "",
+            draining=replica in self.membership.roster.draining,
+            held_records=held.records,
+            held_bytes=held.bytes,
         )
 
     def _waiting_for(self) -> BlockedRecord | None:

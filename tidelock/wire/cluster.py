@@ -22,6 +22,12 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
         snapshot_csn: The CSN up to which it has applied the log, as far as is known.
         oldest: The oldest CSN in use there, if the replica has published it.
         open: The CSNs of its long transactions.
+        member: The state of its session: `serving`, `stopped` (never started), `fenced`, `struck`, `cloning`,
+            `removed`.
+        disk: Id of its data directory.
+        draining: Whether an operator has it drained.
+        held_records: Records that it holds back in ZooKeeper; 0 if it is struck or removed.
+        held_bytes: Memory of ZooKeeper for them, as estimated.
     """
 
     id: str
@@ -33,6 +39,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_csn: int | None = None
     oldest: int | None = None
     open: list[int] = []
+    member: str = ""
+    disk: str = ""
+    draining: bool = False
+    held_records: int = 0
+    held_bytes: int = 0
 
 
 class BlockedRecord(msgspec.Struct, frozen=True):

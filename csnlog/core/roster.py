@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.model import ClusterState, Roster, SessionState
+from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.model import ClusterState, MemberState, Roster, SessionState
 from tidelock.csnlog.core.store import Node, SetData
 
 #: States of a session in which a replica is no member any more, or has to clone before it is one again.
@@ -42,3 +43,8 @@ def takes_copies(before: SessionState, after: SessionState) -> bool:
     """Return whether a change of a session can take copies away, or bring a replica back."""
     counted = (before.state in COUNTED, after.state in COUNTED)
     return before.disk != after.disk or counted != (True, True)
+
+
+def group_of(replica: ReplicaId, roster: Roster, member: MemberState) -> str:
+    """Return the group in which a replica's copies count as one: its rack if racks count, or itself."""
+    return f"rack {member.rack}" if roster.racks and member.rack else replica
