@@ -79,6 +79,13 @@ class AgentSettings(BaseSettings):
         default=[],
         description="Replica ids to register if the cluster does not exist yet; empty = never make one.",
     )
+    join: bool = Field(
+        False,
+        description=(
+            "The cluster at this root exists, and this empty data folder joins it; without it a start with "
+            "bootstrap is refused where others made the cluster."
+        ),
+    )
     copies: Count = Field(
         2,
         description=(

@@ -12,7 +12,7 @@ from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import UnavailableError
 
-Replica = Annotated[str, typer.Argument(help="Id of the replica.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="REPLICA", help="Id of the replica.", show_default=False)]
 Rack = Annotated[str, typer.Option(help="Rack of the new replica; its agent's own setting replaces it.")]
 #: Pause between two looks at a replica that drains.
 _LOOK_S: Final = 0.5
@@ -29,16 +29,16 @@ def add_to(group: typer.Typer) -> None:
     group.command()(on_target(copies))
 
 
-def add(target: ClusterOptions, replica: Replica, rack: Rack = "", as_json: Json = False) -> None:
+def add(target: ClusterOptions, name: Name, rack: Rack = "", as_json: Json = False) -> None:
     """Register a replica; then start its agent with this id and --join."""
     with target.connect() as db:
-        _show(db.membership.add(replica, rack=rack), f"{replica} is registered", as_json)
+        _show(db.membership.add(name, rack=rack), f"{name} is registered", as_json)
 
 
-def remove(target: ClusterOptions, replica: Replica, as_json: Json = False) -> None:
+def remove(target: ClusterOptions, name: Name, as_json: Json = False) -> None:
     """Take a replica out for good: its id is never used again."""
     with target.connect() as db:
-        _show(db.membership.remove(replica), f"{replica} is removed", as_json)
+        _show(db.membership.remove(name), f"{name} is removed", as_json)
 
 
 def replace(
@@ -56,7 +56,7 @@ def replace(
 
 def drain(
     target: ClusterOptions,
-    replica: Replica,
+    name: Name,
     undo: Annotated[bool, typer.Option("--undo", help="Let it begin transactions again.")] = False,
     limit_s: Annotated[
         float, typer.Option("--limit", help="Seconds to wait until it can be stopped.", min=0)
@@ -65,16 +65,16 @@ def drain(
 ) -> None:
     """Have a replica begin no transactions; return when it can be stopped without a loss."""
     with target.connect() as db:
-        done = db.membership.drain(replica, undo=undo)
+        done = db.membership.drain(name, undo=undo)
         if not undo:
-            _await_drained(db, replica, limit_s)
-    _show(done, f"{replica} serves again" if undo else f"{replica} is drained: it can be stopped", as_json)
+            _await_drained(db, name, limit_s)
+    _show(done, f"{name} serves again" if undo else f"{name} is drained: it can be stopped", as_json)
 
 
-def strike(target: ClusterOptions, replica: Replica, as_json: Json = False) -> None:
+def strike(target: ClusterOptions, name: Name, as_json: Json = False) -> None:
     """Have a replica hold nothing back; it clones before it serves again."""
     with target.connect() as db:
-        _show(db.membership.strike(replica), f"{replica} is struck", as_json)
+        _show(db.membership.strike(name), f"{name} is struck", as_json)
 
 
 def copies(

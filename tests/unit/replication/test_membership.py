@@ -236,7 +236,7 @@ async def test_copies_go_up_only_as_far_as_replicas_are_well(shard: Shard) -> No
         await shard.make(StrikeReplica(R1))
 
 
-async def test_racks_count_once(shard: Shard) -> None:
+async def test_copies_of_one_rack_count_once(shard: Shard) -> None:
     """Two replicas of one rack are one copy, so racks are refused where too few racks are well."""
     member = await shard.ensemble.store().get(tree.replica(R1))
     assert isinstance(member, Ok)
