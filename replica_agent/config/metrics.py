@@ -54,6 +54,25 @@ class CompactionMetrics:
         )
 
 
+class HeldRecordMetrics:
+    """The records that each replica holds back in ZooKeeper."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the metrics."""
+        self.records = Gauge(
+            "tidelock_held_records",
+            "Records that a replica holds back in ZooKeeper.",
+            ["replica"],
+            registry=registry,
+        )
+        self.bytes = Gauge(
+            "tidelock_held_record_bytes",
+            "Estimated memory of ZooKeeper for the records that a replica holds back.",
+            ["replica"],
+            registry=registry,
+        )
+
+
 class Metrics:
     """All metrics of an agent, in a separate registry."""
 
@@ -104,18 +123,7 @@ class Metrics:
         self.oldest = Gauge(
             "tidelock_oldest_csn", "Oldest CSN that this replica has in use.", registry=self.registry
         )
-        self.held_records = Gauge(
-            "tidelock_held_records",
-            "Records that a replica holds back in ZooKeeper.",
-            ["replica"],
-            registry=self.registry,
-        )
-        self.held_record_bytes = Gauge(
-            "tidelock_held_record_bytes",
-            "Estimated memory of ZooKeeper for the records that a replica holds back.",
-            ["replica"],
-            registry=self.registry,
-        )
+        self.held = HeldRecordMetrics(self.registry)
         self.collected_parts = Counter(
             "tidelock_collected_parts", "Removed parts that were deleted here.", registry=self.registry
         )

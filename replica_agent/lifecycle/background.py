@@ -25,6 +25,7 @@ from tidelock.replica_agent.lifecycle.wiring import AgentParts
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
 from tidelock.replica_agent.storage.unused_files import remove_late
+from tidelock.replica_agent.transactions.ending.abandoned_labels import AbandonedLabels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 
@@ -56,6 +57,12 @@ class BackgroundTasks:
             means.metrics.collected_parts.inc,
         )
         self._outcomes = OutcomeRetention(means.replica, catalog, means.store, replication.log.fenced)
+        self._abandoned = AbandonedLabels(
+            store=means.store,
+            fenced=replication.log.fenced,
+            reader=catalog.reader,
+            removed=replication.membership.removed,
+        )
         self._undecided = UndecidedResolver(
             catalog,
             outcome=partial(parts.transactions.outcomes.outcome, policy=UNDECIDED),
@@ -139,6 +146,7 @@ class BackgroundTasks:
             int((now - settings.outcome_retention_s) * 1000),
             int((now - settings.stream_label_retention_s) * 1000),
         )
+        await self._abandoned.release()
 
     async def _move_horizon(self) -> None:
         """Move horizon and tail, then delete what is below them, whichever replica moved them."""

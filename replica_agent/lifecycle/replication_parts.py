@@ -73,27 +73,10 @@ def make_replication(means: Means) -> ReplicationParts:
         waiters=local.waiters,
         clock=time.monotonic,
     )
-    changes = MemberChanges(
-        replica=means.replica,
-        cluster=session.cluster,
-        store=means.store,
-        fenced=log.fenced,
-        end=log.barrier,
-        lag_max=settings.max_lag,
-        nonce=lambda: secrets.token_hex(16),
-    )
+    changes = _changes(means, log)
     return ReplicationParts(
         changes=changes,
-        strikes=Strikes(
-            replica=means.replica,
-            store=means.store,
-            log=log,
-            membership=membership,
-            changes=changes,
-            limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
-            metrics=means.metrics,
-            clock=time.monotonic,
-        ),
+        strikes=_strikes(means, log, membership, changes),
         numbers=numbers,
         stager=stager,
         catalog_port=port,
@@ -118,6 +101,32 @@ def make_replication(means: Means) -> ReplicationParts:
             fetcher=fetcher,
             on_broken=means.events.broken,
         ),
+    )
+
+
+def _changes(means: Means, log: CsnLog) -> MemberChanges:
+    return MemberChanges(
+        replica=means.replica,
+        cluster=means.session.cluster,
+        store=means.store,
+        fenced=log.fenced,
+        end=log.barrier,
+        lag_max=means.settings.max_lag,
+        nonce=lambda: secrets.token_hex(16),
+    )
+
+
+def _strikes(means: Means, log: CsnLog, membership: Membership, changes: MemberChanges) -> Strikes:
+    settings = means.settings
+    return Strikes(
+        replica=means.replica,
+        store=means.store,
+        log=log,
+        membership=membership,
+        changes=changes,
+        limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
+        metrics=means.metrics,
+        clock=time.monotonic,
     )
 
 

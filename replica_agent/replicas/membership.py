@@ -108,6 +108,14 @@ class Membership:
         published = found.progress.snapshot if found.progress else CSN_NONE
         return max(published, self._heard.get(replica, CSN_NONE))
 
+    def removed(self) -> frozenset[ReplicaId]:
+        """Return the replicas that were removed from the cluster."""
+        return frozenset(
+            replica
+            for replica, found in self.view.items()
+            if found.session is not None and found.session.state == "removed"
+        )
+
     def serving(self) -> list[ReplicaId]:
         """Return the replicas that show a sign of life and have not been fenced, struck or removed."""
         return [

@@ -118,8 +118,8 @@ class Strikes:
     def _show(self) -> None:
         for peer in self.membership.peers():
             held = HeldRecords(0, 0) if peer.struck else self.held(peer.replica)
-            self.metrics.held_records.labels(peer.replica).set(held.records)
-            self.metrics.held_record_bytes.labels(peer.replica).set(held.bytes)
+            self.metrics.held.records.labels(peer.replica).set(held.records)
+            self.metrics.held.bytes.labels(peer.replica).set(held.bytes)
 
     async def _sample(self) -> None:
         """Read some records of the present epoch for the mean of their bytes."""

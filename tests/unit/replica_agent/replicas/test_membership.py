@@ -144,7 +144,7 @@ def seen(disk: str = "d", state: str = "serving", rack: str = "") -> MemberView:
         (seen(disk=""), False),
     ],
 )
-def test_whose_copies_count(third: MemberView, counted: bool) -> None:
+def test_the_members_whose_copies_count(third: MemberView, counted: bool) -> None:
     """Copies count on the disk of a member that may serve; a fenced one keeps its disk."""
     rules = counting_rules(R1, 7, Roster(2), {R1: seen(), R2: seen(), R3: third})
     assert (rules.version, rules.copies, rules.home) == (7, 2, R1)
