@@ -29,7 +29,7 @@ from tidelock.csnlog.core.committer_messages import (
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.labels import LabelRead
-from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.model import LogRecord, SessionState
 from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, LinkState, Op, Store
 from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
@@ -123,6 +123,11 @@ class CsnLog:
         if self._is_fenced():
             return "another replica has raised the fence of this one"
         return self._engine.stopped
+
+    @property
+    def fenced_by(self) -> SessionState | None:
+        """The session that another agent or replica has written over this one; None while not fenced."""
+        return self._engine.committer.fence.state if self._is_fenced() else None
 
     @property
     def fence(self) -> int:

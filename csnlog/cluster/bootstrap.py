@@ -37,6 +37,8 @@ __all__ = ["KnownState", "OwnSession", "bootstrap", "keep_alive", "open_session"
 
 #: Pause before a request is repeated.
 _RETRY_S = 0.02
+#: Pause between two looks at the sign of life of an agent on another disk.
+_SILENCE_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ async def open_session(
     disk: str,
     known: KnownState,
     nonce: Callable[[], str],
+    replace_disk: bool = False,
+    silence_s: float = 15.0,
     timeout_s: float = 30.0,
 ) -> OwnSession:
     """Begin a boot of this replica: check that ZooKeeper is the right one, raise boot number and fence.
@@ -162,15 +166,19 @@ async def open_session(
         disk: Id of the data directory, made together with the directory.
         known: What the catalog remembers.
         nonce: Returns a text that is unique.
+        replace_disk: Take the id over although an agent on another disk shows a sign of life.
+        silence_s: How long to wait for the end of that sign; it must exceed the session timeout, since the
+            sign of an agent that was killed ends with its session.
         timeout_s: How long ZooKeeper may take.
 
     Raises:
         ClusterMismatchError: ZooKeeper holds another cluster, or an older state than this replica has seen.
-        ConfigError: There is no cluster, the replica is not registered, or it must not start.
+        ConfigError: There is no cluster, the replica is not registered, it must not start, or an agent on
+            another disk runs under its id.
         UpgradeNeededError: The cluster was made by a newer version.
         UnavailableError: ZooKeeper did not answer in time.
     """
-    mine = nonce()
+    mine, begun = nonce(), time.monotonic()
     async with _bounded(timeout_s, f"begin the session of replica {replica}"):
         while True:
             reading = await read_cluster(store, replica, known)
@@ -192,6 +200,11 @@ async def open_session(
                 )
                 await _show_alive(store, own)
                 return own
+            if state.disk not in {"", disk} and not replace_disk and await _is_alive(store, replica):
+                if time.monotonic() - begun > silence_s:
+                    raise _taken(replica, state.disk, disk, reading.member)
+                await asyncio.sleep(_SILENCE_POLL_S)
+                continue
             raised = SessionState(boot=state.boot + 1, disk=disk, nonce=mine, state="serving")
             # The only write without a check of the fence: it is the compare-and-set of the fence. The next
             # read tells by the nonce whether it was applied. Over all iterations at most one write is
@@ -204,6 +217,22 @@ async def open_session(
             if takes_copies(state, raised) or shown.rack != reading.member.rack:
                 ops.append(raised_roster(reading.roster))
             await store.multi(tuple(ops))
+
+
+async def _is_alive(store: Store, replica: ReplicaId) -> bool:
+    """Return whether a replica shows a sign of life; True if that could not be read."""
+    found = await store.exists(tree.alive(replica))
+    return not isinstance(found, Ok) or found.value is not None
+
+
+def _taken(replica: ReplicaId, there: str, here: str, member: MemberState) -> ConfigError:
+    return ConfigError(
+        f"expected no other agent under the id {replica}, found one on disk {there} at {member.api}; this "
+        f"data folder is disk {here}: give this agent another id or its own data folder, or start it with "
+        "--replace-disk to take the id over",
+        disk=there,
+        api=member.api,
+    )
 
 
 def _shown(member: MemberState, before: MemberState) -> MemberState:

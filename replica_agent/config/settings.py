@@ -86,6 +86,13 @@ class AgentSettings(BaseSettings):
             "bootstrap is refused where others made the cluster."
         ),
     )
+    replace_disk: bool = Field(
+        False,
+        description=(
+            "Take this id over with another data folder although an agent on its former one shows a sign of "
+            "life; without it such a start is refused, with the address of that agent."
+        ),
+    )
     copies: Count = Field(
         2,
         description=(

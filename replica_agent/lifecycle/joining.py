@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import Final
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession, bootstrap, open_session
 from tidelock.csnlog.cluster.start_check import KnownState
@@ -16,6 +17,9 @@ from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.lifecycle.local import Local
 from tidelock.replica_agent.storage import catalog_writes as jobs
+
+#: Session timeouts after which the sign of life of an agent that was killed is certainly gone.
+_SESSION_TIMEOUTS: Final = 2.0
 
 
 async def connect(local: Local, stack: AsyncExitStack) -> ZkStore:
@@ -70,6 +74,8 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         disk=catalog.reader.meta("disk"),
         known=known,
         nonce=lambda: secrets.token_hex(16),
+        replace_disk=settings.replace_disk,
+        silence_s=settings.session_timeout_s * _SESSION_TIMEOUTS,
     )
     await catalog.write(
         lambda db: jobs.set_meta(

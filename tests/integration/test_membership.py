@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -174,3 +175,46 @@ def test_an_agent_does_not_join_a_cluster_that_it_did_not_mean(cluster: ClusterF
         with pytest.raises(UnavailableError, match=r"found one of r1, r2, r3, r4 at this root.*--join"):
             local.start("r3")
         assert states(db) == before | {"r4": "stopped"}
+
+
+def _twin(local: LocalCluster, folder: Path, **settings: object) -> LocalCluster:
+    """Return the same cluster as another folder has it: its agents have the same ids, and empty disks."""
+    folder.mkdir()
+    ports = free_ports(2 * len(local.replicas))
+    replicas = tuple(
+        ReplicaPorts(replica, ports[2 * number], ports[2 * number + 1])
+        for number, replica in enumerate(local.replicas)
+    )
+    layout = dataclasses.replace(local.layout, replicas=replicas, zk=local.zk)
+    environment = local.environment | {
+        f"TIDELOCK_{name.upper()}": str(value) for name, value in settings.items()
+    }
+    return local.__class__(folder, layout, environment=environment)
+
+
+def test_an_agent_with_another_disk_does_not_take_a_living_id(
+    cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    """It is refused with the address of the living agent; told to, it takes the id, and that agent ends."""
+    local = cluster(replicas=2, settings=QUICK)
+    with local.connect() as db:
+        db.create_table("t", SCHEMA)
+        [before] = {one["disk"] for one in db.status()["replicas"] if one["id"] == "r1"}
+    other = _twin(local, tmp_path / "other")
+    address = local.url("r1").removeprefix("http://")
+    with pytest.raises(
+        UnavailableError, match=f"found one on disk {before} at .*{address.rpartition(':')[2]}"
+    ):
+        other.start("r1", timeout_s=READY_TIMEOUT_S)
+    with local.connect("r1") as db:
+        db.insert("t", row(1))
+    taking = _twin(local, tmp_path / "taking", replace_disk=True)
+    try:
+        taking.start("r1", timeout_s=READY_TIMEOUT_S)
+        eventually(lambda: local.pid("r1") is None, what="the end of the agent on the former disk")
+        log = local.log("r1").read_text(encoding="utf-8")
+        assert "another agent runs as r1 on disk" in log
+        assert taking.url("r1").rpartition(":")[2] in log
+        assert rows_at(taking, "r1") == {1}
+    finally:
+        taking.kill("r1")

@@ -65,6 +65,7 @@ async def start(store: MemoryStore, replica: ReplicaId, disk: str) -> OwnSession
         disk=disk,
         known=KnownState(),
         nonce=lambda: f"nonce-{replica}-{disk}",
+        replace_disk=True,
     )
 
 
