@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -71,8 +73,8 @@ class Writers:
 
 def rows_at(local: LocalCluster, replica: str) -> set[int]:
     """Return the keys that a replica shows."""
-    with local.connect(replica) as db:
-        return set(db.sql("select k from t").column("k").to_pylist())
+    with local.connect(replica) as db, db.snapshot() as snap:
+        return set(snap.read("t").column("k").to_pylist())
 
 
 def states(db: Database) -> dict[str, str]:
@@ -96,7 +98,7 @@ def test_three_replicas_become_five_and_three_others_stay(cluster: ClusterFactor
             writers.go_on()
             for replica in ("r1", "r2"):
                 db.membership.drain(replica)
-                eventually(lambda replica=replica: _drained(db, replica), what="a drained replica")
+                eventually(functools.partial(_drained, db, replica), what="a drained replica")
                 local.stop(replica)
                 if db.status()["copies"] == 3 and replica == "r2":
                     assert db.membership.set_copies(2)["copies"] == 2
@@ -109,8 +111,12 @@ def test_three_replicas_become_five_and_three_others_stay(cluster: ClusterFactor
         newest = db.insert("t", row(-1), wait="all").csn or 0
     for replica in ("r3", "r4", "r5"):
         with local.connect(replica) as db:
-            eventually(lambda db=db: db.status()["snapshot_csn"] >= newest, what="the newest CSN")
+            eventually(functools.partial(_has, db, newest), what="the newest CSN")
         assert rows_at(local, replica) >= {*writers.acknowledged, -1}
+
+
+def _has(db: Database, csn: int) -> bool:
+    return bool(db.status()["snapshot_csn"] >= csn)
 
 
 def _drained(db: Database, replica: str) -> bool:
@@ -151,7 +157,7 @@ def test_a_change_survives_the_death_of_the_replica_that_makes_it(cluster: Clust
         assert rows_at(local, "r1") == {1}
 
 
-def _change_at(local: LocalCluster, db: Database) -> dict[str, object]:
+def _change_at(local: LocalCluster, db: Database) -> dict[str, Any]:
     """Have r1 add a replica, which kills it, then repeat the request as a client does."""
     with local.connect("r1") as one:
         until = time.monotonic() + READY_TIMEOUT_S
@@ -169,7 +175,8 @@ def test_an_agent_does_not_join_a_cluster_that_it_did_not_mean(cluster: ClusterF
     with local.connect() as db:
         db.membership.add("r3")
         before = states(db)
-        ports = ReplicaPorts("r3", *free_ports(2))
+        api, data = free_ports(2)
+        ports = ReplicaPorts("r3", api, data)
         local.layout = dataclasses.replace(local.layout, replicas=(*local.layout.replicas, ports))
         db.membership.add("r4")
         with pytest.raises(UnavailableError, match=r"found one of r1, r2, r3, r4 at this root.*--join"):
