@@ -18,6 +18,7 @@ import msgspec
 
 from tidelock.csnlog.cluster.start_check import (
     FORMAT_VERSION,
+    ClusterReading,
     KnownState,
     check,
     check_startable,
@@ -209,14 +210,24 @@ async def open_session(
             # The only write without a check of the fence: it is the compare-and-set of the fence. The next
             # read tells by the nonce whether it was applied. Over all iterations at most one write is
             # applied.
-            shown = _shown(member, reading.member)
-            ops: list[Op] = [
-                SetData(tree.session(replica), codec.encode_session(raised), reading.version),
-                SetData(tree.replica(replica), codec.encode_member(shown)),
-            ]
-            if takes_copies(state, raised) or shown.rack != reading.member.rack:
-                ops.append(raised_roster(reading.roster))
-            await store.multi(tuple(ops))
+            await store.multi(_begin_ops(reading, replica, state, raised, _shown(member, reading.member)))
+
+
+def _begin_ops(
+    reading: ClusterReading,
+    replica: ReplicaId,
+    before: SessionState,
+    raised: SessionState,
+    shown: MemberState,
+) -> tuple[Op, ...]:
+    """Return the multi that begins a boot; it raises the roster where copies may be gone (rule copies)."""
+    ops: list[Op] = [
+        SetData(tree.session(replica), codec.encode_session(raised), reading.version),
+        SetData(tree.replica(replica), codec.encode_member(shown)),
+    ]
+    if takes_copies(before, raised) or shown.rack != reading.member.rack:
+        ops.append(raised_roster(reading.roster))
+    return tuple(ops)
 
 
 async def _is_alive(store: Store, replica: ReplicaId) -> bool:

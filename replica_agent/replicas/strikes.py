@@ -23,7 +23,7 @@ from tidelock.csnlog.log import CsnLog, LogState
 from tidelock.errors import MembershipError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.replicas.membership import Membership
-from tidelock.replication.core.copies import csns_behind
+from tidelock.replication.core.lag import csns_behind
 from tidelock.replication.core.membership_rules import StrikeReplica
 from tidelock.replication.core.strike_rules import (
     ZNODE_BYTES,

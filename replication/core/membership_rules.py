@@ -23,7 +23,7 @@ from tidelock.csnlog.core.model import MemberState, Progress, Roster, SessionSta
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, raised
 from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.errors import MembershipError
-from tidelock.replication.core.copies import csns_behind
+from tidelock.replication.core.lag import csns_behind
 
 #: A cluster of several replicas must have two copies at least: with one, the loss of one disk loses commits.
 _COPIES_MIN: Final = 2
