@@ -160,6 +160,8 @@ SCENARIOS = (
     _labelling(
         "two batches twice, an old label", *(LabelRun(n % 2, 1 + n // 2) for n in range(4)), begun=True
     ),
+    _locking("a replica is registered", ONE[0], ONE[2], fast=True, more={"joins": True}),
+    _locking("a replica is registered", ONE[0], ONE[2], more={"joins": True}, crash=1, late=1),
     _locking("2 parts", ONE[0], OTHER, fast=True, reply=1),
     _locking("part, part", *ONE[:2], fast=True, lose=1, reply=1, rollback=1),
     _locking("part, table, each read", ONE[0], ALL, fast=True, more={"fine": True}, rollback=1),
