@@ -40,6 +40,8 @@ class Cause(enum.Enum):
     QUEUE_FULL = "queue_full"
     #: Its time was up before it was sent, or while it was known not to have been applied.
     DEADLINE = "deadline"
+    #: A client has called it off before it was sent, or while it was known not to have been applied.
+    CALLED_OFF = "called_off"
     FENCED = "fenced"
     #: The log has stopped on this replica.
     STOPPED = "stopped"
@@ -86,6 +88,13 @@ class Propose:
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The caller of this tid waits no longer."""
+
+    tid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallOff:
+    """This tid is not to be committed if it can still be helped; its callers are answered with the truth."""
 
     tid: str
 
@@ -187,7 +196,17 @@ class Resumed:
 
 
 #: A request to the committer, or something that has happened without it.
-Command = LinkChanged | Propose | DeadlinePassed | Followed | FenceWanted | FenceDoubted | StopAsked | Resumed
+Command = (
+    LinkChanged
+    | Propose
+    | DeadlinePassed
+    | CallOff
+    | Followed
+    | FenceWanted
+    | FenceDoubted
+    | StopAsked
+    | Resumed
+)
 #: The result of the one request under way.
 StoreAnswer = NonceDrawn | CommitEnded | RolloverEnded | RaiseEnded | FenceRead | EpochRead | LogRead
 Event = Command | StoreAnswer
@@ -260,6 +279,11 @@ class FenceRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceLost:
+    """Another replica has raised the fence: nothing new is accepted; a batch in doubt is still looked up."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fenced:
     """Another replica raised the fence. Final: open transactions are aborted, no lock may be assumed held."""
 
@@ -286,6 +310,7 @@ Instruction = (
     | ReadLog
     | AnswerCallers
     | FenceRaised
+    | FenceLost
     | Fenced
     | Halted
     | RetryLater
