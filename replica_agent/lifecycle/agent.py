@@ -252,7 +252,7 @@ class Agent:
             case LogState.SUSPENDED:
                 self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
             case LogState.FOLLOWING:
-                if self._caught_up and self.parts.replication.membership.draining:
+                if self._caught_up and self._parts and self._parts.replication.membership.draining:
                     self._become(AgentState.DRAINING, "an operator has it drained")
                 elif self._caught_up:
                     self._become(AgentState.SERVING, "")
