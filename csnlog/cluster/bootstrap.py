@@ -177,8 +177,8 @@ async def open_session(
     written before all checks have passed.
 
     A boot without a usable catalog begins at the start of the log, or with the catalog of a peer. In the
-    multi of the raise it sets its progress to zero, which holds tail and horizon where they are: nothing that
-    it will need is deleted before it publishes a position of its own. A boot that clones shows the state
+    multi of the raise it sets its progress to the present tail and horizon, which holds them there: nothing
+    that it will need is deleted before it publishes a position of its own. A boot that clones shows the state
     ``cloning`` and a new disk: what its directory has acknowledged before counts no longer.
 
     Args:
@@ -284,17 +284,13 @@ def _begun(replica: ReplicaId, reading: ClusterReading, state: SessionState, clo
 def _from_the_start(
     replica: ReplicaId, reading: ClusterReading, known: KnownState, clone: str
 ) -> tuple[Op, ...]:
-    """Return the part of the raise that holds tail and horizon for a boot without a usable catalog.
-
-    A boot that follows the log from its first record also checks that the log is still whole.
-    """
+    """Return the part of the raise that holds tail and horizon where they are, for a boot without a catalog."""
     if not clone and known.last_csn > CSN_NONE:
         return ()
-    held = Progress(CSN_NONE, CSN_NONE, published_max=reading.published, phase=ReplicaPhase.STARTING)
-    return (
-        *(() if clone else reading.unmoved),
-        SetData(tree.progress(replica), codec.encode_progress(held)),
+    held = Progress(
+        reading.tail, reading.horizon, published_max=reading.published, phase=ReplicaPhase.STARTING
     )
+    return *reading.unmoved, SetData(tree.progress(replica), codec.encode_progress(held))
 
 
 def _shown(member: MemberState, before: MemberState) -> MemberState:

@@ -1,7 +1,7 @@
 """The replica that clones: gets a peer's catalog and replaces its own by that (rule clone).
 
-Its session shows the state ``cloning``, a new disk, and a progress of zero, which holds tail and horizon
-where they are. So whatever position the catalog of a peer has that counts, the log goes on behind it, and no
+Its session shows the state ``cloning`` and a new disk, and its progress holds tail and horizon where they
+are. So whatever position the catalog of a peer has that counts, the log goes on behind it, and no
 part that is visible there is collected. When the catalog is replaced this boot ends. The next one follows the
 log from the position of the clone, and fetches the parts.
 """
