@@ -284,7 +284,7 @@ def _begun(replica: ReplicaId, reading: ClusterReading, state: SessionState, clo
 def _from_the_start(
     replica: ReplicaId, reading: ClusterReading, known: KnownState, clone: str
 ) -> tuple[Op, ...]:
-    """Return the part of the raise that holds tail and horizon where they are, for a boot without a catalog."""
+    """Return the part of the raise that holds tail and horizon for a boot without a usable catalog."""
     if not clone and known.last_csn > CSN_NONE:
         return ()
     held = Progress(

@@ -6,9 +6,9 @@ that returns meanwhile makes the multi fail.
 
 The progress that the other replicas have published may be old. While the fence of a replica stands, its
 progress only grows, so an old value holds back more than it has to. Progress goes back at one moment only: a
-start without a usable catalog sets it to tail and horizon in the multi that raises the fence (rule clone). So
-the multi that moves the tail or the horizon checks the version of every session znode that was read before the
-progress: a move that was decided by the former progress is refused.
+start without a usable catalog sets it to tail and horizon in the multi that raises the fence (rule clone).
+Therefore the multi that moves tail or horizon checks the version of every session znode, which was read
+before the progress: a move that was decided by the former progress is refused.
 """
 
 from __future__ import annotations
