@@ -253,10 +253,17 @@ class AgentSettings(BaseSettings):
         5.0, description="How often undecided transactions of other homes are asked about."
     )
     fence_timeout_s: Positive = Field(
-        30.0,
+        5.0,
         description=(
-            "A home that gives no sign of life for so long is fenced by any replica that needs the outcome "
-            "of one of its transactions, which are aborted by that."
+            "A home that gives no sign of life for so long, after its ZooKeeper session has ended, is fenced "
+            "by any replica that needs the outcome of one of its transactions, which are aborted by that."
+        ),
+    )
+    refused_timeout_s: Positive = Field(
+        1.0,
+        description=(
+            "A home whose API address refuses connections for so long is fenced likewise, without waiting "
+            "for its session: its process is gone."
         ),
     )
     member_refresh_s: Positive = Field(

@@ -109,6 +109,11 @@ class Transactions:
             self._keyed[key] = tx
         return tx
 
+    @property
+    def issued(self) -> int:
+        """Return the number of transactions that were begun in this boot."""
+        return self._counter
+
     def open_by(self, key: str) -> bool:
         """Return whether a transaction that was begun with this key takes statements."""
         tx = self._keyed.get(key)

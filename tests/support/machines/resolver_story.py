@@ -60,7 +60,7 @@ class ResolverStory:
     """Tells one story of questions to replica `r1` in boot 3, whose catalog has applied CSN 10."""
 
     def __init__(self) -> None:
-        self._own = OwnFacts(HERE, BOOT, None, None, Csn(10), CSN_NONE)
+        self._own = OwnFacts(HERE, BOOT, None, None, Csn(10), CSN_NONE, issued=9)
         self._facts: OutcomeFacts | None = None
         self._policy = CLIENT
 
