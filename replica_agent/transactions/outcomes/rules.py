@@ -230,11 +230,11 @@ def next_step(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | Never
         return facts.commit
     if facts.reading is not None and facts.reading.commit is not None:
         return facts.reading.commit
+    if not isinstance(facts.own, NotMine | NeverBegun):
+        return facts.own
     if isinstance(facts.own, NeverBegun) or isinstance(facts.home, NeverBegun):
         # The holder of a lock or a part that was never begun will not be committed: that is enough for these.
         return Aborted() if policy.for_lock or policy.held_here else NeverWas(facts.tid.boot)
-    if not isinstance(facts.own, NotMine):
-        return facts.own
     if policy.home_first and facts.other_home:
         if facts.home is None:
             return AskHome()

@@ -319,7 +319,8 @@ class FakeAgent:
         named = (tx for agent in self.cluster.agents.values() for tx in agent.transactions.values())
         tids = [tx.tid for tx in named if tx.label == label and tx.tid in self.cluster.outcomes]
         tid = tids[0] if tids else None
-        return {"label": label, "tid": tid, "csn": self.cluster.outcomes.get(tid or ""), "batch": None}
+        csn = self.cluster.outcomes.get(tid or "")
+        return {"label": label, "tid": tid, "batch": None, "csn": csn, "time_ms": TIME_MS if csn else None}
 
     def _outcome(self, tid: str) -> dict[str, Any]:
         if csn := self.cluster.outcomes.get(tid):
