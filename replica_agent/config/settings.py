@@ -351,6 +351,13 @@ class AgentSettings(BaseSettings):
         256 * 1024, description="Socket send buffer of the snapshot file system."
     )
     listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
+    footer_cache_entries: Count = Field(
+        20_000,
+        description=(
+            "Parts of whose footers each reader process remembers whether readers may use their hints about "
+            "floats."
+        ),
+    )
     snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")
     snapshots_max: Count = Field(10_000, description="Most snapshots that clients may hold at this replica.")
     snapshot_ttl_max_s: Positive = Field(24 * 3600.0, description="Longest lease of a snapshot.")
