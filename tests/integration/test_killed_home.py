@@ -74,7 +74,7 @@ class KillingDatabase:
                 then()
                 return done
 
-            tx.insert = insert_and_then  # type: ignore[assignment, method-assign]
+            vars(tx)["insert"] = insert_and_then
         return tx
 
     def __getattr__(self, name: str) -> Any:
@@ -99,9 +99,9 @@ def test_the_documented_loop_survives_a_killed_home(local: LocalCluster, gates: 
     """The rows are in once, whether the home dies before its commit is requested, before it, or after it."""
     number = {"before the commit": 1, BEFORE: 2, AFTER: 3}[moment]
     fault = gates.open(HOME, moment) if moment in {BEFORE, AFTER} else contextlib.nullcontext()
-    killed = KillingDatabase if moment == "before the commit" else lambda db, _: db
     with connect(local.url(HOME)) as db:
-        load = documented_loop(killed(db, lambda: local.kill(HOME)))
+        killing = KillingDatabase(db, lambda: local.kill(HOME))
+        load = documented_loop(killing if moment == "before the commit" else db)
         with fault:
             csn = load(rows(number), label=f"load {number}")
         assert db.read("orders", where=f"o_id = {number}").num_rows == 1
