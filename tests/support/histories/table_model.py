@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -407,7 +407,7 @@ class View:
 def as_arrow(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.Table:
     """Return rows as a client gives them."""
     whole = [(*row, float_of(row[1])) for row in rows]
-    columns = zip(*whole, strict=True) if whole else ((),) * len(schema)
+    columns: Iterable[Sequence[Any]] = zip(*whole, strict=True) if whole else ((),) * len(schema)
     return pa.table(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
