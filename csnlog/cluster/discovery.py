@@ -82,6 +82,7 @@ async def _require_listening(address: ConnectString, timeout_s: float) -> None:
     Raises:
         UnavailableError: All servers refuse connections, or their names are unknown, time after time.
     """
+    found: list[OSError | None] = []
     for attempt in range(_REFUSED_MAX):
         if attempt:
             await asyncio.sleep(_REFUSED_PAUSE_S)

@@ -40,7 +40,7 @@ def seconds(duration: str | float | None) -> float | None:
     return round(float(match[1]) * _UNIT_S[match[2]], 6)  # 6.6, not 6.6000000000000005
 
 
-def csn_or_none(csn: int | None, name: str = "csn") -> int | None:
+def csn_or_none(csn: object, name: str = "csn") -> int | None:
     """Return a CSN as it is; BadRequestError for anything else than an integer."""
     if csn is None or (isinstance(csn, int) and not isinstance(csn, bool)):
         return csn

@@ -46,7 +46,7 @@ def repeat(
         def note(state: tenacity.RetryCallState) -> None:
             if not failed:
                 waiting.enter_context(waits.during(text))
-            failed.append(state.outcome and state.outcome.exception())
+            failed.append(None if state.outcome is None else state.outcome.exception())
             del failed[:-1]
 
         retrying = tenacity.Retrying(

@@ -13,6 +13,7 @@ from tidelock.csnlog.core.results import (
     CommittedUnseen,
     HomeAnswer,
     LogReading,
+    NeverBegun,
     NoAnswer,
     NotMine,
     Outcome,
@@ -160,3 +161,5 @@ def _outcome(found: Outcome | OwnOutcome) -> str:
             return f"too old, kept from {floor}"
         case NotMine():
             return "not mine"
+        case NeverBegun():
+            return "never begun"
