@@ -113,7 +113,7 @@ Fault = Kill | Stop | Start
 _STATEMENTS: Final = (1, 6)
 #: Keys are below this: few, so that statements meet.
 _KEYS: Final = 20
-#: Values that are drawn in the place of small ones: so large that many of them can still be added.
+#: Values that are drawn instead of small ones: so large that many of them can still be added.
 _EXTREMES: Final = {98: 1 << 55, 99: (1 << 55) - 1}
 _OPERATORS: Final = ("=", ">", "<=")
 #: How often each kind is drawn.
