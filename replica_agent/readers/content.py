@@ -1,6 +1,6 @@
 """Verified bytes of parts: whole blocks are read, compared with their digests, and only then returned.
 
-After that, some bytes of the footers of older writers are changed (`tables/float_hints.py`). Blocking file
+After that, some bytes of the footers of older writers are changed (`readers/float_hints.py`). Blocking file
 access, for use in a thread. A damaged, truncated or missing file is a
 :class:`DamagedPartError`, which describes the damage; no byte of a block that does not match ever leaves this
 module (docs/adr/0004-verified-reads.md; I9).
@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
+from tidelock.replica_agent.readers.float_hints import Change
 from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replica_agent.tables.float_hints import Change
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 
 

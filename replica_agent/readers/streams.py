@@ -15,13 +15,13 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import StandbyError
+from tidelock.replica_agent.readers import float_hints
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
 from tidelock.replica_agent.readers.counters import ReaderCounters
+from tidelock.replica_agent.readers.float_hints import Change
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replica_agent.tables import float_hints
-from tidelock.replica_agent.tables.float_hints import Change
 from tidelock.replication.core.digest import BLOCK_BYTES
 
 #: Number of times that an open follows a part that is being moved to another file.
