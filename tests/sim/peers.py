@@ -92,6 +92,10 @@ class SimPeerClient(PeerClient):
         """Hint; see :class:`PeerClient`."""
         await self._ask(api, "end of a clone", lambda services: services.peers.manifests.end(name))
 
+    async def refuses(self, api: str) -> bool:
+        """Return whether no process listens; see :class:`PeerClient`."""
+        return self._network.refuses(self._life.host.name, api.partition(":")[0])
+
     async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Bytes of a part, in two pieces; see :class:`PeerClient`."""
 
