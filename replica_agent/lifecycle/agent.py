@@ -33,6 +33,7 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.requests import ACCEPTANCE
+from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
@@ -142,7 +143,7 @@ class Agent:
         their parts, find them unlocked, and remove them once more.
         """
         waiters, session = self.local.waiters, parts.means.session
-        await parts.replication.log.start(waiters.reached)
+        await parts.replication.log.start(waiters.reached, self.local.catalog.reader.last_imprint())
         end = await parts.replication.log.barrier()
         await self._decide_own(parts)
         for row in self.local.catalog.reader.not_held():
@@ -238,6 +239,10 @@ class Agent:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.STARTING, self._behind)
+
+    def fence_raised(self, fence: int) -> None:
+        """Save the fence: a start compares it with ZooKeeper's, which never goes back."""
+        self.spawn("save_fence", self.local.catalog.write(lambda db: jobs.save_fence(db, fence)))
 
     def broken(self, error: InvariantError) -> None:
         """Stop (I15): a state machine contradicts itself. The log has the last steps of the machine."""

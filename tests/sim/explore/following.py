@@ -279,7 +279,7 @@ class Following:
         key = (state, question, about)
         if key not in self._findings:
             store = ScriptedStore(self.ensemble, (ReplayView(state),), never)
-            turn = self._replays.run(find_out(store, question, about, fence=FENCE, watch=_unheard))
+            turn = self._replays.run(find_out(store, question, about, watch=_unheard))
             assert isinstance(turn, Returned), turn
             self._findings[key] = turn.value
         return self._findings[key]
