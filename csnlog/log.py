@@ -445,7 +445,7 @@ class CsnLog:
             )
         session = self._store.session
         if not await self._proven():
-            ended = self._engine.stopped
+            ended = self.reason
             raise UnavailableError(
                 f"the log has ended on this replica: {ended}"
                 if ended

@@ -1,4 +1,4 @@
-"""The imprint of a record: what tells it from every other record at its CSN. Pure.
+"""The imprint of a record, which tells it from every other record at its CSN. Pure.
 
 A ZooKeeper that was set back gives CSNs, versions and even zxids out again, to other writes (Z19). Nothing in
 it shows that. What a replica remembers of the last record that it has taken does: whatever has been written
@@ -13,7 +13,7 @@ from typing import Final
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.model import LogRecord
 
-#: What an operator does about it; the last words of each message.
+#: The work of the operator; the last words of each message.
 NEXT_STEP: Final = (
     "Stop all agents, keep their data directories as they are, and bring back ZooKeeper's newest state"
 )
@@ -23,7 +23,7 @@ _SHOWN_DIGITS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Imprint:
-    """What a replica remembers of the last record that it has taken.
+    """The memory of a replica of the last record that it has taken.
 
     Attributes:
         zxid: The ``czxid`` of its znode, the largest of all records taken; 0 = not known.

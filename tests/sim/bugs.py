@@ -44,6 +44,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.lag import LagVerdict, LagWatch
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
 from tidelock.replication.core.messages import FetchPart
 from tidelock.replication.core.model import Held, PartMeta, Peer
@@ -291,6 +292,19 @@ def await_no_missing_part() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def count_a_stuck_replica() -> Iterator[None]:
+    """A home waits for every live replica that is far behind, and refuses its commits in the end."""
+    judge = LagWatch.judge
+
+    def refuse(self: LagWatch, peers: Iterable[Peer], own: Csn, now_s: float) -> LagVerdict:
+        found = judge(self, peers, own, now_s)
+        return replace(found, refused=bool(found.far))
+
+    with mock.patch.object(LagWatch, "judge", refuse):
+        yield
+
+
 BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -310,5 +324,6 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         call_aborted_what_no_home_answers_for,
         clean_up_although_cancelled,
         await_no_missing_part,
+        count_a_stuck_replica,
     )
 }
