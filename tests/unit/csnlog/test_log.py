@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -16,16 +16,17 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid, csn
 from tidelock.csnlog.core.model import LogRecord, RecordKind, SessionState, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused, Running, TooOld, Unknown
-from tidelock.csnlog.core.store import Check, Create, Delete, SetData
+from tidelock.csnlog.core.store import Check, Create, Delete, Node, SetData
 from tidelock.csnlog.log import LogLimits, LogState, Proposal
 from tidelock.csnlog.reading import read_page
-from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, nth
 from tidelock.errors import (
     CommitUnknownError,
     CorruptError,
     FencedError,
     HeadMovedError,
     LabelExistsError,
+    MembersChangedError,
     SnapshotTooOldError,
     TableChangedError,
     TableExistsError,
@@ -126,6 +127,7 @@ async def test_roll_over_under_load(ensemble: MemoryEnsemble) -> None:
         ({"ddl": (Create(tree.table(ORDERS)),)}, TableExistsError, {"table": "d.orders"}),
         ({"label": "taken"}, LabelExistsError, {"label": "taken"}),
         ({"head_version": 0}, HeadMovedError, {}),
+        ({"roster": 7}, MembersChangedError, {"version": 7}),
     ],
 )
 async def test_refusals_are_errors_and_leave_nothing_in_the_log(
@@ -139,6 +141,22 @@ async def test_refusals_are_errors_and_leave_nothing_in_the_log(
     await node.commit(3)
     await until(lambda: node.reached == 3)
     assert str(node.tid(2)) not in tids_of(node.delivered)
+
+
+async def test_a_commit_checks_the_roster_that_its_copies_were_counted_at(node: LogNode) -> None:
+    """It is refused once the roster has changed; others of its batch are committed (rule copies)."""
+    found = await memory(node).get(tree.REPLICAS)
+    assert isinstance(found, Ok)
+    version = found.value.version
+    await node.log.commit(node.proposal(1, roster=version), timeout_s=30)
+    await memory(node).multi((SetData(tree.REPLICAS),))
+    counted = (node.proposal(2, roster=version), node.proposal(3), node.proposal(4, roster=version + 1))
+    ended = await asyncio.gather(
+        *(node.log.commit(one, timeout_s=30) for one in counted), return_exceptions=True
+    )
+    assert [type(one) for one in ended] == [MembersChangedError, Committed, Committed]
+    again = await node.log.commit(node.proposal(2, roster=version + 1), timeout_s=30)
+    assert again.csn > ended[1].csn  # type: ignore[union-attr]
 
 
 async def test_a_transaction_that_is_too_large(node: LogNode) -> None:
@@ -270,17 +288,21 @@ async def test_a_fenced_replica_writes_nothing_more(ensemble: MemoryEnsemble, no
 
 
 async def test_a_foreign_fence_is_told_before_the_batch_in_doubt_is_decided(
-    ensemble: MemoryEnsemble, node: LogNode
+    ensemble: MemoryEnsemble, node: LogNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing new is accepted at once; the commit in doubt is looked up later, and told as it is (I17)."""
-    lost = nth(1, RequestFault.REPLY_LOST, lambda call: call.store == "r1" and bool(call.ops))
+    ensemble.plan = nth(
+        1, RequestFault.REPLY_LOST, lambda call: call.store == "r1" and SetData(tree.HEAD) in call.ops
+    )
+    readable, get = asyncio.Event(), node.store.get
 
-    def plan(call: StoreRequest) -> RequestFault | None:
-        """Lose the answer to the commit, and all reads of the log."""
-        unread = call.store == "r1" and call.kind == "get" and call.path.startswith("csn/0/")
-        return RequestFault.REQUEST_LOST if unread else lost(call)
+    async def slow(path: str, *, watch: Callable[[], None] | None = None) -> Ok[Node] | Refused | Unknown:
+        """The record of the commit is not read before the test allows it."""
+        if path == tree.record(Csn(2)):
+            await readable.wait()
+        return await get(path, watch=watch)
 
-    ensemble.plan = plan
+    monkeypatch.setattr(node.store, "get", slow)
     commit = asyncio.create_task(node.commit(1))
     await until(lambda: ensemble.tree.get(tree.record(Csn(2))) is not None)
     await fence(ensemble, node)
@@ -290,7 +312,7 @@ async def test_a_foreign_fence_is_told_before_the_batch_in_doubt_is_decided(
         await node.log.fenced(())
     with pytest.raises(FencedError):
         await node.commit(2)
-    ensemble.plan = None
+    readable.set()
     assert await commit == Csn(2)
     await until(lambda: node.log.state is LogState.FENCED)
     assert node.states[-2:] == [LogState.FENCING, LogState.FENCED]
