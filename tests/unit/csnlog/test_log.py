@@ -19,7 +19,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Create, Delete, Node, SetData
 from tidelock.csnlog.log import LogLimits, LogState, Proposal
 from tidelock.csnlog.reading import read_page
-from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
 from tidelock.errors import (
     CommitUnknownError,
     CorruptError,
@@ -291,9 +291,14 @@ async def test_a_foreign_fence_is_told_before_the_batch_in_doubt_is_decided(
     ensemble: MemoryEnsemble, node: LogNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing new is accepted at once; the commit in doubt is looked up later, and told as it is (I17)."""
-    ensemble.plan = nth(
-        1, RequestFault.REPLY_LOST, lambda call: call.store == "r1" and SetData(tree.HEAD) in call.ops
-    )
+    lost = nth(1, RequestFault.REPLY_LOST, lambda call: call.store == "r1" and SetData(tree.HEAD) in call.ops)
+
+    def plan(call: StoreRequest) -> RequestFault | None:
+        if fault := lost(call):  # it raises no fence before another replica does
+            asyncio.get_running_loop().call_soon(memory(node).suspend)
+        return fault
+
+    ensemble.plan = plan
     readable, get = asyncio.Event(), node.store.get
 
     async def slow(path: str, *, watch: Callable[[], None] | None = None) -> Ok[Node] | Refused | Unknown:
@@ -306,6 +311,7 @@ async def test_a_foreign_fence_is_told_before_the_batch_in_doubt_is_decided(
     commit = asyncio.create_task(node.commit(1))
     await until(lambda: ensemble.tree.get(tree.record(Csn(2))) is not None)
     await fence(ensemble, node)
+    memory(node).resume()
     await until(lambda: node.log.state is LogState.FENCING)
     assert (commit.done(), node.log.reason) == (False, "another replica has raised the fence of this one")
     with pytest.raises(FencedError):
