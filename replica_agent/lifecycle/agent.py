@@ -41,7 +41,7 @@ from tidelock.replica_agent.lifecycle.replacing import replace_catalog
 from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.requests import ACCEPTANCE
-from tidelock.replica_agent.storage.catalog_writes import set_meta
+from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord
 
@@ -168,7 +168,7 @@ class Agent:
         owed = Arrears.noted(self.local.catalog.reader, session.published_max)
         self._clones = owed.base > CSN_NONE
         background = BackgroundTasks(parts, owed)
-        await parts.replication.log.start(waiters.reached)
+        await parts.replication.log.start(waiters.reached, self.local.catalog.reader.last_imprint())
         # From the start on: no home waits for this replica as for one that follows, and while its progress is
         # not published, a replica without a history holds all others.
         await self._once("progress", background.publish_progress())
@@ -217,7 +217,7 @@ class Agent:
         """End this boot, and let the next one clone: the log no longer has the records that follow."""
         self._become(AgentState.STOPPED, reason)
         try:
-            await self.local.catalog.write(partial(set_meta, clone=reason))
+            await self.local.catalog.write(partial(jobs.set_meta, clone=reason))
         except TidelockError as error:
             _log.error("clone_not_noted", reason=error.message)
             self._end(BootEnd.STOPPED)
@@ -300,6 +300,10 @@ class Agent:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.CLONING if self._clones else AgentState.STARTING, self._behind)
+
+    def fence_raised(self, fence: int) -> None:
+        """Save the fence: a start compares it with ZooKeeper's, which never goes back."""
+        self.spawn("save_fence", self.local.catalog.write(lambda db: jobs.save_fence(db, fence)))
 
     async def _end_fenced(self) -> None:
         """End this boot: a fence by a start on another disk says that another agent has the id now."""

@@ -215,5 +215,6 @@ def _log(means: Means) -> CsnLog:
         limits=limits,
         deliver=means.events.deliver,
         on_state=means.events.log_state,
+        on_fence=means.events.fence_raised,
         thorough=settings.check_invariants,
     )
