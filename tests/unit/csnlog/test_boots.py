@@ -17,7 +17,7 @@ from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap,
 from tidelock.csnlog.cluster.replica_progress import read_progress
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
-from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.ids import CSN_NONE, NO_STAMP, Csn
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import (
     CLONING,
@@ -403,7 +403,7 @@ async def test_a_log_that_is_cut_during_a_start_is_not_followed(
 @pytest.mark.parametrize("state", [STRUCK, CLONING, REMOVED])
 def test_a_fence_keeps_what_the_next_start_needs_to_know(state: str) -> None:
     """Another replica that fences a struck or cloning one does not make it look like one with a catalog."""
-    found = Node(codec.encode_session(SessionState(3, "d", "n", state)), 7, 0, 0)
+    found = Node(codec.encode_session(SessionState(3, "d", "n", state)), 7, 0, 0, NO_STAMP)
     change = seize(tree.session(R1), found, 3, "new")
     assert change is not None
     assert codec.decode_session(change.data) == SessionState(4, "d", "new", state)
