@@ -176,10 +176,8 @@ async def open_session(
     The raise fences every former boot of this replica, whether its process has ended or not. Nothing is
     written before all checks have passed.
 
-    A boot without a usable catalog begins at the start of the log, or with the catalog of a peer. In the
-    multi of the raise it sets its progress to the present tail and horizon, which holds them there: nothing
-    that it will need is deleted before it publishes a position of its own. A boot that clones shows the state
-    ``cloning`` and a new disk: what its directory has acknowledged before counts no longer.
+    A boot without a usable catalog sets its progress to the present tail and horizon in the multi of the
+    raise, which holds them there. If it clones, the state is ``cloning`` and the disk a new one.
 
     Args:
         store: A connected store.

@@ -266,18 +266,14 @@ class AgentSettings(BaseSettings):
         10_000,
         description="Most parts of undecided transactions fetched at once; more are left to their commit.",
     )
-    clone_manifests_max: Count = Field(
-        2, description="Catalogs that this replica sends to others that clone, at a time."
-    )
+    clone_manifests_max: Count = Field(2, description="Catalogs sent at a time to replicas that clone.")
     clone_manifest_ttl_s: Positive = Field(
         600.0, description="How long a catalog that was written for a clone is kept after its last use."
     )
     clone_retries: Count = Field(
         5, description="How often a request for a peer's catalog is repeated before another peer is asked."
     )
-    clone_parts_ahead: Count = Field(
-        2000, description="Parts that are wanted at a time after a clone, or after damage; the others wait."
-    )
+    clone_parts_ahead: Count = Field(2000, description="Missing parts wanted at a time; the others wait.")
     peer_hints_max: Count = Field(
         1000, description="Hints that wait for one peer; beyond it the oldest is dropped, as a hint may be."
     )
