@@ -277,6 +277,29 @@ class AgentSettings(BaseSettings):
         5.0, description="How often the member list is read again although no watch fired."
     )
 
+    # -- disk ------------------------------------------------------------------------------------------------
+    disk_reserve_bytes: int = Field(
+        256 << 20,
+        ge=0,
+        description=(
+            "Free space below which this replica takes no rows, uploads and merges of its clients; 0 = none. "
+            "Catalog, removals, collection, and copies for others go on. Enough for the catalog of a million "
+            "parts and the pushes of some seconds."
+        ),
+    )
+    disk_reserve_share: float = Field(
+        0.05, ge=0, le=1, description="The reserve is at most this share of the disk, for small disks."
+    )
+    disk_floor_share: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description=(
+            "Share of the reserve below which pushes of peers are refused too: their homes count other "
+            "copies. The rest is for the catalog and for parts of committed transactions."
+        ),
+    )
+
     # -- compaction ------------------------------------------------------------------------------------------
     compaction: bool = Field(
         True,

@@ -101,6 +101,7 @@ class Agent:
         self._metrics.add_readers(self._local.readers.counters)
         counts = self._local.counts
         self._metrics.add_parts(lambda: counts.largest)
+        self._metrics.add_room(self._local.files.room.free)
         store = await connect(self._local, self._stack)
         session = await join(self._local, store)
         means = Means(

@@ -82,6 +82,8 @@ def make_replication(means: Means) -> ReplicationParts:
         applier=applier,
         own_phase=OwnPhase(
             applier=applier,
+            room=local.files.room,
+            membership=membership,
             watch=PhaseWatch(settings.blocked_after_s),
             metrics=means.metrics,
             condition=means.condition,

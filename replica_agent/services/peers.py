@@ -15,6 +15,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replication.core.model import Held
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.peers import PeerStatus
@@ -79,5 +80,5 @@ class PeerService:
             boot=self.session.boot,
             state=self.condition.state.value,
             snapshot_csn=self.waiters.reached,
-            free_bytes=self.files.room(),
+            free_bytes=self.files.room.free_for(DiskUse.NEW),
         )

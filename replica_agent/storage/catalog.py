@@ -25,9 +25,10 @@ from typing import Any, TypeVar
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.errors import ConfigError, CorruptError, DiskFullError, UnavailableError
+from tidelock.errors import ConfigError, CorruptError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA
+from tidelock.replication.disk_room import DiskRoom
 
 CATALOG = faults.step("agent.catalog")
 
@@ -60,6 +61,7 @@ class Catalog:
     def __init__(self, data_dir: Path, *, initial: dict[str, Any], cache_bytes: int) -> None:
         """Open or create the catalog and start the writer thread."""
         self._path = data_dir / "catalog.db"
+        self._room = DiskRoom(data_dir, replica=str(initial.get("replica", "")))
         self._cache_bytes = cache_bytes
         self._create(initial)
         self.reader = CatalogReader(data_dir)
@@ -208,9 +210,7 @@ class Catalog:
         if full or (
             isinstance(error, OSError) and error.errno == errno.ENOSPC
         ):  # the latter: the fault point
-            return DiskFullError(
-                "the catalog's disk is full; free space on the replica's data directory, then repeat"
-            )
+            return self._room.none_left("writing the catalog", str(error))
         if isinstance(error, sqlite3.IntegrityError):
             return CorruptError(f"a change contradicts what {self._path} holds ({error})")
         if isinstance(error, sqlite3.Error) and _damaged(error):
