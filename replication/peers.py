@@ -121,6 +121,10 @@ class PeerClient:
         """Return the replica that answers at the address, and how far it is."""
         return await self._call("GET", api, "status", PeerStatus)
 
+    async def holds(self, api: str, part: PartId) -> PartWord:
+        """Return whether the replica holds a part; it reads all bytes of it first."""
+        return await self._call("GET", api, f"parts/{part}", PartWord)
+
     async def begin_upload(self, api: str, grant: str, replica: ReplicaId) -> UploadBegun:
         """Notify a home that ``replica`` will receive the file of a grant."""
         asked = UploadRequest(grant, replica)

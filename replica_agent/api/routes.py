@@ -96,6 +96,7 @@ _AT_CSN: Final = (NoSuchCsnError, SnapshotTooOldError, StandbyError)
 _COMMIT: Final = (
     *_ABOUT_TX,
     CommitUnknownError,
+    DeclaredLostError,
     FencedError,
     HeadMovedError,
     LabelExistsError,
@@ -365,6 +366,11 @@ _ADMIN: Final = (
         request=cluster.HorizonRequest, optional=True, response=cluster.HorizonAnswer,
         errors=(NoSuchCsnError,), action=AgentAction.COLLECT,
     ),
+    ApiRoute(
+        method="POST", path=f"{_V1}/admin/resolve-lost", handler=AdministrationRoutes.resolve_lost,
+        subject="admin", request=cluster.LostPartRequest, response=cluster.LostPart,
+        errors=(BadRequestError, CommitUnknownError, RefusedError),
+    ),
 )  # fmt: skip
 
 _UPLOAD: Final = (*_ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)
@@ -398,6 +404,10 @@ _PEERS: Final = (
     ApiRoute(
         method="GET", path=f"{_PEER}/outcome/{{tid}}", handler=PeerRoutes.outcome, subject="peers",
         response=peers.PeerOutcome,
+    ),
+    ApiRoute(
+        method="GET", path=f"{_PEER}/parts/{{part}}", handler=PeerRoutes.part, subject="peers",
+        response=peers.PartWord,
     ),
     ApiRoute(
         method="GET", path=f"{_PEER}/status", handler=PeerRoutes.status, subject="peers",

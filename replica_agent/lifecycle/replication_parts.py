@@ -12,6 +12,7 @@ from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.own_phase import OwnPhase
+from tidelock.replica_agent.replicas.skips import SkipReader
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
@@ -34,6 +35,7 @@ class ReplicationParts:
     pusher: Pusher
     applier: Applier
     own_phase: OwnPhase
+    skips: SkipReader
     log: CsnLog
     members: Members
     membership: Membership
@@ -90,6 +92,7 @@ def make_replication(means: Means) -> ReplicationParts:
             clock=time.monotonic,
             wall_ms=lambda: time.time_ns() // 1_000_000,
         ),
+        skips=SkipReader(store=means.store, catalog=local.catalog, held=means.events.part_held),
         log=log,
         members=members,
         membership=membership,

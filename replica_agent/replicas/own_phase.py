@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.model import ReplicaPhase
+from tidelock.csnlog.core.model import BlockedBy, ReplicaPhase
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.replicas.membership import Membership
@@ -44,6 +44,11 @@ class OwnPhase:
     def catch_up_to(self, aim: Csn) -> None:
         """Note the CSN that this boot has to apply before it follows."""
         self._aim = aim
+
+    @property
+    def blocked_by(self) -> BlockedBy | None:
+        """The part that the last look has found to hold this replica back."""
+        return self._report.blocked_by
 
     def look(self) -> tuple[PhaseReport, int]:
         """Return the phase, and the time since when it is this one (Unix, ms)."""

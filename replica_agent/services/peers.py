@@ -10,6 +10,7 @@ from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
@@ -18,7 +19,7 @@ from tidelock.replication.core.model import Held
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.peers import PeerStatus
+from tidelock.wire.peers import PartWord, PeerStatus
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
@@ -36,6 +37,7 @@ class PeerService:
     waiters: CsnWaiters
     files: PartFs
     receiver: PushReceiver
+    port: ReplicaCatalogPort
     redirector: UploadRedirector
     outcomes: OutcomeResolver
 
@@ -71,6 +73,14 @@ class PeerService:
     def admit_upload(self) -> None:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
         self.condition.require(AgentAction.INSERT)
+
+    async def holds(self, part: PartId) -> PartWord:
+        """Return whether this replica holds a part, by reading its bytes; a damaged one is fetched again."""
+        row = self.receiver.catalog.reader.part(part)
+        held = row is not None and row.state == "held" and not await self.port.is_damaged(part)
+        if row is not None and row.state == "held" and not held:
+            await self.port.quarantine(part)
+        return PartWord(self.session.replica, self.session.disk, self.waiters.reached, held)
 
     def status(self) -> PeerStatus:
         """Return the progress of this replica."""

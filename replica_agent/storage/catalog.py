@@ -27,7 +27,7 @@ import structlog
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA
+from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA, SKIPS
 from tidelock.replication.disk_room import DiskRoom
 
 CATALOG = faults.step("agent.catalog")
@@ -106,6 +106,7 @@ class Catalog:
                         db.execute(statement)
                     db.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
                     db.execute("COMMIT")
+                db.executescript(SKIPS)
             finally:
                 db.close()
         except sqlite3.DatabaseError as error:

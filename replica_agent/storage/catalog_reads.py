@@ -94,6 +94,25 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedPart:
+    """A part that an operator has declared lost; the attributes as in :class:`SkipPart`.
+
+    Attributes:
+        time_ms: The time of that word (Unix, ms).
+    """
+
+    part: PartId
+    table: TableName
+    rows: int
+    csn: Csn
+    tid: str
+    by: str
+    why: str
+    without: tuple[ReplicaId, ...]
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndingLabel:
     """A label that is to be released: the last transaction that it named, and whether it is a stream's."""
 
@@ -204,6 +223,21 @@ class CatalogReader:
         """Return those of ``parts`` whose bytes are durable and assumed correct here."""
         sql = "SELECT part FROM parts WHERE part = ? AND state = 'held'"
         return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
+
+    def skipped(self, tid: str | None = None) -> list[SkippedPart]:
+        """Return the parts that are declared lost, in the order of their CSNs: all, or those of a tid."""
+        sql = """
+            SELECT part, table_name, rows, csn, tid, operator, why, without, time_ms FROM skips
+            WHERE ?1 IS NULL OR tid = ?1 ORDER BY csn, part
+        """
+        return [
+            SkippedPart(*row, tuple(ReplicaId(name) for name in without.split()), time_ms)
+            for *row, without, time_ms in self._db.execute(sql, (tid,))
+        ]
+
+    def is_skipped(self, part: PartId) -> bool:
+        """Return whether a part is declared lost."""
+        return self._db.execute("SELECT 1 FROM skips WHERE part = ?", (part,)).fetchone() is not None
 
     def nameless(self, parts: Iterable[PartId]) -> set[PartId]:
         """Return those of ``parts`` that are known by their bytes alone: early copies."""

@@ -41,3 +41,13 @@ CREATE INDEX outcomes_by_label ON outcomes (label, csn, batch) WHERE label IS NO
 CREATE TABLE table_horizons (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE csns (csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL);
 """
+#: Parts that an operator has declared lost. Made at each start where it does not exist yet: a catalog of
+#: before has none.
+SKIPS = """
+CREATE TABLE IF NOT EXISTS skips (
+    part TEXT PRIMARY KEY, table_name TEXT NOT NULL, rows INTEGER NOT NULL, csn INTEGER NOT NULL,
+    tid TEXT NOT NULL, operator TEXT NOT NULL, why TEXT NOT NULL, without TEXT NOT NULL,
+    time_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS skips_by_tid ON skips (tid);
+"""

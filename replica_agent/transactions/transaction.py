@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName, Tid
-from tidelock.csnlog.core.model import DefineTable
+from tidelock.csnlog.core.model import DefineTable, SkipPart
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
     BadRequestError,
@@ -97,6 +97,7 @@ class StagedChanges:
     Attributes:
         tables: Version of each table's definition that its statements have used; the commit checks them.
         definitions: Tables that it creates or changes.
+        skips: Parts that an operator declares lost.
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
         removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
@@ -107,6 +108,7 @@ class StagedChanges:
 
     tables: dict[TableName, int] = field(default_factory=dict)
     definitions: list[DefineTable] = field(default_factory=list)
+    skips: list[SkipPart] = field(default_factory=list)
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
     removed: dict[PartId, TableName] = field(default_factory=dict)
@@ -116,7 +118,7 @@ class StagedChanges:
     @property
     def any(self) -> bool:
         """Return whether there is anything to commit."""
-        return bool(self.memory or self.stored or self.removed or self.definitions)
+        return bool(self.memory or self.stored or self.removed or self.definitions or self.skips)
 
     @property
     def parts(self) -> Iterator[PartMeta]:

@@ -252,7 +252,8 @@ class Commits:
         tx.require_sealed()
         if not tx.staged.any:
             return None
-        await self._delay(deadline)
+        if not tx.staged.skips:  # what an operator declares lost is what the others wait for
+            await self._delay(deadline)
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
         # build; a serializable transaction is a batch of its own.
         if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import structlog
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.codec import encode_definition, encode_entries
+from tidelock.csnlog.core.codec import encode_definition, encode_entries, encode_skip
 from tidelock.csnlog.core.ids import ReplicaId, TableName
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, Manifest, RemovePart, TidRecord
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, Manifest, RemovePart, SkipState, TidRecord
 from tidelock.csnlog.core.store import Create, SetData
 from tidelock.csnlog.log import Proposal
 from tidelock.errors import TidelockError, UnavailableError
@@ -55,6 +55,7 @@ class ProposalBuilder:
         staged = tx.staged
         entries: tuple[Entry, ...] = (
             *staged.definitions,
+            *staged.skips,
             *(RemovePart(table, part) for part, table in staged.removed.items()),
             *(_adding(part) for part in staged.parts),
         )
@@ -72,7 +73,10 @@ class ProposalBuilder:
             meta=tx.meta,
             batch=tx.batch,
         )
-        ddl = tuple(_defining(item) for item in staged.definitions)
+        ddl = (
+            *(_defining(item) for item in staged.definitions),
+            *(Create(tree.skip(item.part), encode_skip(SkipState(item))) for item in staged.skips),
+        )
         return Proposal(record, dict(staged.tables), ddl, tx.label)
 
     async def _make_copies(self, tx: Transaction, timeout_s: float) -> tuple[ReplicaId, ...]:
