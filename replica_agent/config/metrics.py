@@ -72,11 +72,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.commit_delay_seconds = Counter(
-            "tidelock_commit_delay_seconds",
-            "Time for which commits were delayed since other replicas lagged behind.",
-            registry=self.registry,
-        )
+        self.commit_delay_seconds = _commit_delay(self.registry)
         self.inserted_rows = Counter(
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
@@ -97,12 +93,7 @@ class Metrics:
             "Largest CSN up to which everything is applied here.",
             registry=self.registry,
         )
-        self.phase = Enum(
-            "tidelock_replica_phase",
-            "How this replica follows the log; blocked and full need an operator.",
-            states=[phase.value for phase in ReplicaPhase],
-            registry=self.registry,
-        )
+        self.phase = _phase(self.registry)
         self.horizon = Gauge(
             "tidelock_horizon_csn", "Below it nothing is promised, as noted here.", registry=self.registry
         )
@@ -132,7 +123,6 @@ class Metrics:
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
         self.compaction = CompactionMetrics(self.registry)
-
         self.audit_findings = Gauge(
             "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry
         )
@@ -159,6 +149,17 @@ class Metrics:
     def add_readers(self, read: Callable[[], Mapping[str, int]]) -> None:
         """Show the counters of the reader processes too."""
         self.registry.register(_ReaderCounters(read))
+
+
+def _commit_delay(registry: CollectorRegistry) -> Counter:
+    what = "Time for which commits were delayed since other replicas lagged behind."
+    return Counter("tidelock_commit_delay_seconds", what, registry=registry)
+
+
+def _phase(registry: CollectorRegistry) -> Enum:
+    what = "How this replica follows the log; blocked and full need an operator."
+    states = [phase.value for phase in ReplicaPhase]
+    return Enum("tidelock_replica_phase", what, states=states, registry=registry)
 
 
 def _uploads(registry: CollectorRegistry) -> Counter:
