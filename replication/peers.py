@@ -29,6 +29,7 @@ from tidelock.wire.peers import (
     Held,
     HintRequest,
     PartMeta,
+    PartWord,
     PeerOutcome,
     PeerStatus,
     UploadBegun,

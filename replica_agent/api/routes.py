@@ -13,8 +13,10 @@ import msgspec
 from aiohttp import web
 
 from tidelock.errors import (
+    BadRequestError,
     CommitUnknownError,
     CorruptError,
+    DeclaredLostError,
     DiskFullError,
     DuplicateKeyError,
     FencedError,
@@ -24,6 +26,7 @@ from tidelock.errors import (
     NoSuchCsnError,
     NotCommittedError,
     NotEnoughReplicasError,
+    RefusedError,
     SchemaMismatchError,
     SerializationConflictError,
     SnapshotTooOldError,

@@ -81,16 +81,16 @@ def refusal(found: FoundPart, words: Sequence[PartHolder], without: Sequence[str
     silent = [word.replica for word in words if word.word == "silent"]
     if unnamed := [replica for replica in silent if replica not in without]:
         return (
-            f"{', '.join(unnamed)} does not answer and may hold it: start it, or confirm that you go on without "
-            f"it (--confirm-without {unnamed[0]})"
+            f"{', '.join(unnamed)} does not answer and may hold it: start it, or confirm that you go on "
+            f"without it (--confirm-without {unnamed[0]})"
         )
     if surplus := [replica for replica in without if replica not in silent]:
         return f"{', '.join(surplus)} is not silent: name only replicas that do not answer"
     applied = [word.replica for word in words if (word.snapshot_csn or CSN_NONE) >= found.csn]
     if found.is_manifest and applied:
         return (
-            f"it is the manifest of its transaction, and {', '.join(applied)} has applied it: the transaction "
-            "counts there; let the others clone from there"
+            f"it is the manifest of its transaction, and {', '.join(applied)} has applied it: the "
+            "transaction counts there; let the others clone from there"
         )
     if found.is_manifest and any(isinstance(entry, DefineTable) for entry in found.tid.entries):
         return "its transaction defines a table; restore the part from a backup"

@@ -230,9 +230,10 @@ class CatalogReader:
             SELECT part, table_name, rows, csn, tid, operator, why, without, time_ms FROM skips
             WHERE ?1 IS NULL OR tid = ?1 ORDER BY csn, part
         """
+        found = self._db.execute(sql, (tid,))
         return [
-            SkippedPart(*row, tuple(ReplicaId(name) for name in without.split()), time_ms)
-            for *row, without, time_ms in self._db.execute(sql, (tid,))
+            SkippedPart(part, table, rows, csn, of, by, why, _replicas(without), time_ms)
+            for part, table, rows, csn, of, by, why, without, time_ms in found
         ]
 
     def is_skipped(self, part: PartId) -> bool:
@@ -433,3 +434,7 @@ class CatalogReader:
         """Return the known statistics of a part's columns (:data:`part_stats.Statistics`), maybe none."""
         row = self._db.execute("SELECT stats FROM parts WHERE part = ?", (part,)).fetchone()
         return json.loads(row[0]) if row and row[0] else {}
+
+
+def _replicas(names: str) -> tuple[ReplicaId, ...]:
+    return tuple(ReplicaId(name) for name in names.split())

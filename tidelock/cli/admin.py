@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tidelock.cli import output
+from tidelock.cli import output, trouble
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import TidelockError
@@ -23,9 +23,10 @@ _PROGRESS_INTERVAL_S: Final = 1.0
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    group = typer.Typer(no_args_is_help=True, help="Operate a cluster: optimize, horizon.")
+    group = typer.Typer(no_args_is_help=True, help="Operate a cluster, and find out what holds it back.")
     group.command()(on_target(optimize))
     group.command()(on_target(horizon))
+    trouble.add_to(group)
     app.add_typer(group, name="admin", rich_help_panel="Operating")
 
 

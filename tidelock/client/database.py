@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,7 +32,7 @@ from tidelock.errors import (
     TidelockError,
     UnavailableError,
 )
-from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer
+from tidelock.wire.cluster import HorizonRequest, LostPartRequest, OptimizeRequest, StatusAnswer
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
 from tidelock.wire.tables import CreatedTable, CreateTableRequest
 from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
@@ -76,6 +76,10 @@ def connect(
     except TidelockError:
         transport.close()
         raise
+
+
+#: How long replicas may take to read a part before they say whether they hold it, and to commit (seconds).
+_RESOLVE_S: Final = 120.0
 
 
 class Database(AutocommitStatements, Joining):
@@ -370,6 +374,40 @@ class Database(AutocommitStatements, Joining):
         """
         body = HorizonRequest(csn, drop_pins)
         return self._connection.ask("POST", "/admin/horizon", answer=dict[str, Any], body=body)
+
+    def resolve_lost(
+        self,
+        part: str,
+        *,
+        confirm: bool = False,
+        without: Sequence[str] = (),
+        by: str = "",
+        why: str = "",
+    ) -> dict[str, Any]:
+        """Say what is lost with a part that no replica holds; with `confirm`, declare it lost.
+
+        From then on no replica shows the part at any CSN, and none waits for it. `outcome` and `commit` of
+        its transaction raise DeclaredLostError.
+
+        Args:
+            part: The part that replicas wait for, as `status` shows it.
+            confirm: Declare it lost; otherwise nothing changes.
+            without: Replicas that do not answer, may hold it, and are left out.
+            by: The operator, for the audit trail.
+            why: The reason, for the audit trail.
+
+        Returns:
+            `part`, `kind`, `csn`, `tid`, `table`, `path`, `rows`, `length`, `label`; `replicas`: what each
+            one says (`holds`, `lacks`, `silent`); `why_not`: why it cannot be declared lost; `declared`.
+
+        Raises:
+            BadRequestError: No kept record adds the part, or an operator or a reason is missing.
+            RefusedError: A replica holds it, or one that does not answer is not named; nothing changed.
+        """
+        body = LostPartRequest(part, confirm, list(without), by, why)
+        return self._connection.ask(
+            "POST", "/admin/resolve-lost", answer=dict[str, Any], body=body, timeout_s=_RESOLVE_S
+        )
 
     def optimize(
         self, table: str, partition: Mapping[str, Any] | None = None, *, timeout_s: float = 600.0
