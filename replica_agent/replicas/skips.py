@@ -63,6 +63,7 @@ class SkipReader:
 
     async def take(self, entry: SkipPart) -> None:
         """Note a lost part in the catalog, and go on without it."""
-        await self.catalog.write(lambda db: jobs.skip(db, entry))
+        unused = await self.catalog.write(lambda db: jobs.skip(db, entry))
+        self.catalog.late_removals.update(unused)
         _log.warning("part_declared_lost", part=entry.part, csn=entry.csn, tid=entry.tid, by=entry.by)
         self.held(entry.part)

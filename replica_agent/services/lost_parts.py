@@ -24,6 +24,7 @@ from tidelock.errors import (
     CommitUnknownError,
     RefusedError,
     TidelockError,
+    UnavailableError,
 )
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.membership import Membership
@@ -207,14 +208,16 @@ class LostPartService:
                     said = await self.peers.holds(part)
                 else:
                     said = await self._ask(replica, part)
-        except (TidelockError, TimeoutError, StopIteration):
+        except (TidelockError, TimeoutError):
             found = self.membership.view.get(replica)
             progress = found.progress if found else None
             return PartHolder(replica, "silent", progress.snapshot if progress else None)
         return PartHolder(replica, "holds" if said.held else "lacks", said.snapshot_csn)
 
     async def _ask(self, replica: ReplicaId, part: PartId) -> PartWord:
-        peer = next(peer for peer in self.membership.peers() if peer.replica == replica)
+        peer = next((peer for peer in self.membership.peers() if peer.replica == replica), None)
+        if peer is None:
+            raise UnavailableError(f"replica {replica} is not known here any more")
         said = await self.client.holds(peer.api, part)
         if (said.replica, said.disk) != (replica, peer.disk):
             raise RefusedError(f"{said.replica} answers at the address of {replica}")

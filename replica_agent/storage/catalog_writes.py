@@ -267,10 +267,10 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
     set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms)
 
 
-def skip(db: sqlite3.Connection, entry: SkipPart) -> None:
+def skip(db: sqlite3.Connection, entry: SkipPart) -> list[str]:
     """Note that a part is declared lost, and forget it: no snapshot shows it from here on.
 
-    The file of a part that was held becomes an undo row, if it holds nothing else.
+    The file of a part that was held becomes an undo row if it holds nothing else, and is returned.
     """
     db.execute(
         "INSERT OR IGNORE INTO skips VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -280,8 +280,7 @@ def skip(db: sqlite3.Connection, entry: SkipPart) -> None:
         ),
     )
     gone = db.execute("DELETE FROM parts WHERE part = ? RETURNING file", (entry.part,)).fetchone()
-    if gone:
-        release_files(db, [gone[0]])
+    return release_files(db, [gone[0]]) if gone else []
 
 
 def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid, lost: set[str]) -> None:

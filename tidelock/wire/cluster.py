@@ -108,7 +108,7 @@ class LostPartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LostPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is lost with a part, and who says what about it.
+    """A part that is lost, the rows that go with it, and the word of each replica about it.
 
     Attributes:
         part: The part.
@@ -123,7 +123,7 @@ class LostPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         replicas: The word of each replica that is not removed.
         why_not: Why it cannot be declared lost; absent if it can.
         declared: Whether it is declared lost now.
-        by: The operator who has declared it.
+        by: The operator that declared it.
         why: The reason.
         without: Replicas that were left out.
         time_ms: When it was declared (Unix, ms).
