@@ -69,13 +69,18 @@ def lose(local: LocalCluster, gates: Gates, db: Database, holders: tuple[str, ..
         for replica in ("r1", "r2"):
             with local.connect(replica) as there, there.snapshot(min_csn=csn) as snap:
                 assert snap.read("t").num_rows == 2
-        for replica in holders:
-            folder = local.data_dir(replica)
-            with closing(sqlite3.connect(f"file:{folder}/catalog.db?mode=ro", uri=True)) as catalog:
-                sql = "SELECT part, creation_tid, file FROM parts WHERE creation_csn = ?"
-                [(part, tid, file)] = catalog.execute(sql, (csn,)).fetchall()
-            (folder / file).unlink()
+        lost = [delete_bytes(local, replica, csn) for replica in holders]
         eventually(lambda: status(local, BLOCKED)["waiting_for"], what="the replica that waits")
+    return lost[0]
+
+
+def delete_bytes(local: LocalCluster, replica: str, csn: int) -> Lost:
+    """Delete the file of the part that a CSN added, on one replica."""
+    folder = local.data_dir(replica)
+    with closing(sqlite3.connect(f"file:{folder}/catalog.db?mode=ro", uri=True)) as catalog:
+        sql = "SELECT part, creation_tid, file FROM parts WHERE creation_csn = ?"
+        [(part, tid, file)] = catalog.execute(sql, (csn,)).fetchall()
+    (folder / file).unlink()
     return Lost(part, tid, csn)
 
 
@@ -96,8 +101,7 @@ def test_a_lost_part_holds_back_only_what_it_must(local: LocalCluster, gates: Ga
     lost = lose(local, gates, db)
     eventually(lambda: phase(local, BLOCKED) == "blocked", what="the phase")
     assert rows(local, BLOCKED, lost.csn - 1) == [1]
-    for _ in range(5):
-        csn = db.insert("other", one(3)).csn or 0
+    csn = max(db.insert("other", one(3)).csn or 0 for _ in range(5))
     assert rows(local, "r2", csn, "other") == [1, *[3] * 5]
     with pytest.raises(UnavailableError):  # never the table without the rows
         rows(local, "r2", lost.csn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,6 @@ import pytest
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import DiskFullError
-from tidelock.replication import disk_room
 from tidelock.replication.core.room import DiskUse, RoomLimits
 from tidelock.replication.disk_room import DiskRoom
 from tidelock.replication.partfs import BUFFER_BYTES, PartFs
@@ -29,7 +29,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> SetFree:
 
     def set_free(count: int) -> None:
         usage = SimpleNamespace(total=100 * _GIB, free=count)
-        monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
     return set_free
 
@@ -114,6 +114,7 @@ def test_a_file_that_grows_stops_at_the_reserve(free: SetFree, tmp_path: Path) -
     committed = files.begin(PartId("r1-1-2"))
     committed.write(bytes(BUFFER_BYTES))
     committed.finish()
+    free(255 * _MIB)
     with pytest.raises(DiskFullError, match="in reserve"):
         files.scratch()
     files.close()
