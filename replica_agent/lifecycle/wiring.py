@@ -149,6 +149,7 @@ def _peers(parts: AgentParts) -> PeerService:
         files=means.local.files,
         receiver=parts.receiver,
         port=parts.replication.catalog_port,
+        damaged=means.events.corrupt,
         redirector=parts.uploads.redirector,
         outcomes=parts.transactions.outcomes,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
@@ -29,7 +29,11 @@ def push_bytes_max(settings: AgentSettings) -> int:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PeerService:
-    """Answers the other agents of the cluster."""
+    """Answers the other agents of the cluster.
+
+    Attributes:
+        damaged: Called with a part whose bytes are wrong, and what found that; it is fetched again.
+    """
 
     settings: AgentSettings
     condition: Condition
@@ -40,6 +44,7 @@ class PeerService:
     port: ReplicaCatalogPort
     redirector: UploadRedirector
     outcomes: OutcomeResolver
+    damaged: Callable[[PartId, str], None]
 
     def admit_push(self, length: int | None) -> None:
         """Raise unless a push of so many bytes is accepted now.
@@ -77,9 +82,10 @@ class PeerService:
     async def holds(self, part: PartId) -> PartWord:
         """Return whether this replica holds a part, by reading its bytes; a damaged one is fetched again."""
         row = self.receiver.catalog.reader.part(part)
-        held = row is not None and row.state == "held" and not await self.port.is_damaged(part)
-        if row is not None and row.state == "held" and not held:
-            await self.port.quarantine(part)
+        known = row is not None and row.state == "held"
+        held = known and not await self.port.is_damaged(part)
+        if known and not held:
+            self.damaged(part, "found damaged when a peer asked for it")
         return PartWord(self.session.replica, self.session.disk, self.waiters.reached, held)
 
     def status(self) -> PeerStatus:

@@ -11,7 +11,7 @@ import pytest
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replication.core.model import PartMeta, Wanted
-from tidelock.replication.disk_room import DiskRoom
+from tidelock.replication.partfs import PartFs
 
 TID = Tid(Csn(4), ReplicaId("r1"), 1, 7)
 
@@ -46,7 +46,7 @@ def test_a_hint_wants_parts_of_running_transactions(
         boot=1,
         cluster_id="c",
         catalog=around,
-        files=SimpleNamespace(room=DiskRoom(Path.cwd())),
+        files=PartFs(Path.cwd()),
         stager=around,
         fetcher=around,
         waiters=around,

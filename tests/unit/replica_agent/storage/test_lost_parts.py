@@ -34,7 +34,9 @@ async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
     made = opened(tmp_path)
     await made.write(lambda db: jobs.add_staged(db, [staged(KEPT)], []))
     definition = DefineTable(TABLE, 0, {"name": TABLE})
-    forms = {(TABLE, 0): jobs.TableForms(definition.definition, b"", b"")}
+    forms: dict[tuple[str, int], jobs.TableForms] = {
+        (TABLE, 0): jobs.TableForms(definition.definition, b"", b"")
+    }
     table = jobs.AppliedRecord(Csn(2), 2000, [jobs.AppliedTid("0-r1-1-9", [definition], None, True)], forms)
     await made.write(lambda db: jobs.apply(db, [table]))
     yield made
