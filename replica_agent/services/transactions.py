@@ -202,9 +202,10 @@ class TransactionService:
         batch: int | None = None,
     ) -> Committed | None:
         """Commit, or repeat the answer of a commit in any state; see :meth:`Commits.commit`."""
-        self._refuse_lost(tid)
         if self.transactions.is_open(str(tid)):
             self.condition.require(AgentAction.COMMIT)
+        else:
+            self._refuse_lost(tid)
         if label is not None or batch is not None:
             self.labels.require_form(label, batch)
         return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)

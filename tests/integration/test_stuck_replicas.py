@@ -166,7 +166,7 @@ def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: Clu
                 other.insert("t", pa.table({"k": [1]}, schema=SCHEMA), wait="copies")  # r1 is the other copy
                 local.start("r3")
                 with disk.full(leaving=MIB):
-                    commit_many(local, ("r2", "r3"))
+                    commit_many(local, ("r2", "r3"), MAX_LAG // 2)
                     local.stop("r3")
                     with pytest.raises(NotEnoughReplicasError, match="r1"):
                         other.insert("t", pa.table({"k": [1]}, schema=SCHEMA))
