@@ -38,6 +38,8 @@ class Cause(enum.Enum):
     QUEUE_FULL = "queue_full"
     #: Its time was up before it was sent, or while it was known not to have been applied.
     DEADLINE = "deadline"
+    #: A client has called it off before it was sent, or while it was known not to have been applied.
+    CALLED_OFF = "called_off"
     FENCED = "fenced"
     #: The log has stopped on this replica.
     STOPPED = "stopped"
@@ -84,6 +86,13 @@ class Propose:
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The caller of this tid waits no longer."""
+
+    tid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallOff:
+    """This tid is not to be committed if it can still be helped; its callers are answered with the truth."""
 
     tid: str
 
@@ -185,7 +194,17 @@ class Resumed:
 
 
 #: A request to the committer, or something that has happened without it.
-Command = LinkChanged | Propose | DeadlinePassed | Followed | FenceWanted | FenceDoubted | StopAsked | Resumed
+Command = (
+    LinkChanged
+    | Propose
+    | DeadlinePassed
+    | CallOff
+    | Followed
+    | FenceWanted
+    | FenceDoubted
+    | StopAsked
+    | Resumed
+)
 #: The result of the one request under way.
 StoreAnswer = NonceDrawn | CommitEnded | RolloverEnded | RaiseEnded | FenceRead | EpochRead | LogRead
 Event = Command | StoreAnswer
@@ -258,6 +277,11 @@ class FenceRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceLost:
+    """Another replica has raised the fence: nothing new is accepted; a batch in doubt is still looked up."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fenced:
     """Another replica raised the fence. Final: open transactions are aborted, no lock may be assumed held."""
 
@@ -284,6 +308,7 @@ Instruction = (
     | ReadLog
     | AnswerCallers
     | FenceRaised
+    | FenceLost
     | Fenced
     | Halted
     | RetryLater

@@ -374,6 +374,10 @@ _ADMIN: Final = (
         subject="admin", request=cluster.LostPartRequest, response=cluster.LostPart,
         errors=(BadRequestError, CommitUnknownError, RefusedError),
     ),
+    ApiRoute(
+        method="POST", path=f"{_V1}/admin/switches", handler=AdministrationRoutes.switch, subject="admin",
+        request=cluster.SwitchRequest, response=cluster.SwitchesAnswer,
+    ),
 )  # fmt: skip
 
 _UPLOAD: Final = (*_ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)

@@ -147,6 +147,27 @@ class LostPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_ms: int | None = None
 
 
+class SwitchInfo(msgspec.Struct, frozen=True):
+    """A switch of an agent: its name, its value now, and the value that a restart restores."""
+
+    name: str
+    value: str
+    configured: str
+
+
+class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /admin/switches: the name of a switch, and its new value as text."""
+
+    name: str
+    value: str
+
+
+class SwitchesAnswer(msgspec.Struct, frozen=True):
+    """All switches of an agent."""
+
+    switches: list[SwitchInfo]
+
+
 class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a replica, and its knowledge of the others.
 
@@ -170,6 +191,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         pins: Number of pins that it has last seen.
         holding_back: What keeps the horizon from rising.
         lost: The parts that operators have declared lost.
+        switches: What an operator can change, and may have changed, while the agent runs.
     """
 
     id: str
@@ -191,6 +213,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     pins: int = 0
     holding_back: HorizonBound | None = None
     lost: list[LostPart] = []
+    switches: list[SwitchInfo] = []
 
 
 class AddedPart(msgspec.Struct, frozen=True, tag="AddPart", tag_field="action"):
