@@ -8,6 +8,7 @@ from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
+from tidelock.replica_agent.api.members import MembersRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
@@ -43,6 +44,7 @@ def application(services: Services) -> web.Application:
         ChangeRoutes(services.reads),
         StatusRoutes(services.status),
         AdministrationRoutes(services.administration),
+        MembersRoutes(services.members),
         PeerRoutes(services.peers),
         DescriptionRoutes(),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 
@@ -13,12 +14,15 @@ from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.own_phase import OwnPhase
 from tidelock.replica_agent.replicas.skips import SkipReader
+from tidelock.replica_agent.replicas.strikes import Strikes
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.phase import PhaseWatch
+from tidelock.replication.core.strike_rules import StrikeLimits
 from tidelock.replication.fetch import Fetcher
+from tidelock.replication.membership import MemberChanges
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
 
@@ -41,6 +45,8 @@ class ReplicationParts:
     membership: Membership
     homes: Homes
     copies: CopyMaker
+    changes: MemberChanges
+    strikes: Strikes
 
 
 def make_replication(means: Means) -> ReplicationParts:
@@ -65,16 +71,18 @@ def make_replication(means: Means) -> ReplicationParts:
     stack.push_async_callback(log.close)
     membership = Membership(
         replica=means.replica,
-        copies=session.cluster.copies,
-        epoch_limit=session.cluster.epoch_limit,
+        cluster=session.cluster,
         settings=settings,
         members=members,
         client=client,
         waiters=local.waiters,
         clock=time.monotonic,
     )
+    changes = _changes(means, log)
     applier = _applier(means, port, fetcher)
     return ReplicationParts(
+        changes=changes,
+        strikes=_strikes(means, log, membership, changes),
         numbers=numbers,
         stager=stager,
         catalog_port=port,
@@ -104,12 +112,38 @@ def make_replication(means: Means) -> ReplicationParts:
             fence_timeout_s=settings.fence_timeout_s,
         ),
         copies=CopyMaker(
-            machine=Copies(means.replica, session.cluster.copies, {}, thorough=settings.check_invariants),
+            machine=Copies(means.replica, membership.rules(), thorough=settings.check_invariants),
             stager=stager,
             pusher=pusher,
             fetcher=fetcher,
             on_broken=means.events.broken,
         ),
+    )
+
+
+def _changes(means: Means, log: CsnLog) -> MemberChanges:
+    return MemberChanges(
+        replica=means.replica,
+        cluster=means.session.cluster,
+        store=means.store,
+        fenced=log.fenced,
+        end=log.barrier,
+        lag_max=means.settings.max_lag,
+        nonce=lambda: secrets.token_hex(16),
+    )
+
+
+def _strikes(means: Means, log: CsnLog, membership: Membership, changes: MemberChanges) -> Strikes:
+    settings = means.settings
+    return Strikes(
+        replica=means.replica,
+        store=means.store,
+        log=log,
+        membership=membership,
+        changes=changes,
+        limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
+        metrics=means.metrics,
+        clock=time.monotonic,
     )
 
 

@@ -40,7 +40,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
     pinned = Snapshots(
         replica=means.replica,
         boot=means.session.boot,
-        copies=means.session.cluster.copies,
+        copies=lambda: replication.membership.copies,
         settings=settings,
         store=means.store,
         log=replication.log,
@@ -55,6 +55,9 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         store=means.store,
         log=replication.log,
         members=replication.members.snapshot,
+        records_kept=lambda: replication.strikes.records_to_keep(
+            settings.log_keep_records, settings.log_keep_bytes
+        ),
         retained=partial(newest_before, means.reader),
         clock=time.monotonic,
     )

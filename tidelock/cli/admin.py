@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tidelock.cli import output, trouble
+from tidelock.cli import members, output, trouble
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import BadRequestError, TidelockError
@@ -27,6 +27,7 @@ def add_to(app: typer.Typer) -> None:
     group.command()(on_target(optimize))
     group.command()(on_target(horizon))
     group.command("set")(on_target(set_switch))
+    members.add_to(group)
     trouble.add_to(group)
     app.add_typer(group, name="admin", rich_help_panel="Operating")
 
