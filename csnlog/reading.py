@@ -14,9 +14,10 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.follower_messages import ABSENT, Absent, ChainQuestion, Finding, Unreadable
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, epoch_of
-from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
+from tidelock.csnlog.core.imprint import missing_record
+from tidelock.csnlog.core.model import LogRecord, RecordKind
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Store
+from tidelock.csnlog.core.store import ANY_VERSION, Check, Store
 from tidelock.errors import CorruptError, SnapshotTooOldError, UnavailableError
 
 Watch = Callable[[], None]
@@ -29,12 +30,12 @@ class BelowTailError(UnavailableError):
     """The requested records are deleted, since every replica that is not struck has them (``tail``)."""
 
 
-async def read_record(store: Store, number: Csn) -> Record | Unreadable | Absent | None:
+async def read_record(store: Store, number: Csn) -> LogRecord | Unreadable | Absent | None:
     """Read one record; return None when the read failed."""
     match await store.get(tree.record(number)):
         case Ok(value=node):
             try:
-                return codec.decode_record(node.data)
+                return codec.decode_log_record(number, node.data, node.created)
             except CorruptError as error:
                 return Unreadable(error.message)
         case Refused(reason=Reason.NO_NODE):
@@ -54,13 +55,20 @@ async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | No
     return result.value is not None if isinstance(result, Ok) else None
 
 
-async def find_out(
-    store: Store, question: ChainQuestion, about: Csn, *, fence: Check, watch: Watch
-) -> Finding | None:
-    """Answer a question of the follower; None when a read failed. CorruptError when the tail is not a CSN."""
+async def find_out(store: Store, question: ChainQuestion, about: Csn, *, watch: Watch) -> Finding | None:
+    """Answer a question of the follower; None when a read failed.
+
+    Raises:
+        CorruptError: The tail is not a CSN, or there is no log at all.
+    """
     match question:
         case ChainQuestion.BARRIER:
-            return isinstance(await store.multi((fence,)), Ok) or None
+            # It changes nothing and checks no version: in a ZooKeeper that was set back the own fence may be
+            # lower than it was, and this has to be found out.
+            done = await store.multi((Check(tree.CSN, ANY_VERSION),))
+            if done == Refused(Reason.NO_NODE):
+                raise CorruptError(missing_record(about))
+            return isinstance(done, Ok) or None
         case ChainQuestion.RECORD:
             return await read_record(store, about)
         case ChainQuestion.PROBE:
@@ -127,9 +135,9 @@ async def read_to_end(
             if isinstance(record, Unreadable):
                 raise CorruptError(f"CSN {one}: {record.reason}", csn=one)
             assert record is not None
-            found.append(LogRecord(one, record))
-            number = number_after(one, record)
-            if record.kind is RecordKind.END:
+            found.append(record)
+            number = number_after(one, record.record)
+            if record.record.kind is RecordKind.END:
                 break
         window = min(2 * window, read_ahead)
 
@@ -145,7 +153,7 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
         CorruptError: A record cannot be read.
     """
     anchor = await read_record(store, position)
-    number = number_after(position, anchor) if isinstance(anchor, Record) else Csn(position + 1)
+    number = number_after(position, anchor.record) if isinstance(anchor, LogRecord) else Csn(position + 1)
     tail = await read_tail(store)
     if anchor is None or tail is None:
         raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
@@ -168,8 +176,8 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
                 raise CorruptError(f"CSN {one}: {record.reason}", csn=one)
             if record is None:
                 raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
-            page.append(LogRecord(one, record))
-            number = number_after(one, record)
-            if record.kind is RecordKind.END:
+            page.append(record)
+            number = number_after(one, record.record)
+            if record.record.kind is RecordKind.END:
                 break
     return page

@@ -14,6 +14,7 @@ Reading has three possible ends; unknown content is never skipped:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ import msgspec
 import xxhash
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import CSN_MAX, Csn, ReplicaId
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, ReplicaId, Stamp
 from tidelock.csnlog.core.model import (
     VERSION,
     ClusterState,
@@ -29,6 +30,7 @@ from tidelock.csnlog.core.model import (
     EntryList,
     LabelState,
     LockState,
+    LogRecord,
     MemberState,
     PinState,
     Progress,
@@ -98,6 +100,16 @@ encode_lock, decode_lock = _form(LockState, "removal lock")
 #: ``skips/<part>``.
 encode_skip, decode_skip = _form(SkipState, "lost part")
 _encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
+
+
+def decode_log_record(csn: Csn, data: bytes, stamp: Stamp) -> LogRecord:
+    """Decode the bytes of the record at ``csn``; raise UpgradeNeededError or CorruptError."""
+    return LogRecord(csn, decode_record(data), stamp, digest(data))
+
+
+def digest(data: bytes) -> str:
+    """Return the digest of a record's bytes: SHA-256, 64 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.model import LogRecord, Record
+from tidelock.csnlog.core.model import LogRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ ABSENT = Absent.ABSENT
 class ChainQuestion(enum.Enum):
     """One step of an inquiry."""
 
-    #: A fenced write: reads that follow it in its session are the newest. Answer: True.
+    #: A write that changes nothing: reads that follow it in its session are the newest. Answer: True.
     BARRIER = "barrier"
-    #: The record. Answer: Record, Unreadable or ABSENT.
+    #: The record. Answer: LogRecord, Unreadable or ABSENT.
     RECORD = "record"
     #: Whether the record exists; arms a watch. Answer: bool.
     PROBE = "probe"
@@ -49,13 +49,13 @@ class ChainQuestion(enum.Enum):
     LIST = "list"
 
 
-Finding = Record | Unreadable | Absent | bool | int | tuple[int, ...]
+Finding = LogRecord | Unreadable | Absent | bool | int | tuple[int, ...]
 
 
 class Chain(enum.Enum):
     """The purpose of a chain of questions."""
 
-    #: Where to go on behind the start position.
+    #: Where to go on behind the position, and whether ZooKeeper holds the record there as it was taken.
     ANCHOR = "anchor"
     #: Why a record is missing although a later one exists.
     GAP = "gap"
@@ -90,7 +90,7 @@ class Got:
     """A record was read, or is known because this replica wrote it."""
 
     csn: Csn
-    record: Record | Unreadable
+    record: LogRecord | Unreadable
 
     @property
     def brief(self) -> tuple[str, Csn]:
@@ -129,15 +129,14 @@ class Woken:
 
 @dataclass(frozen=True, slots=True)
 class Poked:
-    """This replica has committed at ``csn``, so all records below exist too. The content saves the read."""
+    """This replica has written this record, so all records below exist too. The content saves the read."""
 
-    csn: Csn
-    record: Record
+    record: LogRecord
 
     @property
     def brief(self) -> tuple[str, Csn]:
         """The name and the number."""
-        return "Poked", self.csn
+        return "Poked", self.record.csn
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +196,11 @@ class Inquire:
 
 
 @dataclass(frozen=True, slots=True)
+class Proven:
+    """Over this connection ZooKeeper holds the history that was taken: requests may rely on it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Took:
     """The next records of the log, in order; they need not be delivered yet."""
 
@@ -227,13 +231,13 @@ class Stopped:
     reason: str
 
 
-FollowInstruction = Get | Probe | Inquire | Took | Deliver | TooLate | Stopped | RetryLater
+FollowInstruction = Get | Probe | Inquire | Proven | Took | Deliver | TooLate | Stopped | RetryLater
 
 
 def _small(finding: Finding | None) -> object:
     match finding:
-        case Record():
-            return finding.kind
+        case LogRecord():
+            return finding.record.kind
         case tuple():
             return len(finding)
         case _:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName
 
 #: Version of every byte form below, the field ``v`` of each znode. A reader that meets another version stops
 #: and never guesses.
@@ -202,10 +202,20 @@ class EntryList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VER
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """A record together with the CSN at which it was read."""
+    """A record as it stands in the log.
+
+    Attributes:
+        csn: Its CSN.
+        record: Its content.
+        stamp: When its znode was created. Records in the order of the log have growing zxids.
+        digest: SHA-256 of its bytes, 64 hexadecimal digits. With the stamp it tells this record from every
+            other record that a ZooKeeper which was set back may hold at the same CSN (rule follow).
+    """
 
     csn: Csn
     record: Record
+    stamp: Stamp
+    digest: str
 
 
 class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
@@ -235,13 +245,21 @@ class MemberState(
     labels: dict[str, str] = {}
 
 
-class ClusterState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
-    """Data of ``cluster``: identity and the settings that all replicas of the shard share."""
+class ClusterState(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``cluster``: identity and the settings that all replicas of the shard share.
+
+    Attributes:
+        incarnation: Random name of this tree in ZooKeeper. A tree that is made again out of the replicas has
+            another one, so a replica that took no part in it is refused. Empty in trees of before.
+    """
 
     cluster_id: str
     format_version: int
     copies: int
     epoch_limit: int
+    incarnation: str = ""
 
 
 class Roster(

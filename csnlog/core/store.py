@@ -10,14 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
+from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
+
+#: Checked as a version it means any.
+ANY_VERSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The data version of ``path`` must be ``version`` (ZooKeeper compares no other counter)."""
+    """The data version of ``path`` must be ``version`` (ZooKeeper compares no other counter).
+
+    At :data:`ANY_VERSION` it only has to exist.
+    """
 
     path: str
     version: int
@@ -35,11 +42,19 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Set the data of ``path``, at any ``version`` if None. The result of the element is the new version."""
+    """Set the data of ``path``, at any ``version`` if None. The result of the element is :class:`Written`."""
 
     path: str
     data: bytes = b""
     version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The result of a :class:`SetData`: the new data version, and the stamp of the multi as a whole."""
+
+    version: int
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +86,13 @@ def multi_bytes(ops: tuple[Op, ...], root: str = "") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Data and metadata of a znode."""
+    """Data and metadata of a znode. ``created`` is the stamp of the write that has created it."""
 
     data: bytes
     version: int
     children: int
     owner_session: int
+    created: Stamp
 
 
 class LinkState(Enum):
@@ -113,7 +129,7 @@ class Store(Protocol):
         """Call ``listener`` (in the event loop) after every change of link or session."""
 
     async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
-        """Apply all operations or none. Ok holds one value per element: path, new version, or None.
+        """Apply all operations or none. Ok holds one value per element: path, :class:`Written`, or None.
 
         A request above the size limit is Refused(TOO_LARGE) before it is sent (a server would drop the
         connection).

@@ -1,10 +1,10 @@
 """The store in memory: an ensemble that keeps ZooKeeper's promises, apart from planned faults.
 
 It serves unit tests and simulation. It runs in one event loop, keeps one total order of all requests, and has
-no clock and no randomness. A request is applied when it is called; its answer arrives in a later iteration of
-the loop, unless the connection breaks before. A server may lag behind for its readers
-(:mod:`tidelock.csnlog.testing.memory_servers`). A client sees its own writes, and goes back in time only
-where ZooKeeper allows it: after a lost answer, and in a new session.
+no randomness, and no clock but the one that it is given. A request is applied when it is called; its answer
+arrives in a later iteration of the loop, unless the connection breaks before. A server may lag behind for its
+readers (:mod:`tidelock.csnlog.testing.memory_servers`). A client sees its own writes, and goes back in time
+only where ZooKeeper allows it: after a lost answer, and in a new session.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, LinkState, Node, Op, multi_bytes
 from tidelock.csnlog.testing.memory_servers import MemoryServer, Watch
@@ -92,6 +93,14 @@ def random_faults(
     return plan
 
 
+@dataclass(frozen=True, slots=True)
+class EnsembleBackup:
+    """A state of all servers; ``zxid`` is the number of their last write."""
+
+    tree: ZnodeTree
+    zxid: int
+
+
 class MemoryEnsemble:
     """The servers: one tree, its sessions and watches, and the requests that are still under way.
 
@@ -102,6 +111,7 @@ class MemoryEnsemble:
         servers: The number of servers. The first never lags.
         reconnect: Called with the function that reconnects a client; None = reconnect in a later loop
             iteration.
+        now_ms: The wall clock of the leader, for stamps.
     """
 
     def __init__(
@@ -112,22 +122,28 @@ class MemoryEnsemble:
         turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
         servers: int = 1,
         reconnect: Callable[[Callable[[], None]], object] | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.plan = plan
         self.multi_bytes_max = multi_bytes_max
         self.turn = turn
         self.reconnect = reconnect or (lambda connect: asyncio.get_running_loop().call_soon(connect))
+        self.now_ms = now_ms
         self.tree = ZnodeTree()
+        #: Number of the last write.
+        self.zxid = 0
         self._sessions = 0
         self._live: set[int] = set()
         self._late: list[tuple[int, tuple[Op, ...]]] = []
+        self._clients: list[MemoryStore] = []
         self.servers = tuple(MemoryServer(lambda: self.tree) for _ in range(servers))
         #: Chooses the server of a client that connects, among the servers that are not behind the client.
         self.choose: Callable[[Sequence[MemoryServer]], MemoryServer] = lambda servers: servers[0]
 
     def store(self, name: str = "") -> MemoryStore:
         """Return a client with a separate session."""
-        return MemoryStore(self, name or f"store{self._sessions + 1}")
+        self._clients.append(MemoryStore(self, name or f"store{self._sessions + 1}"))
+        return self._clients[-1]
 
     @property
     def late(self) -> int:
@@ -140,6 +156,23 @@ class MemoryEnsemble:
         for session, ops in late:
             self._apply(ops, session)
         return len(late)
+
+    def backup(self) -> EnsembleBackup:
+        """Return the present state, as a copy of the servers' disks has it."""
+        return EnsembleBackup(self.tree.copy(), self.zxid)
+
+    def set_back(self, backup: EnsembleBackup) -> None:
+        """Begin again from an older state, as servers do whose disks were restored: all connections break.
+
+        Sessions live on that the older state knew. A server refuses a client that has seen more than it has,
+        until others have written so much, or the client's session has ended.
+        """
+        for client in self._clients:
+            client.cut()
+        self._late.clear()
+        self.tree, self.zxid = backup.tree.copy(), backup.zxid
+        for server in self.servers:
+            server.begin_at(self.zxid)
 
     def end_session(self, session: int) -> None:
         """End a session on the servers: its ephemerals are deleted, its requests under way are refused."""
@@ -173,10 +206,12 @@ class MemoryEnsemble:
         self._late.append((session, ops))
 
     def _apply(self, ops: tuple[Op, ...], session: int) -> Ok[tuple[object, ...]] | Refused | Unknown:
-        result, changes = self.tree.apply(ops, session)
+        stamp = Stamp(self.zxid + 1, self.now_ms())
+        result, changes = self.tree.apply(ops, session, stamp)
         if isinstance(result, Ok):
+            self.zxid = stamp.zxid
             for server in self.servers:
-                server.decided(ops, session, changes)
+                server.decided(ops, session, stamp, changes)
         return result
 
 
@@ -345,9 +380,11 @@ class MemoryStore:
             return
         if not self._ensemble.is_live(self._session):
             self._session, self._seen = self._ensemble.new_session(), 0
-        self._server = self._ensemble.choose(
-            [server for server in self._ensemble.servers if server.zxid >= self._seen]
-        )
+        as_new = [server for server in self._ensemble.servers if server.zxid >= self._seen]
+        if not as_new:  # all of them were set back
+            self._ensemble.reconnect(self._reconnect)
+            return
+        self._server = self._ensemble.choose(as_new)
         self._connected = True
         lost, self._lost_watches = self._lost_watches, []
         for watch in lost:

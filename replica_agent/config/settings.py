@@ -283,10 +283,7 @@ class AgentSettings(BaseSettings):
     )
     max_lag: Count = Field(
         2000,
-        description=(
-            "From this lag (CSNs) of a replica that follows the log on, commits are delayed: not at all at "
-            "it, by `lag_delay_max_s` at twice the lag."
-        ),
+        description="From this lag (CSNs) of a replica on commits are delayed, at twice the lag the longest.",
     )
     lag_delay_max_s: Positive = Field(
         1.0, description="Longest delay of a commit while other replicas lag behind."
@@ -324,25 +321,13 @@ class AgentSettings(BaseSettings):
 
     # -- disk ------------------------------------------------------------------------------------------------
     disk_reserve_bytes: int = Field(
-        256 << 20,
-        ge=0,
-        description=(
-            "Free space below which this replica takes no rows, uploads and merges of its clients; 0 = none. "
-            "Catalog, removals, collection, and copies for others go on. Enough for the catalog of a million "
-            "parts and the pushes of some seconds."
-        ),
+        256 << 20, ge=0, description="Free space below which rows, uploads and merges are refused; 0 = none."
     )
     disk_reserve_share: float = Field(
         0.05, ge=0, le=1, description="The reserve is at most this share of the disk, for small disks."
     )
     disk_floor_share: float = Field(
-        0.25,
-        ge=0,
-        le=1,
-        description=(
-            "Share of the reserve below which pushes of peers are refused too: their homes count other "
-            "copies. The rest is for the catalog and for parts of committed transactions."
-        ),
+        0.25, ge=0, le=1, description="Share of the reserve below which pushes of peers are refused too."
     )
 
     # -- compaction ------------------------------------------------------------------------------------------

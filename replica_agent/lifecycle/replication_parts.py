@@ -90,16 +90,7 @@ def make_replication(means: Means) -> ReplicationParts:
         fetcher=fetcher,
         pusher=pusher,
         applier=applier,
-        own_phase=OwnPhase(
-            applier=applier,
-            room=local.files.room,
-            membership=membership,
-            watch=PhaseWatch(settings.blocked_after_s),
-            metrics=means.metrics,
-            condition=means.condition,
-            clock=time.monotonic,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
-        ),
+        own_phase=_own_phase(means, applier, membership),
         skips=SkipReader(store=means.store, catalog=local.catalog, held=means.events.part_held),
         log=log,
         members=members,
@@ -146,6 +137,19 @@ def _strikes(means: Means, log: CsnLog, membership: Membership, changes: MemberC
         limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
         metrics=means.metrics,
         clock=time.monotonic,
+    )
+
+
+def _own_phase(means: Means, applier: Applier, membership: Membership) -> OwnPhase:
+    return OwnPhase(
+        applier=applier,
+        room=means.local.files.room,
+        membership=membership,
+        watch=PhaseWatch(means.settings.blocked_after_s),
+        metrics=means.metrics,
+        condition=means.condition,
+        clock=time.monotonic,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
     )
 
 
@@ -217,5 +221,6 @@ def _log(means: Means) -> CsnLog:
         limits=limits,
         deliver=means.events.deliver,
         on_state=means.events.log_state,
+        on_fence=means.events.fence_raised,
         thorough=settings.check_invariants,
     )

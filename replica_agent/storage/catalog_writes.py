@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
 from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import LAST_BEFORE
@@ -52,18 +52,25 @@ class AppliedTid:
 class AppliedRecord:
     """One record of the log, ready to become visible.
 
-    ``tables`` holds the derived forms of its DDL entries.
+    ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes.
     """
 
     csn: Csn
     time_ms: int
     tids: Sequence[AppliedTid]
     tables: dict[tuple[str, int], TableForms]
+    stamp: Stamp = NO_STAMP
+    digest: str = ""
 
 
 def set_meta(db: sqlite3.Connection, **values: Any) -> None:
     """Store meta values."""
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+
+def save_fence(db: sqlite3.Connection, fence: int) -> None:
+    """Store the data version of the own session znode, which only grows."""
+    db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'fence'", (fence,))
 
 
 def note_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
@@ -262,9 +269,12 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
         for applied in record.tids:
             _apply_tid(db, record, applied, lost)
         change = any(applied.data_change for applied in record.tids)
-        db.execute("INSERT INTO csns VALUES (?, ?, ?)", (record.csn, record.time_ms, change))
+        row = (record.csn, record.time_ms, change, record.stamp.zxid or None)
+        db.execute("INSERT INTO csns (csn, time_ms, data_change, czxid) VALUES (?, ?, ?, ?)", row)
     last = records[-1]
-    set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms)
+    set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms, last_digest=last.digest)
+    sql = "UPDATE meta SET value = max(value, ?) WHERE key = 'zxid_max'"
+    db.execute(sql, (max(record.stamp.zxid for record in records),))
 
 
 def skip(db: sqlite3.Connection, entry: SkipPart) -> list[str]:

@@ -422,19 +422,16 @@ class Database(AutocommitStatements, Joining):
     ) -> dict[str, Any]:
         """Say what is lost with a part that no replica holds; with `confirm`, declare it lost.
 
-        From then on no replica shows the part at any CSN, and none waits for it. `outcome` and `commit` of
-        its transaction raise DeclaredLostError.
+        No replica shows it then, at any CSN. `outcome` of its transaction raises DeclaredLostError.
 
         Args:
             part: The part that replicas wait for, as `status` shows it.
             confirm: Declare it lost; otherwise nothing changes.
             without: Replicas that do not answer, may hold it, and are left out.
-            by: The operator, for the audit trail.
-            why: The reason, for the audit trail.
+            by: The operator, and in `why` the reason, for the log.
 
         Returns:
-            `part`, `kind`, `csn`, `tid`, `table`, `path`, `rows`, `length`, `label`; `replicas`: what each
-            one says (`holds`, `lacks`, `silent`); `why_not`: why it cannot be declared lost; `declared`.
+            The fields of :class:`tidelock.wire.cluster.LostPart`.
 
         Raises:
             BadRequestError: No kept record adds the part, or an operator or a reason is missing.

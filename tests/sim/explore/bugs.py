@@ -29,6 +29,7 @@ from tests.sim.explore.search import Model
 from tests.sim.explore.shard import WRITTEN, FollowerTrouble, Shard
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import CommitBudget, CommitTx, CommitWorld
+from tests.support.log_records import in_log
 from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.replica_progress import Fenced, read_progress
 from tidelock.csnlog.core import batch, codec, tree
@@ -38,6 +39,7 @@ from tidelock.csnlog.core.committer_messages import Cause, Rejected
 from tidelock.csnlog.core.fence import OwnFence
 from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
 from tidelock.csnlog.core.pending import Pending
 from tidelock.csnlog.core.results import LogReading, Ok
@@ -119,7 +121,7 @@ async def _read_until_absent(
     found: list[LogRecord] = []
     number = start
     while (record := await read_record(store, number)) is not ABSENT:
-        found.append(LogRecord(number, record))  # type: ignore[arg-type]
+        found.append(record)  # type: ignore[arg-type]
         number = Csn(number + 1)
     return tuple(found)
 
@@ -157,7 +159,7 @@ class FollowsTheEpoch(Following):
         epoch = self.ensemble.read(s.history[-1], tree.EPOCH)
         assert isinstance(epoch, Ok)
         if isinstance(event, Missed) and codec.decode_epoch(epoch.value.data) > epoch_of(event.csn):
-            return Got(event.csn, Record(RecordKind.END, HOME, 0))
+            return Got(event.csn, in_log(event.csn, Record(RecordKind.END, HOME, 0)))
         return event
 
 
@@ -295,6 +297,12 @@ BUGS = (
         _following((1, 1), read_ahead=1, roll=1),
         {"kind": FollowsTheEpoch},
         lambda: mock.patch.object(batch.Rollover, "ops", _close_without_end),
+    ),
+    Bug(
+        "compare no stamp",
+        frozenset({"I10 AGREE"}),
+        _following((1, 1, 1), read_ahead=1, back=1),
+        planted=lambda: mock.patch.object(Imprint, "differs", return_value=False),
     ),
     Bug(
         "a part is held before it is fsynced",

@@ -20,7 +20,8 @@ from tidelock.csnlog.core.follower_messages import (
     Probed,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import Record
+from tidelock.csnlog.core.imprint import Imprint
+from tidelock.csnlog.core.model import LogRecord
 from tidelock.replication.core.messages import PrefixEvent, PrefixInstruction
 from tidelock.replication.core.prefix import Prefix, PrefixState
 
@@ -39,9 +40,9 @@ class Followers:
         self._states: Numbered[FollowerState] = Numbered()
         self._steps: dict[tuple[int, FollowEvent], tuple[FollowerState, tuple[FollowInstruction, ...]]] = {}
 
-    def begin(self, position: Csn) -> int:
-        """Return the number of a follower that starts behind a record."""
-        return self._states.number(Follower(position, self._read_ahead).snapshot())
+    def begin(self, position: Csn, last: Imprint) -> int:
+        """Return the number of a follower that starts behind a record, which has this imprint."""
+        return self._states.number(Follower(position, self._read_ahead, last=last).snapshot())
 
     def at(self, number: int) -> Follower:
         """A follower in a state."""
@@ -136,13 +137,13 @@ def short(value: object) -> str:
         case Inquire(_, question, about):
             return f"{question.value} {about}"
         case Got(_, record):
-            return record.kind.value if isinstance(record, Record) else "unreadable"
+            return short(record) if isinstance(record, LogRecord) else "unreadable"
         case Missed() | Probed(_, False):
             return "not there"
         case Probed():
             return "there"
         case Learned(_, _, finding):
-            return short(finding) if isinstance(finding, Record) else str(finding)
-        case Record():
-            return value.kind.value
+            return short(finding) if isinstance(finding, LogRecord) else str(finding)
+        case LogRecord():
+            return value.record.kind.value
     return str(value)
