@@ -161,7 +161,7 @@ class LostPartService:
         self.condition.require(AgentAction.COMMIT)
         await self.log.fenced((Create(tree.SKIPS),))  # refused if it exists, which is as good
         tx = self.transactions.begin(self.membership.waiters.reached)
-        tx.staged.skips.append(entry)
+        tx.staged.skip = entry
         committing = asyncio.create_task(self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None))
         while not committing.done():
             await asyncio.wait([committing], timeout=0.2)

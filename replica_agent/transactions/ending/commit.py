@@ -276,7 +276,7 @@ class Commits:
         tx.require_sealed()
         if not tx.staged.any:
             return None
-        if not tx.staged.skips:  # what an operator declares lost is what the others wait for
+        if tx.staged.skip is None:  # what an operator declares lost is what the others wait for
             async with tx.cuttable_wait():
                 await self._delay(deadline)
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
