@@ -35,12 +35,15 @@ class PartCounts:
     def __init__(self, reader: CatalogReader) -> None:
         """Count the parts in the catalog."""
         self._reader = reader
-        self._count_all()
-
-    def _count_all(self) -> None:
         self._tables: dict[TableName, dict[str, PartitionCounts]] = {}
         self._sizes: Counter[int] = Counter()  # the number of partitions for each number of parts
         #: Parts of the largest partition.
+        self.largest = 0
+        self._count_all()
+
+    def _count_all(self) -> None:
+        self._tables.clear()
+        self._sizes.clear()
         self.largest = 0
         at = self._reader.snapshot_csn()
         for table, path, parts in self._reader.part_counts():
