@@ -32,6 +32,7 @@ from tidelock.wire.peers import (
     Held,
     HintRequest,
     PartMeta,
+    PartWord,
     PeerOutcome,
     PeerStatus,
     UploadBegun,
@@ -149,6 +150,10 @@ class PeerClient:
     async def end_clone(self, api: str, name: str) -> None:
         """Tell a peer that its written catalog is not needed any more; a hint."""
         await self._call("DELETE", api, f"clones/{name}", Any)
+
+    async def holds(self, api: str, part: PartId) -> PartWord:
+        """Return whether the replica holds a part; it reads all bytes of it first."""
+        return await self._call("GET", api, f"parts/{part}", PartWord)
 
     async def refuses(self, api: str) -> bool:
         """Return whether the machine of an address says that no process listens there."""

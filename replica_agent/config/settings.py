@@ -268,11 +268,9 @@ class AgentSettings(BaseSettings):
     )
     clone_manifests_max: Count = Field(2, description="Catalogs sent at a time to replicas that clone.")
     clone_manifest_ttl_s: Positive = Field(
-        600.0, description="How long a catalog that was written for a clone is kept after its last use."
+        600.0, description="How long an unused catalog of a clone is kept."
     )
-    clone_retries: Count = Field(
-        5, description="How often a request for a peer's catalog is repeated before another peer is asked."
-    )
+    clone_retries: Count = Field(5, description="How often a request for a catalog is repeated at one peer.")
     clone_parts_ahead: Count = Field(2000, description="Missing parts wanted at a time; the others wait.")
     peer_hints_max: Count = Field(
         1000, description="Hints that wait for one peer; beyond it the oldest is dropped, as a hint may be."
@@ -291,10 +289,7 @@ class AgentSettings(BaseSettings):
     )
     max_lag: Count = Field(
         2000,
-        description=(
-            "From this lag (CSNs) of a replica that follows the log on, commits are delayed: not at all at "
-            "it, by `lag_delay_max_s` at twice the lag."
-        ),
+        description="From this lag (CSNs) of a replica on commits are delayed, at twice the lag the longest.",
     )
     lag_delay_max_s: Positive = Field(
         1.0, description="Longest delay of a commit while other replicas lag behind."
@@ -306,9 +301,7 @@ class AgentSettings(BaseSettings):
             "lacks has arrived meanwhile."
         ),
     )
-    progress_interval_s: Positive = Field(
-        1.0, description="Shortest time between two writes of this replica's progress."
-    )
+    progress_interval_s: Positive = Field(1.0, description="Shortest time between two writes of progress.")
     undecided_check_s: Positive = Field(
         5.0, description="How often undecided transactions of other homes are asked about."
     )
@@ -328,6 +321,17 @@ class AgentSettings(BaseSettings):
     )
     member_refresh_s: Positive = Field(
         5.0, description="How often the member list is read again although no watch fired."
+    )
+
+    # -- disk ------------------------------------------------------------------------------------------------
+    disk_reserve_bytes: int = Field(
+        256 << 20, ge=0, description="Free space below which rows, uploads and merges are refused; 0 = none."
+    )
+    disk_reserve_share: float = Field(
+        0.05, ge=0, le=1, description="The reserve is at most this share of the disk, for small disks."
+    )
+    disk_floor_share: float = Field(
+        0.25, ge=0, le=1, description="Share of the reserve below which pushes of peers are refused too."
     )
 
     # -- compaction ------------------------------------------------------------------------------------------

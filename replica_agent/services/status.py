@@ -22,6 +22,7 @@ from tidelock.replica_agent.config.states import AgentState, Condition
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.strikes import Strikes
+from tidelock.replica_agent.services.lost_parts import declared_lost
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -105,6 +106,7 @@ class StatusService:
             tail=self.reader.meta("tail"),
             pins=self.horizon.pins,
             holding_back=HorizonBound(**asdict(self.horizon.held_by())),
+            lost=[declared_lost(one) for one in self.reader.skipped()],
             switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import LAST_BEFORE
 from tidelock.replication.core.model import Location, PartMeta, Wanted
@@ -264,9 +264,10 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
 
     Parts, removals, tables, outcomes, times and the snapshot CSN.
     """
+    lost = {part for (part,) in db.execute("SELECT part FROM skips")}
     for record in records:
         for applied in record.tids:
-            _apply_tid(db, record, applied)
+            _apply_tid(db, record, applied, lost)
         change = any(applied.data_change for applied in record.tids)
         row = (record.csn, record.time_ms, change, record.stamp.zxid or None)
         db.execute("INSERT INTO csns (csn, time_ms, data_change, czxid) VALUES (?, ?, ?, ?)", row)
@@ -276,10 +277,31 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
     db.execute(sql, (max(record.stamp.zxid for record in records),))
 
 
-def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid) -> None:
+def skip(db: sqlite3.Connection, entry: SkipPart) -> list[str]:
+    """Note that a part is declared lost, and forget it: no snapshot shows it from here on.
+
+    The file of a part that was held becomes an undo row if it holds nothing else, and is returned.
+    """
+    db.execute(
+        "INSERT OR IGNORE INTO skips VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(entry.part, entry.table, entry.rows, entry.csn, entry.tid, entry.by, entry.why),
+            *(" ".join(entry.without), entry.time_ms),
+        ),
+    )
+    gone = db.execute("DELETE FROM parts WHERE part = ? RETURNING file", (entry.part,)).fetchone()
+    return release_files(db, [gone[0]]) if gone else []
+
+
+def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid, lost: set[str]) -> None:
     tid, csn, change = applied.tid, record.csn, applied.data_change
     for entry in applied.entries:
         match entry:
+            case SkipPart():
+                skip(db, entry)
+                lost.add(entry.part)
+            case AddPart() | RemovePart() if entry.part in lost:
+                pass  # an operator has declared the part lost: it is neither there nor to be removed
             case AddPart():
                 # An early copy may be known by its bytes alone: the record says its table and partition.
                 done = db.execute(

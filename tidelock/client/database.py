@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,7 +35,13 @@ from tidelock.errors import (
     TidelockError,
     UnavailableError,
 )
-from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer, SwitchRequest
+from tidelock.wire.cluster import (
+    HorizonRequest,
+    LostPartRequest,
+    OptimizeRequest,
+    StatusAnswer,
+    SwitchRequest,
+)
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
 from tidelock.wire.tables import CreatedTable, CreateTableRequest
 from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
@@ -98,6 +104,10 @@ def connect(
     except TidelockError:
         transport.close()
         raise
+
+
+#: How long replicas may take to read a part before they say whether they hold it, and to commit (seconds).
+_RESOLVE_S: Final = 120.0
 
 
 class Database(AutocommitStatements, Joining):
@@ -400,6 +410,37 @@ class Database(AutocommitStatements, Joining):
         """
         body = HorizonRequest(csn, drop_pins)
         return self._connection.ask("POST", "/admin/horizon", answer=dict[str, Any], body=body)
+
+    def resolve_lost(
+        self,
+        part: str,
+        *,
+        confirm: bool = False,
+        without: Sequence[str] = (),
+        by: str = "",
+        why: str = "",
+    ) -> dict[str, Any]:
+        """Say what is lost with a part that no replica holds; with `confirm`, declare it lost.
+
+        No replica shows it then, at any CSN. `outcome` of its transaction raises DeclaredLostError.
+
+        Args:
+            part: The part that replicas wait for, as `status` shows it.
+            confirm: Declare it lost; otherwise nothing changes.
+            without: Replicas that do not answer, may hold it, and are left out.
+            by: The operator, and in `why` the reason, for the log.
+
+        Returns:
+            The fields of :class:`tidelock.wire.cluster.LostPart`.
+
+        Raises:
+            BadRequestError: No kept record adds the part, or an operator or a reason is missing.
+            RefusedError: A replica holds it, or one that does not answer is not named; nothing changed.
+        """
+        body = LostPartRequest(part, confirm, list(without), by, why)
+        return self._connection.ask(
+            "POST", "/admin/resolve-lost", answer=dict[str, Any], body=body, timeout_s=_RESOLVE_S
+        )
 
     def set_switch(self, name: str, value: str) -> dict[str, list[dict[str, str]]]:
         """Change how agents work until they are started again: on all replicas, or on the client's only one.
