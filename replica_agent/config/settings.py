@@ -267,9 +267,7 @@ class AgentSettings(BaseSettings):
         description="Most parts of undecided transactions fetched at once; more are left to their commit.",
     )
     clone_manifests_max: Count = Field(2, description="Catalogs sent at a time to replicas that clone.")
-    clone_manifest_ttl_s: Positive = Field(
-        600.0, description="How long an unused catalog of a clone is kept."
-    )
+    clone_manifest_ttl_s: Positive = Field(600.0, description="How long an unused catalog of a clone stays.")
     clone_retries: Count = Field(5, description="How often a request for a catalog is repeated at one peer.")
     clone_parts_ahead: Count = Field(2000, description="Missing parts wanted at a time; the others wait.")
     peer_hints_max: Count = Field(
