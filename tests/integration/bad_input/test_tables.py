@@ -269,7 +269,7 @@ def test_definitions_by_the_command_line(ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"name": "t"}, ["missing required field `schema`", "docs/protocol.md"]),
+        ({"name": "t"}, ["missing required field `schema`", "docs/openapi.json"]),
         ({"name": "t", "schema": "no base64!"}, ["not a base64 Arrow IPC schema message"]),
         ({"name": "t", "schema": "AAAA"}, ["not a base64 Arrow IPC schema message"]),
         ({"name": "t", "schema": "", "colour": 1}, ["unknown field `colour`"]),
