@@ -195,8 +195,8 @@ def _csn(world: SimWorld, path: str) -> Csn:
 
 async def _old_is_gone(world: SimWorld) -> None:
     """Horizon and tail have moved, and what they have passed is gone (I13, I16)."""
-    if not world.plan.history_s or any(fault.kind == "skew" for fault in world.plan.faults):
-        return  # a clock that was a day ahead keeps history for a day
+    if not world.plan.history_s:
+        return
 
     def left() -> list[str]:
         end, horizon = max(world.oracle.records), _csn(world, tree.HORIZON)

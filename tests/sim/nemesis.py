@@ -24,8 +24,8 @@ _SLOW: Final = 200.0
 _SLOW_DISK_S: Final = 0.4
 _SLOW_ANSWER_S: Final = 0.2
 _BROKEN_SHARE: Final = 0.3
-#: Wall clocks jump by up to a day.
-_SKEW_S: Final = 86_400.0
+#: Wall clocks jump by up to ten days: outcomes, labels and history are kept for less.
+_SKEW_S: Final = 10 * 86_400.0
 
 
 class SimNemesis:
@@ -148,6 +148,7 @@ class SimNemesis:
             host.may_run.set()
             host.disk.calm()
             host.answer_s = DELAY_S
+            host.skew_s = 0.0
             if host.cut_off:
                 self._reconnect(host)
         world.zookeeper.deliver_late()
