@@ -159,6 +159,11 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
+class TickWanted:
+    """The log's time is to go on: write a record without transactions, unless others wait for theirs."""
+
+
+@dataclass(frozen=True, slots=True)
 class FenceWanted:
     """A fenced multi ended Unknown under the fence ``above``: raise the fence beyond it."""
 
@@ -185,7 +190,17 @@ class Resumed:
 
 
 #: A request to the committer, or something that has happened without it.
-Command = LinkChanged | Propose | DeadlinePassed | Followed | FenceWanted | FenceDoubted | StopAsked | Resumed
+Command = (
+    LinkChanged
+    | Propose
+    | DeadlinePassed
+    | Followed
+    | TickWanted
+    | FenceWanted
+    | FenceDoubted
+    | StopAsked
+    | Resumed
+)
 #: The result of the one request under way.
 StoreAnswer = NonceDrawn | CommitEnded | RolloverEnded | RaiseEnded | FenceRead | EpochRead | LogRead
 Event = Command | StoreAnswer
@@ -201,8 +216,8 @@ class SendCommit:
 
     @property
     def brief(self) -> tuple[str, str, int]:
-        """The first tid, and the number of tids."""
-        return "SendCommit", self.plan.batch[0].tid, len(self.plan.batch)
+        """The first tid, "" for a tick, and the number of tids."""
+        return "SendCommit", next((item.tid for item in self.plan.batch), ""), len(self.plan.batch)
 
 
 @dataclass(frozen=True, slots=True)

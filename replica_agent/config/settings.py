@@ -35,6 +35,7 @@ _IN_ORDER = (
     ("snapshot_ttl_s", "snapshot_ttl_max_s", "the default lease must be one that a client may ask for"),
     ("compaction_parts_min", "compaction_parts_max", "so many parts must fit one compaction"),
     ("parts_delay_insert", "parts_refuse_insert", "inserts wait before they are refused"),
+    ("outcome_retention_s", "label_retention_s", "no outcome is kept for less than the others"),
     ("outcome_retention_s", "stream_label_retention_s", "no outcome is kept for less than the others"),
 )
 
@@ -117,6 +118,27 @@ class AgentSettings(BaseSettings):
         10_000, description="Most sealed transactions that may wait for their commit."
     )
     read_ahead: int = Field(16, ge=1, le=64, description="Log records requested at once by the follower.")
+    tick_interval_s: Positive = Field(
+        60.0,
+        description=(
+            "In a shard that commits nothing for so long one replica writes a record without transactions, so "
+            "that the log's time goes on. At 60 s these are 1,440 records a day, deleted as all others are."
+        ),
+    )
+    clock_check_interval_s: Positive = Field(
+        5.0,
+        description=(
+            "How often an agent asks its peers for the time. A clock that it has not heard of for three times "
+            "as long has no say in the log's time."
+        ),
+    )
+    clock_offset_max_s: Positive = Field(
+        5.0,
+        description=(
+            "An agent whose wall clock is further off than most others says so in status, log and metrics. "
+            "Its commits go on, and get their time from the other clocks."
+        ),
+    )
 
     # -- transactions ----------------------------------------------------------------------------------------
     lease_s: Positive = Field(60.0, description="Lease of a transaction when the client names none.")
@@ -400,8 +422,11 @@ class AgentSettings(BaseSettings):
         10_000, description="Commit records kept in ZooKeeper although every replica has applied them."
     )
     collect_batch_parts: Count = Field(200, description="Most parts deleted in one catalog transaction.")
-    outcome_retention_s: Positive = Field(
-        24 * 3600.0, description="How long outcomes are kept, and the labels of their transactions."
+    outcome_retention_s: Positive = Field(24 * 3600.0, description="How long outcomes are kept.")
+    label_retention_s: Positive = Field(
+        30 * 24 * 3600.0,
+        description="How long a label of a single run is kept, with the outcome of its transaction. Each one "
+        "is a znode. A run that comes back later counts as new work.",
     )
     stream_label_retention_s: Positive = Field(
         90 * 24 * 3600.0,

@@ -148,6 +148,7 @@ def _peers(parts: AgentParts) -> PeerService:
         receiver=parts.receiver,
         redirector=parts.uploads.redirector,
         outcomes=parts.transactions.outcomes,
+        clocks=parts.replication.clocks,
     )
 
 

@@ -45,15 +45,21 @@ class Clocks:
         wall: Seconds since 1970 by the own wall clock.
         monotonic: Monotonic seconds.
         offset_max_s: A clock that is further off is wrong. An answer that took longer says nothing.
-        kept_s: A clock that was not heard of for so long is forgotten.
+        kept_s: A peer's clock that was not heard of for so long is forgotten.
+        server_kept_s: Likewise the leader's, which answers writes only.
     """
 
     wall: Callable[[], float]
     monotonic: Callable[[], float]
     offset_max_s: float
     kept_s: float
+    server_kept_s: float
     _peers: dict[ReplicaId, _Heard] = field(default_factory=dict, init=False)
     _server: _Heard | None = field(default=None, init=False)
+
+    def own_ms(self) -> int:
+        """Return the present time by the own wall clock (Unix, ms)."""
+        return int(self.wall() * 1000)
 
     def heard(self, peer: ReplicaId, time_ms: int, took_s: float) -> None:
         """Note the clock of a peer from an answer that took so long; 0 = an older version, which says none."""
@@ -67,15 +73,15 @@ class Clocks:
 
     def reading(self) -> ClockReading:
         """Return the own clock and those of the peers, for a record."""
-        return ClockReading(self._own_ms(), tuple(self._known().values())[:WITNESSES_MAX])
+        return ClockReading(self.own_ms(), tuple(self._known().values())[:WITNESSES_MAX])
 
     def now_ms(self) -> int:
         """Return the present time that more than half of the clocks have reached (Unix, ms)."""
-        return agreed((self._own_ms(), *self._known().values()), self._server_ms())
+        return agreed((self.own_ms(), *self._known().values()), self._server_ms())
 
     def check(self) -> ClockCheck:
         """Compare the own clock with the others."""
-        own, server = self._own_ms(), self._server_ms()
+        own, server = self.own_ms(), self._server_ms()
         others: dict[str, int] = {**self._known()} | ({} if server is None else {"zookeeper": server})
         ahead = {name: (own - other) / 1000 for name, other in others.items()}
         if not ahead:
@@ -85,9 +91,6 @@ class Clocks:
         slow = sum(offset_s < -self.offset_max_s for offset_s in sorted_s)
         middle_s = sorted_s[(len(sorted_s) - 1) // 2]
         return ClockCheck(middle_s, off=2 * max(fast, slow) > len(sorted_s), ahead_s=ahead)
-
-    def _own_ms(self) -> int:
-        return int(self.wall() * 1000)
 
     def _note(self, time_ms: int) -> _Heard:
         now_s = self.monotonic()
@@ -101,6 +104,6 @@ class Clocks:
 
     def _server_ms(self) -> int | None:
         now_s, server = self.monotonic(), self._server
-        if server is None or now_s - server.at_s > self.kept_s:
+        if server is None or now_s - server.at_s > self.server_kept_s:
             return None
         return int(server.ahead_ms + now_s * 1000)

@@ -15,6 +15,7 @@ from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.replicas.clocks import Clocks
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replication.core.copies import lagging
 from tidelock.replication.core.model import Held, Peer
@@ -32,6 +33,7 @@ class Membership:
 
     Attributes:
         clock: Monotonic seconds.
+        clocks: The wall clocks that are known, with which each answer of a peer is noted.
     """
 
     replica: ReplicaId
@@ -42,6 +44,7 @@ class Membership:
     client: PeerClient
     waiters: CsnWaiters
     clock: Callable[[], float]
+    clocks: Clocks
     _heard: dict[ReplicaId, Csn] = field(default_factory=dict, init=False)
     _asking: asyncio.Task[dict[ReplicaId, Csn]] | None = field(default=None, init=False)
     #: The time since when a replica gives no sign of life, by this agent's clock.
@@ -136,11 +139,14 @@ class Membership:
         return found
 
     async def _ask(self, peer: Peer) -> Csn | None:
+        asked = self.clock()
         try:
             async with asyncio.timeout(self.settings.peer_ask_timeout_s):
-                return (await self.client.status(peer.api)).snapshot_csn
+                status = await self.client.status(peer.api)
         except (TidelockError, TimeoutError):
             return None
+        self.clocks.heard(peer.replica, status.time_ms, self.clock() - asked)
+        return status.snapshot_csn
 
     def lagging(self) -> tuple[ReplicaId, ...]:
         """Return the live replicas that are more than ``max_lag`` behind this one."""

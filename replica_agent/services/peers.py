@@ -10,6 +10,7 @@ from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.replicas.clocks import Clocks
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
@@ -37,6 +38,7 @@ class PeerService:
     receiver: PushReceiver
     redirector: UploadRedirector
     outcomes: OutcomeResolver
+    clocks: Clocks
 
     def admit_push(self, length: int | None) -> None:
         """Raise unless a push of so many bytes is accepted now.
@@ -80,4 +82,5 @@ class PeerService:
             state=self.condition.state.value,
             snapshot_csn=self.waiters.reached,
             free_bytes=self.files.room(),
+            time_ms=self.clocks.own_ms(),
         )

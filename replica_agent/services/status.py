@@ -27,6 +27,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.apply import Applier
 from tidelock.wire.cluster import (
     BlockedRecord,
+    ClockInfo,
     ExplainedPart,
     Explanation,
     HorizonBound,
@@ -89,6 +90,8 @@ class StatusService:
             tail=self.reader.meta("tail"),
             pins=self.horizon.pins,
             holding_back=HorizonBound(**asdict(self.horizon.held_by())),
+            time_ms=self.reader.meta("time_ms"),
+            clock=self._clock(),
         )
 
     def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:
@@ -104,6 +107,11 @@ class StatusService:
             oldest=view.progress.oldest if view.progress else None,
             open=list(view.progress.open) if view.progress else [],
         )
+
+    def _clock(self) -> ClockInfo:
+        found = self.membership.clocks.check()
+        offset_s = None if found.offset_s is None else round(found.offset_s, 3)
+        return ClockInfo(found.off, offset_s, {name: round(ahead, 3) for name, ahead in found.ahead_s.items()})
 
     def _waiting_for(self) -> BlockedRecord | None:
         blocked = self.applier.blocked

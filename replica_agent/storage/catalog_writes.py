@@ -15,7 +15,7 @@ from typing import Any
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.storage.catalog_reads import LAST_BEFORE
+from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
 from tidelock.replication.core.model import Location, PartMeta, Wanted
 
 
@@ -318,19 +318,35 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
     )
 
 
-def prune_outcomes(db: sqlite3.Connection, older_than_ms: int, streams_older_than_ms: int) -> int:
+def prune_outcomes(
+    db: sqlite3.Connection, before_ms: int, labels_before_ms: int, streams_before_ms: int
+) -> int:
     """Forget outcomes older than the retention; return the new floor (the largest CSN forgotten, or 0).
 
-    The outcome of a streaming query's last batch is kept with its label.
+    An outcome under a label is kept with it, that of a streaming query only for its last batch. Each run
+    searches what has become old since the last one.
+
+    Args:
+        db: The catalog.
+        before_ms: For outcomes without a label (Unix, ms).
+        labels_before_ms: For those under labels of single runs.
+        streams_before_ms: For those of the last batches of streaming queries.
     """
-    floor = db.execute(LAST_BEFORE, {"before": older_than_ms}).fetchone()[0] or 0
+    floor, labels = last_outcome_before(db, before_ms), last_outcome_before(db, labels_before_ms)
+    before = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('outcome_floor', 'label_floor')"))
     if floor:
+        sql = "DELETE FROM outcomes WHERE csn > ? AND csn <= ? AND label IS NULL"
+        db.execute(sql, (before.get("outcome_floor", 0), floor))
         db.execute(
-            "DELETE FROM outcomes AS o WHERE csn <= ? AND (batch IS NULL OR time_ms < ? OR csn < "
+            "DELETE FROM outcomes AS o WHERE batch IS NOT NULL AND csn <= ? AND (time_ms < ? OR csn < "
             "(SELECT max(csn) FROM outcomes WHERE label = o.label))",
-            (floor, streams_older_than_ms),
+            (floor, streams_before_ms),
         )
         db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'outcome_floor'", (floor,))
+    if labels:
+        sql = "DELETE FROM outcomes WHERE csn > ? AND csn <= ? AND label IS NOT NULL AND batch IS NULL"
+        db.execute(sql, (before.get("label_floor", 0), labels))
+        set_meta(db, label_floor=max(labels, before.get("label_floor", 0)))
     return int(floor)
 
 

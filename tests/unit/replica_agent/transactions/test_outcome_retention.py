@@ -81,7 +81,7 @@ async def test_a_label_goes_with_its_outcome(replica: Replica) -> None:
     old = await replica.commits(2, "a")
     other = await replica.commits(3, "b", "r2")
     young = await replica.commits(5, "c")
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old, other, young) == [False, False, True]
     assert await replica.labels() == 2
     assert isinstance(await replica.store.get(tree.label("b")), Ok)
@@ -93,7 +93,7 @@ async def test_a_label_that_names_another_transaction_stays(replica: Replica) ->
     first = await replica.commits(2, "a")
     await replica.store.multi((Delete(tree.label("a"), -1),))
     second = await replica.commits(3, "a")
-    await replica.outcomes.forget(2500, 0)
+    await replica.outcomes.forget(2500, 2500, 0)
     assert replica.kept(first, second) == [False, True]
     assert await replica.labels() == 1
 
@@ -107,10 +107,10 @@ async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Req
         return any(isinstance(op, Delete) for op in call.ops)
 
     replica.ensemble.plan = nth(1, fault, of_labels)
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old) == [True]
     replica.ensemble.plan = None
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old) == [False]
     assert await replica.labels() == 0
 
@@ -118,7 +118,7 @@ async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Req
 async def test_a_label_that_is_gone_already(replica: Replica) -> None:
     """A former run had deleted it before it was interrupted."""
     old = await replica.commits(2, "a", take=False)
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old) == [False]
 
 
@@ -129,7 +129,7 @@ class TestStreams:
         """The outcomes of former batches are forgotten like others, at any home."""
         batches = [await replica.commits(n, "query", f"r{n % 2 + 1}", batch=n) for n in (2, 3, 4)]
         plain = await replica.commits(5, None)
-        await replica.outcomes.forget(6000, 3000)
+        await replica.outcomes.forget(6000, 6000, 3000)
         assert replica.kept(*batches, plain) == [False, False, True, False]
         assert replica.catalog.reader.run_of_batch("query", 4) == OutcomeRow(str(batches[2]), Csn(4), 4000)
         assert replica.catalog.reader.run_of_batch("query", 3) is None
@@ -141,7 +141,7 @@ class TestStreams:
         mine = await replica.commits(2, "mine", batch=7)
         others = await replica.commits(3, "others", "r2", batch=7)
         before = await replica.deletions()
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(mine, others) == [False, False]
         assert isinstance(await replica.store.get(tree.label("others")), Ok)
         assert await replica.labels() == 1
@@ -153,7 +153,7 @@ class TestStreams:
         data = codec.encode_label(LabelState("1-r2-1-9", 8))
         await replica.store.multi((SetData(tree.label("query"), data),))
         before = await replica.deletions()
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(old) == [False]
         assert await replica.labels() == 1
         assert await replica.deletions() == before
@@ -170,9 +170,9 @@ class TestStreams:
             return False
 
         replica.ensemble.plan = nth(1, RequestFault.NOT_CONNECTED, move_first)
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(old) == [True]
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(old) == [False]
         assert await replica.labels() == 1
 
@@ -180,7 +180,7 @@ class TestStreams:
         """They go often, and nobody moves them."""
         await replica.commits(2, "plain")
         before = await replica.deletions()
-        await replica.outcomes.forget(6000, 0)
+        await replica.outcomes.forget(6000, 6000, 0)
         assert await replica.labels() == 0
         assert await replica.deletions() == before
 
