@@ -8,6 +8,7 @@ from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
+from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
@@ -41,6 +42,7 @@ def application(services: Services) -> web.Application:
         TableRoutes(services.administration),
         ReadingRoutes(services.reads),
         ChangeRoutes(services.reads),
+        HistoryRoutes(services.history),
         StatusRoutes(services.status),
         AdministrationRoutes(services.administration),
         PeerRoutes(services.peers),

@@ -47,6 +47,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         waiters=waiters,
         peers=replication.membership.ask,
         clock=time.monotonic,
+        clocks=replication.clocks,
     )
     horizon = HorizonMover(
         replica=means.replica,

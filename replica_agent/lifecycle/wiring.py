@@ -24,6 +24,7 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
@@ -53,6 +54,7 @@ class AgentParts:
             condition=self.means.condition,
             transactions=_transactions(self, failures),
             reads=reads,
+            history=_history(self),
             uploads=_uploads(self),
             peers=_peers(self),
             administration=_administration(self, reads),
@@ -122,6 +124,15 @@ def _reads(parts: AgentParts, failures: QueryFailures) -> ReadService:
         inserts=transactions.inserts,
         sql=transactions.sql,
         failures=failures,
+    )
+
+
+def _history(parts: AgentParts) -> HistoryService:
+    return HistoryService(
+        condition=parts.means.condition,
+        reader=parts.means.reader,
+        snapshots=parts.snapshots.pinned,
+        membership=parts.replication.membership,
     )
 
 

@@ -195,6 +195,16 @@ class CatalogReader:
         row = self._db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (time_ms,)).fetchone()
         return None if row[0] is None else Csn(row[0])
 
+    def time_of(self, csn: Csn) -> int | None:
+        """Return the effective time (Unix, ms) of an applied CSN, or None if it is not kept."""
+        row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def last_change(self, table: TableName) -> Csn | None:
+        """Return the CSN that last changed the rows or the definition of a table, or None if none has."""
+        row = self._db.execute("SELECT csn FROM table_changes WHERE table_name = ?", (table,)).fetchone()
+        return None if row is None else Csn(row[0])
+
     def outcome(self, tid: str) -> tuple[Csn, int] | None:
         """Return (CSN, effective time in ms) of a committed transaction, or None."""
         row = self._db.execute("SELECT csn, time_ms FROM outcomes WHERE tid = ?", (tid,)).fetchone()

@@ -260,6 +260,9 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
     for record in records:
         for applied in record.tids:
             _apply_tid(db, record, applied)
+        changed = {entry.table for one in record.tids if one.data_change for entry in one.entries}
+        rows = [(table, record.csn) for table in sorted(changed)]
+        db.executemany("INSERT OR REPLACE INTO table_changes VALUES (?, ?)", rows)
         change = any(applied.data_change for applied in record.tids)
         db.execute("INSERT INTO csns VALUES (?, ?, ?)", (record.csn, record.time_ms, change))
     last = records[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,7 +20,7 @@ from tidelock.client.discovery import agents
 from tidelock.client.feed import Changes
 from tidelock.client.joined import Joining
 from tidelock.client.members import KnownMembers
-from tidelock.client.results import LabelStatus, Outcome, instant
+from tidelock.client.results import LabelStatus, Outcome, TableChange, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
 from tidelock.client.transaction import Transaction
@@ -33,6 +33,7 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer
+from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
 from tidelock.wire.tables import CreatedTable, CreateTableRequest
 from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
@@ -230,7 +231,7 @@ class Database(AutocommitStatements, Joining):
         Args:
             csn: Exactly this CSN, also one below what this client has seen.
             at: The newest CSN whose effective time is not after this (a datetime with time zone, or ms since
-                1970).
+                1970): the tables as they were then.
             min_csn: This CSN or a newer one.
             lease: How long it stays readable after this client's last sign of life, e.g. "60s" (or seconds);
                 default: the agent's.
@@ -239,7 +240,7 @@ class Database(AutocommitStatements, Joining):
         copies, and that contains everything this client has committed or read.
 
         Raises:
-            NoSuchCsnError: Above the end of the log.
+            NoSuchCsnError: Above the end of the log; `at` has not come yet.
             SnapshotTooOldError: Below the horizon; `min_csn` in its details is the oldest that can be read.
             StandbyError: No replica has reached it within its waiting bound.
             BadRequestError: More than one of `csn` and `at`, or a datetime without time zone.
@@ -253,6 +254,53 @@ class Database(AutocommitStatements, Joining):
         )
         holder, pin = self._connection.ask_and_tell("POST", "/snapshots", answer=SnapshotPin, body=body)
         return Snapshot(self._connection, holder, pin)
+
+    def csn_at(self, at: datetime | int) -> int:
+        """Return the newest CSN whose effective time is not after a time: that of `snapshot(at=at)`.
+
+        Args:
+            at: A datetime with time zone, or ms since 1970.
+
+        Raises:
+            NoSuchCsnError: The time has not come yet.
+            SnapshotTooOldError: It is before the history that is kept; `min_csn` in its details begins it.
+            StandbyError: The replicas did not apply the log in time.
+            BadRequestError: A datetime without time zone.
+        """
+        return self._connection.ask("GET", "/csns", answer=CsnTime, query={"at_ms": milliseconds(at)}).csn
+
+    def time_of(self, csn: int) -> datetime:
+        """Return the effective time of a CSN (UTC), which never decreases along the log.
+
+        Raises:
+            NoSuchCsnError: Above the end of the log.
+            SnapshotTooOldError: Its time is not kept any more.
+            StandbyError: No replica has reached it within its waiting bound.
+        """
+        found = self._connection.ask("GET", f"/csns/{csn}", answer=CsnTime)
+        return datetime.fromtimestamp(found.time_ms / 1000, UTC)
+
+    def last_change(self, table: str) -> TableChange:
+        """Return the newest commit that changed a table's rows or its definition; compaction does neither.
+
+        It includes all that this client has committed or read.
+
+        Raises:
+            UnknownTableError: There is no such table.
+            StandbyError: No replica has reached within its waiting bound what this client has seen.
+        """
+        query = {"min_csn": self._connection.highest_csn.at_least(None)}
+        path = f"/tables/{segment(table)}/last_change"
+        found = self._connection.ask("GET", path, answer=LastChange, query=query)
+        return TableChange(found.table, found.csn, instant(found.time_ms))
+
+    def in_sync_replicas(self, csn: int) -> list[str]:
+        """Return the replicas that have applied a CSN, by id: each serves reads at it without waiting.
+
+        Raises:
+            NoSuchCsnError: Above the end of the log.
+        """
+        return self._connection.ask("GET", f"/csns/{csn}/replicas", answer=InSyncReplicas).replicas
 
     def changes(
         self, table: str, from_csn: int, to_csn: int | None = None, *, pinned: bool = False
@@ -299,7 +347,7 @@ class Database(AutocommitStatements, Joining):
         """Return the newest commit under a label, by any client; None for a label that is free.
 
         The answer contains every commit that was acknowledged before the call. A label is free again some
-        time after its last commit: `outcome_retention_s`, or `stream_label_retention_s` for the label of a
+        time after its last commit: `label_retention_s`, or `stream_label_retention_s` for the label of a
         streaming query.
 
         Raises:
