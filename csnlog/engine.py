@@ -311,17 +311,19 @@ class Engine:
 
     async def _commit(self, plan: CommitPlan) -> None:
         time_ms = _now_ms()
-        result, _ = await self._multi(COMMIT, plan.ops(time_ms))
+        ops = plan.ops(time_ms)
+        result, _ = await self._multi(COMMIT, ops)
         self.tell(commits.CommitEnded(result))
         if isinstance(result, Ok):
-            self.follow(follows.Poked(tree.csn_of(str(result.value[-1])), plan.record(time_ms)))
+            self.follow(follows.Poked(plan.made(time_ms, ops, result.value)))
 
     async def _roll_over(self, rollover: Rollover) -> None:
         time_ms = _now_ms()
-        result, _ = await self._multi(ROLLOVER, rollover.ops(time_ms))
+        ops = rollover.ops(time_ms)
+        result, _ = await self._multi(ROLLOVER, ops)
         self.tell(commits.RolloverEnded(result))
         if isinstance(result, Ok):
-            self.follow(follows.Poked(tree.csn_of(str(result.value[2])), rollover.record(time_ms)))
+            self.follow(follows.Poked(rollover.made(time_ms, ops, result.value)))
 
     async def _raise(self, ops: tuple[Op, ...]) -> None:
         self.tell(commits.RaiseEnded(*await self._multi(RAISE, ops)))

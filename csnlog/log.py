@@ -31,7 +31,7 @@ from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.labels import LabelRead
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, LinkState, Op, Store
+from tidelock.csnlog.core.store import Check, LinkState, Op, Store, Written
 from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
 from tidelock.csnlog.reading import read_page
 from tidelock.errors import FencedError, UnavailableError
@@ -324,7 +324,7 @@ class CsnLog:
         if change is None:
             return None
         match await self.fenced((change,)):
-            case Ok(value=(int(version),)):
+            case Ok(value=(Written(version=version),)):
                 return version
         return None
 

@@ -14,7 +14,7 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.follower_messages import ABSENT, Absent, ChainQuestion, Finding, Unreadable
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, epoch_of
-from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
+from tidelock.csnlog.core.model import LogRecord, RecordKind
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Store
 from tidelock.errors import CorruptError, SnapshotTooOldError, UnavailableError
@@ -29,12 +29,12 @@ class BelowTailError(UnavailableError):
     """The requested records are deleted, since every replica that is not struck has them (``tail``)."""
 
 
-async def read_record(store: Store, number: Csn) -> Record | Unreadable | Absent | None:
+async def read_record(store: Store, number: Csn) -> LogRecord | Unreadable | Absent | None:
     """Read one record; return None when the read failed."""
     match await store.get(tree.record(number)):
         case Ok(value=node):
             try:
-                return codec.decode_record(node.data)
+                return codec.decode_log_record(number, node.data, node.created)
             except CorruptError as error:
                 return Unreadable(error.message)
         case Refused(reason=Reason.NO_NODE):
@@ -127,9 +127,9 @@ async def read_to_end(
             if isinstance(record, Unreadable):
                 raise CorruptError(f"CSN {one}: {record.reason}", csn=one)
             assert record is not None
-            found.append(LogRecord(one, record))
-            number = number_after(one, record)
-            if record.kind is RecordKind.END:
+            found.append(record)
+            number = number_after(one, record.record)
+            if record.record.kind is RecordKind.END:
                 break
         window = min(2 * window, read_ahead)
 
@@ -145,7 +145,7 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
         CorruptError: A record cannot be read.
     """
     anchor = await read_record(store, position)
-    number = number_after(position, anchor) if isinstance(anchor, Record) else Csn(position + 1)
+    number = number_after(position, anchor.record) if isinstance(anchor, LogRecord) else Csn(position + 1)
     tail = await read_tail(store)
     if anchor is None or tail is None:
         raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
@@ -168,8 +168,8 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
                 raise CorruptError(f"CSN {one}: {record.reason}", csn=one)
             if record is None:
                 raise UnavailableError("the log cannot be read now: no connection to ZooKeeper")
-            page.append(LogRecord(one, record))
-            number = number_after(one, record)
-            if record.kind is RecordKind.END:
+            page.append(record)
+            number = number_after(one, record.record)
+            if record.record.kind is RecordKind.END:
                 break
     return page

@@ -22,8 +22,8 @@ from typing import Final
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId, TableName
 from tidelock.csnlog.core.labels import Move
-from tidelock.csnlog.core.model import LabelState, Record, RecordKind, TidRecord
-from tidelock.csnlog.core.store import Check, Create, Op, SetData, multi_bytes
+from tidelock.csnlog.core.model import LabelState, LogRecord, Record, RecordKind, TidRecord
+from tidelock.csnlog.core.store import Check, Create, Op, SetData, Written, multi_bytes
 
 KIB = 1 << 10
 
@@ -156,6 +156,13 @@ class CommitPlan:
         data = codec.encode_commit(self.home, time_ms, [item.payload for item in self.batch])
         return (*self.checks, Create(tree.record_prefix(self.epoch), data, sequential=True))
 
+    def made(self, time_ms: int, ops: tuple[Op, ...], values: tuple[object, ...]) -> LogRecord:
+        """Return the record that the multi ``ops`` has made; ``values`` are its results.
+
+        ZooKeeper does not tell the stamp of a create, but that of csn/head is the same (Z19).
+        """
+        return _made(self.record(time_ms), ops[-1], values[-1], values[-2])
+
 
 @dataclass(frozen=True, slots=True)
 class Rollover:
@@ -175,7 +182,7 @@ class Rollover:
         return Record(RecordKind.END, self.home, time_ms)
 
     def ops(self, time_ms: int) -> tuple[Op, ...]:
-        """Return the multi. Results: None, None, path of the END record, path of the new epoch, version."""
+        """Return the multi. Results: None, None, path of the END record, path of the new epoch, Written."""
         end = codec.encode_record(self.record(time_ms))
         return (
             Check(tree.session(self.home), self.fence),
@@ -184,6 +191,16 @@ class Rollover:
             Create(tree.epoch_dir(self.epoch + 1)),
             SetData(tree.EPOCH, codec.encode_epoch(self.epoch + 1)),
         )
+
+    def made(self, time_ms: int, ops: tuple[Op, ...], values: tuple[object, ...]) -> LogRecord:
+        """Return the END record that the multi ``ops`` has made; ``values`` are its results."""
+        return _made(self.record(time_ms), ops[2], values[2], values[4])
+
+
+def _made(record: Record, create: Op, path: object, beside: object) -> LogRecord:
+    assert isinstance(create, Create), f"{create} makes no record"
+    assert isinstance(beside, Written), f"{beside} has no stamp"
+    return LogRecord(tree.csn_of(str(path)), record, beside.stamp, codec.digest(create.data))
 
 
 def too_large(item: Queued, home: ReplicaId, limits: LogLimits) -> tuple[str, int, int] | None:

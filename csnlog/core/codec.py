@@ -14,6 +14,7 @@ Reading has three possible ends; unknown content is never skipped:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ import msgspec
 import xxhash
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import CSN_MAX, Csn, ReplicaId
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, ReplicaId, Stamp
 from tidelock.csnlog.core.log_time import WITNESSES_MAX, ClockReading
 from tidelock.csnlog.core.model import (
     VERSION,
@@ -30,6 +31,7 @@ from tidelock.csnlog.core.model import (
     EntryList,
     LabelState,
     LockState,
+    LogRecord,
     MemberState,
     PinState,
     Progress,
@@ -94,6 +96,16 @@ encode_pin, decode_pin = _form(PinState, "pin")
 #: ``locks/<table>/...``.
 encode_lock, decode_lock = _form(LockState, "removal lock")
 _encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
+
+
+def decode_log_record(csn: Csn, data: bytes, stamp: Stamp) -> LogRecord:
+    """Decode the bytes of the record at ``csn``; raise UpgradeNeededError or CorruptError."""
+    return LogRecord(csn, decode_record(data), stamp, digest(data))
+
+
+def digest(data: bytes) -> str:
+    """Return the digest of a record's bytes: SHA-256, 64 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:

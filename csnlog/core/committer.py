@@ -56,6 +56,7 @@ from tidelock.csnlog.core.model import SessionState
 from tidelock.csnlog.core.pending import Pending, PendingState, SentBatch
 from tidelock.csnlog.core.refusals import CorruptLog, Doubt, Reject, Requeue, judge
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Written
 from tidelock.errors import CorruptError
 
 
@@ -322,7 +323,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
 
     def _rollover_ended(self, result: msg.MultiResult) -> None:
         match result:
-            case Ok(value=(_, _, str(end), _, int(version))):
+            case Ok(value=(_, _, str(end), _, Written(version=version))):
                 self.end = max(self.end, tree.csn_of(end))
                 self.epoch, self.epoch_version = epoch_of(tree.csn_of(end)) + 1, version
             case Unknown():

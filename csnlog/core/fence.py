@@ -19,7 +19,7 @@ import msgspec
 from tidelock.csnlog.core import codec
 from tidelock.csnlog.core.model import SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Node, Op, SetData
+from tidelock.csnlog.core.store import Node, Op, SetData, Written
 from tidelock.errors import CorruptError
 
 
@@ -75,7 +75,7 @@ class OwnFence:
             CorruptError: The znode does not exist; nothing in Tidelock ever deletes it.
         """
         match result:
-            case Ok(value=(int(version),)):
+            case Ok(value=(Written(version=version),)):
                 return self._confirmed(version, session), FenceFinding.RAISED
             case Refused(reason=Reason.BAD_VERSION):
                 return self, FenceFinding.READ

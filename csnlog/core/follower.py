@@ -123,7 +123,7 @@ class FollowerState:
     known_end: Csn
     window: int
     in_flight: frozenset[Csn]
-    buffer: tuple[tuple[Csn, Record | Unreadable], ...]
+    buffer: tuple[tuple[Csn, LogRecord | Unreadable], ...]
     behind: tuple[LogRecord, ...] | None
     inquiry: Inquiry | None
     numbers: int
@@ -156,7 +156,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         self.known_end = CSN_NONE
         self.window = read_ahead
         self.in_flight: set[Csn] = set()
-        self.buffer: dict[Csn, Record | Unreadable] = {}
+        self.buffer: dict[Csn, LogRecord | Unreadable] = {}
         self.behind: tuple[LogRecord, ...] | None = None
         self.inquiry: Inquiry | None = None
         self.numbers = 0
@@ -240,8 +240,8 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 self._delivered()
             case msg.Probed(number, exists):
                 self._probed(number, exists)
-            case msg.Poked(number, record):
-                self._poked(number, record)
+            case msg.Poked(record):
+                self._poked(record.csn, record)
             case msg.Missed(number):
                 self.in_flight.discard(number)
                 if number >= self.next:
@@ -279,7 +279,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         if self.inquiry is not None and self.inquiry.chain is Chain.RECHECK:
             self.inquiry = None
 
-    def _poked(self, number: Csn, record: Record) -> None:
+    def _poked(self, number: Csn, record: LogRecord) -> None:
         self.known_end = max(self.known_end, number)
         if number >= self.next:
             self._wake()
@@ -300,7 +300,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         else:
             self._sees(Sign.PROBE_FOUND_NONE)
 
-    def _got(self, number: Csn, record: Record | Unreadable, *, speculative: bool) -> None:
+    def _got(self, number: Csn, record: LogRecord | Unreadable, *, speculative: bool) -> None:
         if self.phase in UNANCHORED:
             self._drop_anchor(number, record)
             return
@@ -312,14 +312,14 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 self.window = min(2 * self.window, self.read_ahead)
         self._take_in_order()
 
-    def _drop_anchor(self, number: Csn, record: Record | Unreadable) -> None:
+    def _drop_anchor(self, number: Csn, record: LogRecord | Unreadable) -> None:
         """Process the record at the start position, which was read again: it determines the next number."""
         if number != self.position:
             return
         if isinstance(record, Unreadable):
             self._stop(number, record.reason)
             return
-        self._anchor(number_after(number, record))
+        self._anchor(number_after(number, record.record))
 
     def _anchor(self, following: Csn) -> None:
         self._sees(Sign.ANCHORED)
@@ -332,8 +332,8 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             if isinstance(record, Unreadable):
                 self._stop(number, record.reason)
                 break
-            self._taken.append(LogRecord(number, record))
-            self.position, self.next = number, number_after(number, record)
+            self._taken.append(record)
+            self.position, self.next = number, number_after(number, record.record)
             self._sees(Sign.TAKEN)
             if self.next != number + 1 and (passed := [other for other in self.buffer if other < self.next]):
                 self._stop(min(passed), _BEHIND_END)
@@ -389,7 +389,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             case anchor.ChainStep():
                 self._ask(Chain.ANCHOR, *anchor.question_of(decision, self.position), session)
             case anchor.ChainEnd.BY_RECORD:
-                assert isinstance(finding, Record | Unreadable), f"{finding!r} is no record"
+                assert isinstance(finding, LogRecord | Unreadable), f"{finding!r} is no record"
                 self._drop_anchor(self.position, finding)
             case anchor.ChainEnd.SUCCESSOR:
                 self._anchor(Csn(self.position + 1))
@@ -408,7 +408,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         if CSN_NONE < inquiry.csn < self.next:
             return  # an own commit was reported meanwhile, and the record in question has been taken
         match inquiry.question, finding:
-            case ChainQuestion.RECORD, Record() | Unreadable():
+            case ChainQuestion.RECORD, LogRecord() | Unreadable():
                 self._got(inquiry.csn, finding, speculative=False)
                 if self.final is None and inquiry.csn > self.next:
                     self._ask(Chain.GAP, ChainQuestion.RECORD, self.next, session)

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.model import LogRecord, Record
+from tidelock.csnlog.core.model import LogRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ChainQuestion(enum.Enum):
 
     #: A fenced write: reads that follow it in its session are the newest. Answer: True.
     BARRIER = "barrier"
-    #: The record. Answer: Record, Unreadable or ABSENT.
+    #: The record. Answer: LogRecord, Unreadable or ABSENT.
     RECORD = "record"
     #: Whether the record exists; arms a watch. Answer: bool.
     PROBE = "probe"
@@ -49,7 +49,7 @@ class ChainQuestion(enum.Enum):
     LIST = "list"
 
 
-Finding = Record | Unreadable | Absent | bool | int | tuple[int, ...]
+Finding = LogRecord | Unreadable | Absent | bool | int | tuple[int, ...]
 
 
 class Chain(enum.Enum):
@@ -90,7 +90,7 @@ class Got:
     """A record was read, or is known because this replica wrote it."""
 
     csn: Csn
-    record: Record | Unreadable
+    record: LogRecord | Unreadable
 
     @property
     def brief(self) -> tuple[str, Csn]:
@@ -129,15 +129,14 @@ class Woken:
 
 @dataclass(frozen=True, slots=True)
 class Poked:
-    """This replica has committed at ``csn``, so all records below exist too. The content saves the read."""
+    """This replica has written this record, so all records below exist too. The content saves the read."""
 
-    csn: Csn
-    record: Record
+    record: LogRecord
 
     @property
     def brief(self) -> tuple[str, Csn]:
         """The name and the number."""
-        return "Poked", self.csn
+        return "Poked", self.record.csn
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +231,8 @@ FollowInstruction = Get | Probe | Inquire | Took | Deliver | TooLate | Stopped |
 
 def _small(finding: Finding | None) -> object:
     match finding:
-        case Record():
-            return finding.kind
+        case LogRecord():
+            return finding.record.kind
         case tuple():
             return len(finding)
         case _:

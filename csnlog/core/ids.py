@@ -16,11 +16,13 @@ __all__ = [
     "CSN_IMPORT",
     "CSN_MAX",
     "CSN_NONE",
+    "NO_STAMP",
     "SEQUENCE_BITS",
     "SEQUENCE_MAX",
     "Csn",
     "PartId",
     "ReplicaId",
+    "Stamp",
     "TableName",
     "Tid",
     "csn",
@@ -40,6 +42,24 @@ CSN_NONE = Csn(0)
 #: The creation CSN of imported parts; also the snapshot CSN of a new cluster (the log starts with two genesis
 #: records).
 CSN_IMPORT = Csn(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """ZooKeeper's mark on a write, the same for everything that one multi writes (Z19).
+
+    Attributes:
+        zxid: Number of the write in the one order of all writes to the ensemble, under whatever root. It
+            grows with each write. An ensemble that was set back gives the same numbers to other writes.
+        time_ms: Wall clock of the leader when it proposed the write, Unix time in ms.
+    """
+
+    zxid: int
+    time_ms: int
+
+
+#: The stamp of a record that an earlier version of Tidelock applied, which kept no stamps.
+NO_STAMP = Stamp(0, 0)
 
 # One value has exactly one text: ASCII digits without leading zeros.
 _NUMBER = r"(0|[1-9][0-9]*)"

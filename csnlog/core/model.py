@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName
 
 #: Version of every byte form below, the field ``v`` of each znode. A reader that meets another version stops
 #: and never guesses.
@@ -168,10 +168,20 @@ class EntryList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VER
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """A record together with the CSN at which it was read."""
+    """A record as it stands in the log.
+
+    Attributes:
+        csn: Its CSN.
+        record: Its content.
+        stamp: When its znode was created. Records in the order of the log have growing zxids.
+        digest: SHA-256 of its bytes, 64 hexadecimal digits. With the stamp it tells this record from every
+            other record that a ZooKeeper which was set back may hold at the same CSN (rule follow).
+    """
 
     csn: Csn
     record: Record
+    stamp: Stamp
+    digest: str
 
 
 class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):

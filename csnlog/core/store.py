@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
 
 
@@ -35,11 +36,19 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Set the data of ``path``, at any ``version`` if None. The result of the element is the new version."""
+    """Set the data of ``path``, at any ``version`` if None. The result of the element is :class:`Written`."""
 
     path: str
     data: bytes = b""
     version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The result of a :class:`SetData`: the new data version, and the stamp of the multi as a whole."""
+
+    version: int
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +80,13 @@ def multi_bytes(ops: tuple[Op, ...], root: str = "") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Data and metadata of a znode."""
+    """Data and metadata of a znode. ``created`` is the stamp of the write that has created it."""
 
     data: bytes
     version: int
     children: int
     owner_session: int
+    created: Stamp
 
 
 class LinkState(Enum):
@@ -113,7 +123,7 @@ class Store(Protocol):
         """Call ``listener`` (in the event loop) after every change of link or session."""
 
     async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
-        """Apply all operations or none. Ok holds one value per element: path, new version, or None.
+        """Apply all operations or none. Ok holds one value per element: path, :class:`Written`, or None.
 
         A request above the size limit is Refused(TOO_LARGE) before it is sent (a server would drop the
         connection).

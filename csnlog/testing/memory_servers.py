@@ -12,6 +12,7 @@ import contextvars
 from collections import deque
 from collections.abc import Callable, Hashable
 
+from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.store import Op
 from tidelock.csnlog.testing.memory_tree import TreeChanges, ZnodeTree
 
@@ -30,7 +31,7 @@ class MemoryServer:
         self._decided = decided
         #: Its own tree while it lags.
         self._lagging: ZnodeTree | None = None
-        self._behind: deque[tuple[tuple[Op, ...], int]] = deque()
+        self._behind: deque[tuple[tuple[Op, ...], int, Stamp]] = deque()
         #: How many writes it has applied.
         self.zxid = 0
         #: Watches by (of the children, path), in the order in which they were armed, each with the context of
@@ -57,10 +58,10 @@ class MemoryServer:
         if writes is None:
             self._lagging = None
 
-    def decided(self, ops: tuple[Op, ...], session: int, changes: TreeChanges) -> None:
+    def decided(self, ops: tuple[Op, ...], session: int, stamp: Stamp, changes: TreeChanges) -> None:
         """Process a write that is decided and is in the decided tree."""
         if self._lagging is not None:
-            self._behind.append((ops, session))
+            self._behind.append((ops, session, stamp))
             return
         self.zxid += 1
         self.fire(changes)

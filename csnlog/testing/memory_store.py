@@ -1,10 +1,10 @@
 """The store in memory: an ensemble that keeps ZooKeeper's promises, apart from planned faults.
 
 It serves unit tests and simulation. It runs in one event loop, keeps one total order of all requests, and has
-no clock and no randomness. A request is applied when it is called; its answer arrives in a later iteration of
-the loop, unless the connection breaks before. A server may lag behind for its readers
-(:mod:`tidelock.csnlog.testing.memory_servers`). A client sees its own writes, and goes back in time only
-where ZooKeeper allows it: after a lost answer, and in a new session.
+no randomness, and no clock but the one that it is given. A request is applied when it is called; its answer
+arrives in a later iteration of the loop, unless the connection breaks before. A server may lag behind for its
+readers (:mod:`tidelock.csnlog.testing.memory_servers`). A client sees its own writes, and goes back in time
+only where ZooKeeper allows it: after a lost answer, and in a new session.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, LinkState, Node, Op, multi_bytes
 from tidelock.csnlog.testing.memory_servers import MemoryServer, Watch
@@ -102,6 +103,7 @@ class MemoryEnsemble:
         servers: The number of servers. The first never lags.
         reconnect: Called with the function that reconnects a client; None = reconnect in a later loop
             iteration.
+        now_ms: The wall clock of the leader, for stamps.
     """
 
     def __init__(
@@ -112,12 +114,16 @@ class MemoryEnsemble:
         turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
         servers: int = 1,
         reconnect: Callable[[Callable[[], None]], object] | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         self.plan = plan
         self.multi_bytes_max = multi_bytes_max
         self.turn = turn
         self.reconnect = reconnect or (lambda connect: asyncio.get_running_loop().call_soon(connect))
+        self.now_ms = now_ms
         self.tree = ZnodeTree()
+        #: Number of the last write.
+        self.zxid = 0
         self._sessions = 0
         self._live: set[int] = set()
         self._late: list[tuple[int, tuple[Op, ...]]] = []
@@ -173,10 +179,12 @@ class MemoryEnsemble:
         self._late.append((session, ops))
 
     def _apply(self, ops: tuple[Op, ...], session: int) -> Ok[tuple[object, ...]] | Refused | Unknown:
-        result, changes = self.tree.apply(ops, session)
+        stamp = Stamp(self.zxid + 1, self.now_ms())
+        result, changes = self.tree.apply(ops, session, stamp)
         if isinstance(result, Ok):
+            self.zxid = stamp.zxid
             for server in self.servers:
-                server.decided(ops, session, changes)
+                server.decided(ops, session, stamp, changes)
         return result
 
 

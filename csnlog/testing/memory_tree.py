@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tidelock.csnlog.core.ids import NO_STAMP, Stamp
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Delete, Node, Op, SetData
+from tidelock.csnlog.core.store import Check, Create, Delete, Node, Op, SetData, Written
 
 _SEQUENCE_DIGITS = 10
 #: The limit of the counter of creates: from then on ZooKeeper gives the same number again and again
@@ -27,11 +28,12 @@ class Znode:
     owner_session: int = 0
     creates: int = 0
     children: frozenset[str] = frozenset()
+    created: Stamp = NO_STAMP
 
     @property
     def node(self) -> Node:
         """The znode as a reader receives it."""
-        return Node(self.data, self.version, len(self.children), self.owner_session)
+        return Node(self.data, self.version, len(self.children), self.owner_session, self.created)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,14 @@ class ZnodeTree:
         return tuple(path for path, znode in self._znodes.items() if znode.owner_session == session)
 
     def apply(
-        self, ops: Iterable[Op], session: int
+        self, ops: Iterable[Op], session: int, stamp: Stamp = NO_STAMP
     ) -> tuple[Ok[tuple[object, ...]] | Refused | Unknown, TreeChanges]:
-        """Apply all operations in the name of a session, or none; return the result and the changes."""
-        draft = _Draft(self._znodes)
+        """Apply all operations in the name of a session, or none; return the result and the changes.
+
+        The caller gives the stamp of the write. An explorer gives none: states that differ only in the order
+        of their past writes are one state for it.
+        """
+        draft = _Draft(self._znodes, stamp)
         values: list[object] = []
         for index, op in enumerate(ops):
             value = draft.apply(op, session)
@@ -85,8 +91,9 @@ class ZnodeTree:
 class _Draft:
     """The changes of one multi before it is known whether all of its operations pass."""
 
-    def __init__(self, znodes: dict[str, Znode]) -> None:
+    def __init__(self, znodes: dict[str, Znode], stamp: Stamp) -> None:
         self._znodes = znodes
+        self._stamp = stamp
         self._drafted: dict[str, Znode | None] = {}
         self._nodes: set[str] = set()
         self._children: set[str] = set()
@@ -125,7 +132,9 @@ class _Draft:
         path = f"{op.path}{parent.creates:0{_SEQUENCE_DIGITS}d}" if op.sequential else op.path
         if self._get(path) is not None:
             return Reason.NODE_EXISTS
-        self._drafted[path] = Znode(op.data, owner_session=session if op.ephemeral else 0)
+        self._drafted[path] = Znode(
+            op.data, owner_session=session if op.ephemeral else 0, created=self._stamp
+        )
         self._drafted[parent_path] = replace(
             parent,
             creates=min(parent.creates + 1, _SEQUENCE_MAX),
@@ -135,14 +144,14 @@ class _Draft:
         self._children.add(parent_path)
         return path
 
-    def _set(self, op: SetData) -> int | Reason:
+    def _set(self, op: SetData) -> Written | Reason:
         znode = self._get(op.path)
         refused = _version_refused(znode, op.version)
         if znode is None or refused is not None:
             return refused or Reason.NO_NODE
         self._drafted[op.path] = replace(znode, data=op.data, version=znode.version + 1)
         self._nodes.add(op.path)
-        return znode.version + 1
+        return Written(znode.version + 1, self._stamp)
 
     def _delete(self, op: Delete) -> Reason | None:
         znode = self._get(op.path)

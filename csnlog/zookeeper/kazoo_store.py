@@ -29,8 +29,19 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, ZnodeStat
 
+from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, Op, SetData, multi_bytes
+from tidelock.csnlog.core.store import (
+    Check,
+    Create,
+    Delete,
+    LinkState,
+    Node,
+    Op,
+    SetData,
+    Written,
+    multi_bytes,
+)
 from tidelock.csnlog.zookeeper.connect import ConnectString
 from tidelock.csnlog.zookeeper.kazoo_bridge import AsyncReply, HandshakeSocket, LoopQueue, Watch, Watches
 from tidelock.csnlog.zookeeper.session_monitor import ConnectBackoff, InFlight, SessionClock, SessionMonitor
@@ -428,7 +439,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 
 def _node(data: bytes, stat: Any) -> Node:
-    return Node(data, stat.version, stat.numChildren, stat.ephemeralOwner)
+    created = Stamp(stat.czxid, stat.ctime)
+    return Node(data, stat.version, stat.numChildren, stat.ephemeralOwner, created)
 
 
 def _of_failed_read(answer: object) -> Refused | Unknown:
@@ -457,7 +469,7 @@ def _of_multi(ops: tuple[Op, ...], answer: object, root: str) -> Ok[tuple[object
 def _value(op: Op, item: Any, root: str) -> object:
     if isinstance(op, Create):
         return item[len(root) + 1 :]
-    return item.version if isinstance(op, SetData) else None
+    return Written(item.version, Stamp(item.mzxid, item.mtime)) if isinstance(op, SetData) else None
 
 
 def _unknown(answer: object) -> Unknown:

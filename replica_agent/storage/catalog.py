@@ -27,7 +27,7 @@ import structlog
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, DiskFullError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA
+from tidelock.replica_agent.storage.catalog_schema import FORMAT, MIGRATIONS, SCHEMA
 
 CATALOG = faults.step("agent.catalog")
 
@@ -45,7 +45,7 @@ class _Pending:
 
 
 class Catalog:
-    """Owner of ``catalog.db``: creates it, writes it, and offers a reader for the event loop's thread.
+    """Owner of ``catalog.db``: creates or converts it, writes it, and has a reader for the loop's thread.
 
     Args:
         data_dir: The agent's data directory.
@@ -61,13 +61,13 @@ class Catalog:
         """Open or create the catalog and start the writer thread."""
         self._path = data_dir / "catalog.db"
         self._cache_bytes = cache_bytes
-        self._create(initial)
+        self._prepare(initial)
         self.reader = CatalogReader(data_dir)
         found = self.reader.meta("format")
         if found != FORMAT:
             msg = (
-                f"{self._path} has catalog format {found}, this version reads {FORMAT}: start the "
-                "version that wrote it"
+                f"{self._path} has catalog format {found}, this version reads {min(MIGRATIONS)} to {FORMAT}: "
+                "start the version that wrote it"
             )
             raise ConfigError(msg)
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
@@ -84,26 +84,15 @@ class Catalog:
         db.execute(f"PRAGMA cache_size = -{self._cache_bytes // 1024}")
         return db
 
-    def _create(self, initial: dict[str, Any]) -> None:
+    def _prepare(self, initial: dict[str, Any]) -> None:
+        """Create the catalog, or bring an earlier format to the present one."""
         try:
             db = self._connect()
             try:
                 if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-                    rows = {
-                        "format": FORMAT,
-                        "snapshot_csn": 0,
-                        "time_ms": 0,
-                        "boot": 0,
-                        "fence": -1,
-                        "tail": 0,
-                        "horizon": 0,
-                    }
-                    rows |= {"outcome_floor": 0} | initial
-                    db.execute("BEGIN IMMEDIATE")
-                    for statement in SCHEMA.split(";"):
-                        db.execute(statement)
-                    db.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
-                    db.execute("COMMIT")
+                    _create(db, initial)
+                else:
+                    _migrate(db)
             finally:
                 db.close()
         except sqlite3.DatabaseError as error:
@@ -220,6 +209,42 @@ class Catalog:
         if isinstance(error, sqlite3.Error | OSError):
             return UnavailableError(f"the catalog cannot be written ({error}); see the agent's log")
         return error
+
+
+def _create(db: sqlite3.Connection, initial: dict[str, Any]) -> None:
+    rows = {
+        "format": FORMAT,
+        "snapshot_csn": 0,
+        "time_ms": 0,
+        "boot": 0,
+        "fence": -1,
+        "tail": 0,
+        "horizon": 0,
+        "outcome_floor": 0,
+        "last_digest": "",
+        "zxid_max": 0,
+    }
+    db.execute("BEGIN IMMEDIATE")
+    for statement in SCHEMA.split(";"):
+        db.execute(statement)
+    db.executemany("INSERT INTO meta VALUES (?, ?)", (rows | initial).items())
+    db.execute("COMMIT")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """Lead the catalog from format to format, each in one transaction; leave unknown formats as they are."""
+    while (found := _format(db)) in MIGRATIONS:
+        db.execute("BEGIN IMMEDIATE")
+        for statement in MIGRATIONS[found].split(";"):
+            db.execute(statement)
+        db.execute("UPDATE meta SET value = ? WHERE key = 'format'", (found + 1,))
+        db.execute("COMMIT")
+        _log.info("catalog_migrated", before=found, now=found + 1)
+
+
+def _format(db: sqlite3.Connection) -> int:
+    row = db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+    return int(row[0]) if row is not None else 0
 
 
 def _settle(item: _Pending, *, result: Any = None, error: Exception | None = None) -> None:

@@ -1,11 +1,11 @@
 """The catalog's tables and indexes (docs/protocol.md#catalog).
 
-The one place where its SQL schema is written.
+The one place where its SQL schema is written, and the changes that lead from an earlier format to it.
 """
 
 from __future__ import annotations
 
-FORMAT = 3
+FORMAT = 4
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -39,5 +39,16 @@ CREATE TABLE outcomes (
 CREATE INDEX outcomes_by_csn ON outcomes (csn);
 CREATE INDEX outcomes_by_label ON outcomes (label, csn, batch) WHERE label IS NOT NULL;
 CREATE TABLE table_horizons (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE csns (csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL);
+CREATE TABLE csns (
+    csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL, czxid INTEGER
+);
 """
+
+#: For each earlier format that can be read the statements that lead to the next format. A new column is the
+#: last one of its table in the schema as well.
+MIGRATIONS = {
+    3: """
+    ALTER TABLE csns ADD COLUMN czxid INTEGER;
+    INSERT INTO meta VALUES ('last_digest', ''), ('zxid_max', 0);
+    """,
+}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelock.csnlog.core.ids import Csn, Tid
+from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
 from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
@@ -52,13 +52,15 @@ class AppliedTid:
 class AppliedRecord:
     """One record of the log, ready to become visible.
 
-    ``tables`` holds the derived forms of its DDL entries.
+    ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes.
     """
 
     csn: Csn
     time_ms: int
     tids: Sequence[AppliedTid]
     tables: dict[tuple[str, int], TableForms]
+    stamp: Stamp = NO_STAMP
+    digest: str = ""
 
 
 def set_meta(db: sqlite3.Connection, **values: Any) -> None:
@@ -264,9 +266,12 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
         rows = [(table, record.csn) for table in sorted(changed)]
         db.executemany("INSERT OR REPLACE INTO table_changes VALUES (?, ?)", rows)
         change = any(applied.data_change for applied in record.tids)
-        db.execute("INSERT INTO csns VALUES (?, ?, ?)", (record.csn, record.time_ms, change))
+        row = (record.csn, record.time_ms, change, record.stamp.zxid or None)
+        db.execute("INSERT INTO csns (csn, time_ms, data_change, czxid) VALUES (?, ?, ?, ?)", row)
     last = records[-1]
-    set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms)
+    set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms, last_digest=last.digest)
+    sql = "UPDATE meta SET value = max(value, ?) WHERE key = 'zxid_max'"
+    db.execute(sql, (max(record.stamp.zxid for record in records),))
 
 
 def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName, Tid
 from tidelock.csnlog.core.model import RecordKind, TidRecord
 from tidelock.wire.peers import Held, PartKind, PartMeta
 
@@ -114,6 +114,8 @@ class ResolvedRecord:
         home: The replica that wrote it.
         time_ms: Effective wall time (Unix, ms): never smaller than the time of the CSN before.
         tids: Its transactions, without those that an earlier record has committed; manifests are resolved.
+        stamp: When its znode was created.
+        digest: SHA-256 of its bytes, 64 hexadecimal digits.
     """
 
     csn: Csn
@@ -121,3 +123,5 @@ class ResolvedRecord:
     home: ReplicaId
     time_ms: int
     tids: tuple[TidRecord, ...]
+    stamp: Stamp
+    digest: str

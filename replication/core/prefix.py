@@ -335,7 +335,12 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
                 break
             record = item.record.record
             time_ms = max(time_ms, record.time_ms)
-            batch.append(ResolvedRecord(csn, record.kind, record.home, time_ms, tuple(item.tids)))
+            read = item.record
+            batch.append(
+                ResolvedRecord(
+                    csn, record.kind, record.home, time_ms, tuple(item.tids), read.stamp, read.digest
+                )
+            )
         return tuple(batch)
 
     def _why_blocked(self) -> msg.Blocked | None:

@@ -23,7 +23,7 @@ from tests.support.zookeeper.world import SESSION_TIMEOUT_S, ZkWorld
 from tidelock import processes
 from tidelock import zookeeper as embedded
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, LinkState, SetData
+from tidelock.csnlog.core.store import Check, Create, LinkState, SetData, Written
 from tidelock.csnlog.zookeeper import kazoo_bridge, kazoo_store, session_monitor
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
@@ -70,6 +70,17 @@ def thaw(server: embedded.LocalZooKeeper) -> None:
     process = server.servers[0].process
     assert process is not None
     assert processes.send(process, signal.SIGCONT)
+
+
+async def test_the_time_of_a_stamp_is_wall_clock_in_milliseconds(world: ZkWorld) -> None:
+    """ZooKeeper's ctime is Unix time in ms; a replica compares it with the time that a home has written."""
+    store = await world.store()
+    await done(store, Create("a"))
+    (written,) = await done(store, SetData("a"))
+    assert isinstance(written, Written)
+    now_ms = time.time_ns() // 1_000_000
+    for stamp in (written.stamp, (await node(store, "a")).created):
+        assert abs(stamp.time_ms - now_ms) < 3_600_000
 
 
 # ------------------------------------------------------------------------------------------ the network

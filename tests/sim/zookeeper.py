@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.life import LIFE
+from tests.sim.machine import EPOCH_S
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
 from tidelock.csnlog.core.store import LinkState, Op
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest
@@ -27,7 +28,9 @@ class SimEnsemble(MemoryEnsemble):
     """Three servers."""
 
     def __init__(self, world: SimWorld) -> None:
-        super().__init__(turn=self._answered, servers=SERVERS, plan=self._fate, reconnect=self._come_back)
+        super().__init__(
+            turn=self._answered, servers=SERVERS, plan=self._fate, reconnect=self._come_back, now_ms=_now_ms
+        )
         self._world = world
         self._chance = world.chance("zookeeper")
         self._kinds = [RequestFault[name] for name in world.plan.request_kinds]
@@ -75,6 +78,11 @@ class SimEnsemble(MemoryEnsemble):
         if isinstance(result, Ok):
             self._world.oracle.wrote(ops, result.value)
         return result
+
+
+def _now_ms() -> int:
+    """The clock of the leader, which is right."""
+    return round((EPOCH_S + asyncio.get_running_loop().time()) * 1000)
 
 
 def _brief(value: Op | Ok[tuple[object, ...]] | Refused | Unknown) -> str:

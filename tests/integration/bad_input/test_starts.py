@@ -19,7 +19,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import AccessDeniedError, BadRequestError, ConfigError, UnavailableError
-from tidelock.replica_agent.storage.catalog_schema import FORMAT
+from tidelock.replica_agent.storage.catalog_schema import FORMAT, MIGRATIONS
 
 #: How long a start waits for a ZooKeeper that does not exist, in seconds.
 CONNECT_TIMEOUT_S = 1.0
@@ -195,7 +195,7 @@ def test_catalog_of_a_newer_version(two: LocalCluster, copy: Path, intact: None)
     """A catalog that this version may misread is left alone."""
     set_meta(copy, format=FORMAT + 1)
     started = Started(two, copy)
-    found = f"has catalog format {FORMAT + 1}, this version reads {FORMAT}"
+    found = f"has catalog format {FORMAT + 1}, this version reads {min(MIGRATIONS)} to {FORMAT}"
     started.check(Exit.USAGE, "ConfigError", found, "start the version")
     catalog = sqlite3.connect(copy / "catalog.db")
     assert catalog.execute("SELECT value FROM meta WHERE key = 'boot'").fetchone() == (1,)

@@ -29,6 +29,7 @@ from tests.sim.explore.search import Model
 from tests.sim.explore.shard import WRITTEN, FollowerTrouble, Shard
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import CommitBudget, CommitTx, CommitWorld
+from tests.support.log_records import in_log
 from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.replica_progress import Fenced, read_progress
 from tidelock.csnlog.core import batch, codec, tree
@@ -106,7 +107,7 @@ async def _read_until_absent(
     found: list[LogRecord] = []
     number = start
     while (record := await read_record(store, number)) is not ABSENT:
-        found.append(LogRecord(number, record))  # type: ignore[arg-type]
+        found.append(record)  # type: ignore[arg-type]
         number = Csn(number + 1)
     return tuple(found)
 
@@ -144,7 +145,7 @@ class FollowsTheEpoch(Following):
         epoch = self.ensemble.read(s.history[-1], tree.EPOCH)
         assert isinstance(epoch, Ok)
         if isinstance(event, Missed) and codec.decode_epoch(epoch.value.data) > epoch_of(event.csn):
-            return Got(event.csn, Record(RecordKind.END, HOME, 0))
+            return Got(event.csn, in_log(event.csn, Record(RecordKind.END, HOME, 0)))
         return event
 
 

@@ -20,7 +20,7 @@ from tidelock.csnlog.core.follower_messages import (
     Probed,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import Record
+from tidelock.csnlog.core.model import LogRecord
 from tidelock.replication.core.messages import PrefixEvent, PrefixInstruction
 from tidelock.replication.core.prefix import Prefix, PrefixState
 
@@ -136,13 +136,13 @@ def short(value: object) -> str:
         case Inquire(_, question, about):
             return f"{question.value} {about}"
         case Got(_, record):
-            return record.kind.value if isinstance(record, Record) else "unreadable"
+            return short(record) if isinstance(record, LogRecord) else "unreadable"
         case Missed() | Probed(_, False):
             return "not there"
         case Probed():
             return "there"
         case Learned(_, _, finding):
-            return short(finding) if isinstance(finding, Record) else str(finding)
-        case Record():
-            return value.kind.value
+            return short(finding) if isinstance(finding, LogRecord) else str(finding)
+        case LogRecord():
+            return value.record.kind.value
     return str(value)

@@ -51,7 +51,7 @@ from tidelock.csnlog.core.follower_messages import (
     Woken,
 )
 from tidelock.csnlog.core.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
-from tidelock.csnlog.core.model import AddPart, LogRecord, Record, TidRecord
+from tidelock.csnlog.core.model import AddPart, LogRecord, TidRecord
 from tidelock.csnlog.core.phase import FollowerPhase
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Check, Delete, Op, SetData
@@ -215,9 +215,9 @@ class Following:
                 yield ("fail", 0), self._tell(after, failure(s.asked[0], s.session))
         for number in s.pokes:
             record = self._find_out(s.history[-1], ChainQuestion.RECORD, number)
-            if isinstance(record, Record):
+            if isinstance(record, LogRecord):
                 rest = tuple(one for one in s.pokes if one != number)
-                yield ("poke", number), self._tell(s._replace(pokes=rest), Poked(number, record))
+                yield ("poke", number), self._tell(s._replace(pokes=rest), Poked(record))
         if s.paused:
             yield ("resume", 0), self._tell(s._replace(paused=False), Resumed())
         if s.watched:
@@ -266,7 +266,7 @@ class Following:
         match asked:
             case Get(number):
                 record = self._find_out(state, ChainQuestion.RECORD, number)
-                assert isinstance(record, Record | Unreadable) or record is ABSENT
+                assert isinstance(record, LogRecord | Unreadable) or record is ABSENT
                 return Missed(number) if record is ABSENT else Got(number, record)
             case Probe(number):
                 return Probed(number, bool(self._find_out(state, ChainQuestion.PROBE, number)))

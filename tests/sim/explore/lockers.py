@@ -30,7 +30,7 @@ from tidelock.csnlog.core.results import (
     Running,
     Unknown,
 )
-from tidelock.csnlog.core.store import Check, Node, Op, SetData
+from tidelock.csnlog.core.store import Check, Node, Op, SetData, Written
 from tidelock.errors import FencedError
 from tidelock.replica_agent.transactions.outcomes.rules import LOCK
 from tidelock.replication.core.lock_book import Book
@@ -152,7 +152,7 @@ class LockPorts:
             case Refused(reason, index):
                 return Refused(reason, index - 1)
         match await self.store.multi((raise_op(self._replica, self._boot, self.fence),), "barrier"):
-            case Ok(value=(int(version),)):
+            case Ok(value=(Written(version=version),)):
                 self.fence = version
                 return Unknown("lost")
         raise self._foreign()
@@ -192,7 +192,7 @@ class LockPorts:
         change = seize(tree.session(home), node.value, state.boot, f"{self._replica}.{node.value.version}")
         assert change is not None
         match await self.fenced((change,)):
-            case Ok(value=(int(version),)):
+            case Ok(value=(Written(version=version),)):
                 return version
         return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.support.log_records import in_log
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.follower_messages import (
@@ -124,7 +125,7 @@ class FollowBench:
                 self.tell(Failed(number))
             case Get(number):
                 record = self.log.get(number)
-                self.tell(Missed(number) if record is None else Got(number, record))
+                self.tell(Missed(number) if record is None else Got(number, self.read(number)))
             case Probe(number):
                 self.tell(Probed(number, None if fail else number in self.log))
             case Inquire(number, question, about):
@@ -138,7 +139,7 @@ class FollowBench:
             case ChainQuestion.BARRIER:
                 return True
             case ChainQuestion.RECORD:
-                return self.log.get(about, ABSENT)
+                return self.read(about) if about in self.log else ABSENT
             case ChainQuestion.PROBE:
                 return about in self.log
             case ChainQuestion.TAIL:
@@ -147,6 +148,11 @@ class FollowBench:
                 return len(siblings) + self.extra_children if self.has_epoch(epoch_of(about)) else ABSENT
             case ChainQuestion.LIST:
                 return siblings
+
+    def read(self, number: Csn) -> LogRecord | Unreadable:
+        """Return what a read of this record finds."""
+        record = self.log[number]
+        return in_log(number, record) if isinstance(record, Record) else record
 
     def has_epoch(self, epoch: int) -> bool:
         """Return whether the directory of an epoch exists: the END record before it made it."""
@@ -195,7 +201,7 @@ class FollowBench:
         """This replica has committed at a CSN."""
         record = self.log[number]
         assert isinstance(record, Record)
-        self.tell(Poked(number, record))
+        self.tell(Poked(in_log(number, record)))
 
     def tick(self) -> None:
         """The periodic look."""

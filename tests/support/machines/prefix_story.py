@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
+from tests.support.log_records import in_log
 from tests.support.machines.names import HOME, part, short, tid
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, Manifest, Record, RecordKind, TidRecord
@@ -56,7 +57,7 @@ def record(
         elif parts:
             entries = tuple(add(item) for item in parts.split(","))
         members.append(TidRecord(str(tid(name)), entries, manifest, (HOME, ReplicaId("r2"))))
-    return LogRecord(Csn(number), Record(kind, HOME, time_ms, tuple(members)))
+    return in_log(Csn(number), Record(kind, HOME, time_ms, tuple(members)))
 
 
 def prefix_event(command: str, words: list[str]) -> msg.PrefixEvent:

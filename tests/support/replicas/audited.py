@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.log_records import in_log
 from tidelock.csnlog.core.codec import checksum, encode_entries
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
@@ -116,7 +117,7 @@ class AuditedReplica:
                 made = Manifest(manifest, len(data), meta.checksum, len(entries))
             shown = () if made else tuple(entries)
             records = [TidRecord(str(by), shown, made, (R1,), label, data_change)]
-        self.log.append(LogRecord(Csn(csn), Record(kind, R1, csn * 1000, tuple(records))))
+        self.log.append(in_log(Csn(csn), Record(kind, R1, csn * 1000, tuple(records))))
         tables: dict[tuple[str, int], jobs.TableForms] = {
             (entry.table, entry.version): jobs.TableForms(entry.definition, b"schema", b"common")
             for entry in entries

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableName, Tid, part_id
 from tidelock.csnlog.core.model import AddPart, Entry, RecordKind, TidRecord
 from tidelock.partition_paths import split
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
@@ -63,7 +63,8 @@ def added(part: PartRow) -> AddPart:
 def applied(csn: int, entries: Sequence[Entry]) -> ResolvedRecord:
     """Return the record of one transaction as an agent applies it."""
     tid = TidRecord(tid=str(Tid(Csn(csn - 1), REPLICA, 1, csn)), entries=tuple(entries))
-    return ResolvedRecord(Csn(csn), RecordKind.COMMIT, REPLICA, TIME_MS + csn, (tid,))
+    stamp = Stamp(csn, TIME_MS + csn)
+    return ResolvedRecord(Csn(csn), RecordKind.COMMIT, REPLICA, TIME_MS + csn, (tid,), stamp, "")
 
 
 class DataDir:
@@ -232,4 +233,4 @@ class DataDir:
     def _applied(self, csn: int) -> None:
         self.set(snapshot_csn=csn)
         with self.sql() as db:
-            db.execute("INSERT OR REPLACE INTO csns VALUES (?, ?, 1)", (csn, TIME_MS + csn))
+            db.execute("INSERT OR REPLACE INTO csns VALUES (?, ?, 1, NULL)", (csn, TIME_MS + csn))

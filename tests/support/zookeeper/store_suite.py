@@ -15,7 +15,18 @@ import pytest
 
 from tests.support.aio import until, until_async
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, Op, SetData, Store, multi_bytes
+from tidelock.csnlog.core.store import (
+    Check,
+    Create,
+    Delete,
+    LinkState,
+    Node,
+    Op,
+    SetData,
+    Store,
+    Written,
+    multi_bytes,
+)
 
 #: Limit of the stores that a world makes.
 MULTI_BYTES_MAX = 64 * 1024
@@ -51,6 +62,16 @@ async def done(store: Store, *ops: Op) -> tuple[object, ...]:
     return result.value
 
 
+def plain(values: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the values of a multi, for each set its version alone: stamps differ from store to store."""
+    return tuple(value.version if isinstance(value, Written) else value for value in values)
+
+
+def facts(node: Node) -> tuple[bytes, int, int, int]:
+    """Return data, version, children and owner of a znode."""
+    return node.data, node.version, node.children, node.owner_session
+
+
 async def node(store: Store, path: str, watch: Callable[[], None] | None = None) -> Node:
     """Read a znode that must exist."""
     result = await store.get(path, watch=watch)
@@ -80,8 +101,47 @@ class StoreSuite:
             Create("a/s-", b"x", sequential=True),
             Delete("a/s-0000000000", 0),
         )
-        assert values == ("a", None, 1, 2, None, "a/s-0000000000", None)
-        assert await node(store, "a") == Node(b"2", 2, 0, 0)
+        assert plain(values) == ("a", None, 1, 2, None, "a/s-0000000000", None)
+        assert facts(await node(store, "a")) == (b"2", 2, 0, 0)
+
+    async def test_everything_that_a_multi_writes_has_one_stamp(self, world: World) -> None:
+        """So a home learns the stamp of its record from the set of ``csn/head`` beside it (Z19)."""
+        store = await world.store()
+        await done(store, Create("head"), Create("log"), Create("other"))
+        head, path, other = await done(
+            store, SetData("head"), Create("log/s-", b"x", sequential=True), SetData("other", b"y", 0)
+        )
+        assert isinstance(head, Written)
+        assert isinstance(other, Written)
+        assert head.stamp == other.stamp == (await node(store, str(path))).created
+
+    async def test_the_roll_over_tells_the_stamp_of_its_record(self, world: World) -> None:
+        """The END record, the directory of the next epoch and the set behind them have one stamp."""
+        store = await world.store()
+        await done(store, Create("csn"), Create("csn/0"), Create("csn/epoch"))
+        end, folder, epoch = await done(
+            store, Create("csn/0/csn-", sequential=True), Create("csn/1"), SetData("csn/epoch", b"1")
+        )
+        assert isinstance(epoch, Written)
+        assert (await node(store, str(end))).created == epoch.stamp
+        assert (await node(store, str(folder))).created == epoch.stamp
+
+    async def test_stamps_grow_from_write_to_write(self, world: World) -> None:
+        """Over all stores and directories; a znode keeps the stamp of its creation when it is set."""
+        one, two = await world.store(), await world.store()
+        await done(one, Create("a"), Create("b"))
+        stamps = [(await node(one, "a")).created]
+        for store, path in ((one, "a"), (two, "b"), (two, "a"), (one, "b")):
+            (written,) = await done(store, SetData(path, b"new"))
+            assert isinstance(written, Written)
+            stamps.append(written.stamp)
+        numbers = [stamp.zxid for stamp in stamps]
+        assert numbers == sorted(set(numbers))
+        assert (await node(two, "a")).created == stamps[0]
+        seen = await two.exists("b")
+        assert isinstance(seen, Ok)
+        assert seen.value is not None
+        assert seen.value.created == stamps[0]
 
     async def test_an_empty_multi_is_ok(self, world: World) -> None:
         """An empty multi does nothing and succeeds."""
@@ -155,14 +215,14 @@ class StoreSuite:
         await done(store, Create("a", b"old"), Create("a/child"))
         ops = (*(SetData("a/child", b"new") for _ in range(before)), op, Create("late"), Check("none", 7))
         assert await store.multi(ops) == Refused(reason, before)
-        assert await node(store, "a/child") == Node(b"", 0, 0, 0)
+        assert facts(await node(store, "a/child")) == (b"", 0, 0, 0)
         assert await store.exists("late") == Ok(None)
 
     async def test_compare_and_set_lets_one_of_two_through(self, world: World) -> None:
         """Two stores with the same version: the first wins, the second is refused."""
         one, two = await world.store(), await world.store()
         await done(one, Create("a"))
-        assert await done(one, SetData("a", b"one", 0)) == (1,)
+        assert plain(await done(one, SetData("a", b"one", 0))) == (1,)
         assert await two.multi((SetData("a", b"two", 0),)) == Refused(Reason.BAD_VERSION, 0)
         assert (await node(one, "a")).data == b"one"
 
@@ -208,7 +268,10 @@ class StoreSuite:
         """Metadata has no data; children are names only; the root is the empty path."""
         store = await world.store()
         await done(store, Create("a", b"data"), Create("a/x"), Create("a/y"), Create("a/y/z"))
-        assert await store.exists("a") == Ok(Node(b"", 0, 2, 0))
+        found = await store.exists("a")
+        assert isinstance(found, Ok)
+        assert found.value is not None
+        assert facts(found.value) == (b"", 0, 2, 0)
         listed = await store.children("a")
         assert isinstance(listed, Ok)
         assert sorted(listed.value) == ["x", "y"]
@@ -231,11 +294,10 @@ class StoreSuite:
         store = await world.store()
         await done(store, Create("a"))
         count = 300
-        results = await asyncio.gather(
-            *(store.multi((SetData("a", str(n).encode()),)) for n in range(count)), store.get("a")
-        )
-        assert results[:-1] == [Ok((n + 1,)) for n in range(count)]
-        assert results[-1] == Ok(Node(str(count - 1).encode(), count, 0, 0))
+        writes = asyncio.gather(*(done(store, SetData("a", str(n).encode())) for n in range(count)))
+        written, seen = await asyncio.gather(writes, node(store, "a"))
+        assert [plain(values) for values in written] == [(n + 1,) for n in range(count)]
+        assert facts(seen) == (str(count - 1).encode(), count, 0, 0)
 
     async def test_a_request_above_the_limit_is_refused_before_it_is_sent(self, world: World) -> None:
         """At the limit it passes, one byte above it is refused, and the connection stays (Z6)."""
@@ -337,7 +399,7 @@ class StoreSuite:
         """It names its session, and it is deleted at once when its store is closed."""
         owner, other = await world.store(), await world.store()
         await done(owner, Create("a"), Create("a/e", b"x", ephemeral=True), Create("a/p"))
-        assert await node(other, "a/e") == Node(b"x", 0, 0, owner.session)
+        assert facts(await node(other, "a/e")) == (b"x", 0, 0, owner.session)
         gone = Counter()
         await node(other, "a/e", gone)
         await owner.close()

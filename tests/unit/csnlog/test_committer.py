@@ -21,10 +21,10 @@ from tidelock.csnlog.core.committer_messages import (
     SendRaise,
     SendRollover,
 )
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, csn
+from tidelock.csnlog.core.ids import CSN_NONE, NO_STAMP, Csn, csn
 from tidelock.csnlog.core.model import LabelState, RecordKind, TidRecord
 from tidelock.csnlog.core.results import Committed, Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Create, Op, SetData
+from tidelock.csnlog.core.store import Check, Create, Op, SetData, Written
 
 
 def batch_of(bench: Bench) -> list[int]:
@@ -252,7 +252,7 @@ def test_without_a_connection_transactions_wait(bench: Bench) -> None:
 def test_a_number_that_is_none_stops_the_log(bench: Bench, path: str) -> None:
     """Beyond its edge ZooKeeper gives numbers that repeat or are negative (Z1)."""
     bench.propose(proposal(1))
-    bench.answer_multi(Ok((None, None, 1, path)))
+    bench.answer_multi(Ok((None, None, Written(1, NO_STAMP), path)))
     assert bench.halted
     assert not isinstance(bench.decision(1), Committed | Rejected)
 

@@ -29,10 +29,10 @@ from tidelock.csnlog.core.committer_messages import (
     SendRollover,
     Undecided,
 )
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import NO_STAMP, Csn
 from tidelock.csnlog.core.model import RecordKind
 from tidelock.csnlog.core.results import Committed, Ok, Reason, Refused
-from tidelock.csnlog.core.store import Delete, Node, SetData
+from tidelock.csnlog.core.store import Delete, Node, SetData, Written
 
 FENCED = Rejected(Cause.FENCED)
 
@@ -147,7 +147,11 @@ def test_a_tid_of_the_log_is_never_sent(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "result", [Ok((None, None, 1, "csn/0/csn-0000000003")), Refused(Reason.BAD_VERSION, 1)]
+    "result",
+    [
+        Ok((None, None, Written(1, NO_STAMP), "csn/0/csn-0000000003")),
+        Refused(Reason.BAD_VERSION, 1),
+    ],
 )
 def test_log_and_multi_that_disagree_stop_the_log(doubting: Bench, result: object) -> None:
     """Two CSNs for one batch, or a refusal of a transaction in the log, prove a broken ensemble (I15)."""
@@ -278,8 +282,8 @@ def test_a_session_znode_that_is_gone_stops_the_log(doubting: Bench) -> None:
 @pytest.mark.parametrize(
     "node",
     [
-        Node(b"garbage", 5, 0, 0),
-        Node(codec.encode_session(begun(R1, 9)), 1, 0, 0),
+        Node(b"garbage", 5, 0, 0, NO_STAMP),
+        Node(codec.encode_session(begun(R1, 9)), 1, 0, 0, NO_STAMP),
     ],
 )
 def test_a_session_znode_that_cannot_be_stops_the_log(bench: Bench, node: Node) -> None:
@@ -294,7 +298,7 @@ def test_a_fence_of_a_restored_ensemble_is_not_taken(bench: Bench) -> None:
     """Lower versions are ignored; the machine goes on asking and commits nothing."""
     bench.tell(FenceDoubted(1))
     bench.request = None
-    bench.tell(FenceRead(Ok(Node(codec.encode_session(begun(R1)), 0, 0, 0)), bench.session))
+    bench.tell(FenceRead(Ok(Node(codec.encode_session(begun(R1)), 0, 0, 0, NO_STAMP)), bench.session))
     assert (bench.request, bench.paused, bench.fenced) == (None, True, False)
 
 

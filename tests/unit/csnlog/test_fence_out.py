@@ -18,7 +18,7 @@ from tidelock.csnlog.cluster.bootstrap import keep_alive
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
-from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.ids import NO_STAMP, ReplicaId
 from tidelock.csnlog.core.model import MemberState, SessionState
 from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.csnlog.core.store import Node
@@ -181,7 +181,7 @@ async def test_who_cannot_write_fences_nobody(
 def test_what_an_operator_has_said_of_a_replica_stays(before: str, after: str) -> None:
     """A raise of the fence keeps the operator's states "struck" and "removed"."""
     data = codec.encode_session(SessionState(3, "d", "n", before))
-    change = seize(tree.session(R2), Node(data, 7, 0, 0), 3, "mine")
+    change = seize(tree.session(R2), Node(data, 7, 0, 0, NO_STAMP), 3, "mine")
     assert change is not None
     assert (change.version, codec.decode_session(change.data)) == (7, SessionState(4, "d", "mine", after))
 
@@ -189,7 +189,7 @@ def test_what_an_operator_has_said_of_a_replica_stays(before: str, after: str) -
 def test_a_session_that_cannot_be_read_is_not_overwritten() -> None:
     """An unreadable session znode is of a newer version, or damaged, so it is not overwritten."""
     with pytest.raises(CorruptError):
-        seize(tree.session(R2), Node(b"nonsense", 7, 0, 0), 3, "mine")
+        seize(tree.session(R2), Node(b"nonsense", 7, 0, 0, NO_STAMP), 3, "mine")
 
 
 def test_silence_is_counted_from_the_moment_it_was_seen() -> None:

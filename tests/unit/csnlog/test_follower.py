@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+from tests.support.log_records import in_log
 from tests.support.machines.following import END, FollowBench, commit
 from tidelock.csnlog.core.committer_messages import LinkChanged
 from tidelock.csnlog.core.follower_messages import (
@@ -95,8 +96,8 @@ def test_an_own_commit_far_ahead_is_read_in_windows() -> None:
 def test_hints_of_the_past_are_nothing() -> None:
     """A watch or a poke of an old record causes no request."""
     bench = resting()
-    bench.tell(Poked(Csn(3), commit(3)))
-    bench.tell(Got(Csn(4), commit(4)))
+    bench.tell(Poked(in_log(Csn(3), commit(3))))
+    bench.tell(Got(Csn(4), in_log(Csn(4), commit(4))))
     bench.tell(Learned(99, 1, Csn(9)))
     assert (bench.asked(), bench.followed()) == ([], [2, 3, 4])
 
@@ -199,7 +200,7 @@ def test_a_lagging_server_after_an_own_commit_is_no_gap() -> None:
     bench.extend(commit(5), commit(6))
     ahead = {number: bench.log.pop(number) for number in (Csn(5), Csn(6))}
     bench.new_session()
-    bench.tell(Poked(Csn(6), commit(6)))
+    bench.tell(Poked(in_log(Csn(6), commit(6))))
     for _ in range(20):
         if bench.requests:
             bench.serve()
@@ -219,7 +220,7 @@ def test_a_gap_that_an_own_commit_closes_is_none(answers: int) -> None:
     bench.run_until(lambda: any(isinstance(one, Inquire) for one in bench.requests))
     for _ in range(answers):
         bench.serve()
-    bench.tell(Poked(Csn(3), commit(3)))
+    bench.tell(Poked(in_log(Csn(3), commit(3))))
     assert bench.followed() == [2, 3, 4]
     bench.delete_below(4)
     bench.run()

@@ -10,6 +10,7 @@ import pytest
 from tests.support.aio import until
 from tests.support.clusters.log_node import LIMITS, R1, R2, R3, LogNode, check_sequence, make_cluster, tids_of
 from tests.support.clusters.resolving import nothing
+from tests.support.zookeeper.store_suite import plain
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid, csn
@@ -219,7 +220,9 @@ async def test_an_own_commit_is_delivered_without_being_read(ensemble: MemoryEns
 
 async def test_a_fenced_write_counts_without_its_fence_check(node: LogNode) -> None:
     """Values and the index of a refusal count without the check of the fence."""
-    assert await node.log.fenced((Create("pins/1"), SetData("pins"))) == Ok(("pins/1", 1))
+    made = await node.log.fenced((Create("pins/1"), SetData("pins")))
+    assert isinstance(made, Ok)
+    assert plain(made.value) == ("pins/1", 1)
     assert await node.log.fenced((Check("pins", 1), Create("pins/1"))) == Refused(Reason.NODE_EXISTS, 1)
     assert await node.log.fenced((Check("nowhere", 1),)) == Refused(Reason.NO_NODE, 0)
     memory(node).suspend()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.log_records import in_log
 from tests.support.machines.committing import Bench, begun, proposal, tid
 from tidelock.csnlog.core import committer_messages as commits
 from tidelock.csnlog.core import follower_messages as follows
@@ -63,9 +64,9 @@ def test_a_story_does_not_keep_what_messages_carry() -> None:
     """A story keeps only the numbers of records, entries and proposals, so its memory is bounded."""
     machine = Follower(Csn(1), 4)
     machine.step(commits.LinkChanged(connected=True, session=1))
-    machine.step(follows.Got(Csn(1), Record(RecordKind.GENESIS, R1, 0)))
-    machine.step(follows.Poked(Csn(2), Record(RecordKind.COMMIT, R1, 0)))
-    machine.step(follows.Got(Csn(2), Record(RecordKind.COMMIT, R1, 0)))
+    machine.step(follows.Got(Csn(1), in_log(Csn(1), Record(RecordKind.GENESIS, R1, 0))))
+    machine.step(follows.Poked(in_log(Csn(2), Record(RecordKind.COMMIT, R1, 0))))
+    machine.step(follows.Got(Csn(2), in_log(Csn(2), Record(RecordKind.COMMIT, R1, 0))))
     assert "> ('Got', 1)" in machine.story()
     assert "> ('Poked', 2)" in machine.story()
     assert "< 'Took'" in machine.story()

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from tests.support.aio import until
+from tests.support.log_records import in_log
 from tests.support.machines.names import HOME, part, tid
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.codec import encode_entries
@@ -153,7 +154,7 @@ def add(name: str) -> AddPart:
 
 def record(number: int, *tids: TidRecord, kind: RecordKind = RecordKind.COMMIT) -> LogRecord:
     """Return a record."""
-    return LogRecord(Csn(number), Record(kind, HOME, 0, tids))
+    return in_log(Csn(number), Record(kind, HOME, 0, tids))
 
 
 def adds(name: str, *parts: str) -> TidRecord:

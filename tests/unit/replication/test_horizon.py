@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.clusters.log_node import R1, R2, R3, LogNode, make_cluster
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
+from tidelock.csnlog.core.ids import NO_STAMP, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.model import PinState, Progress
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create, Delete, Node, SetData
@@ -53,7 +53,7 @@ def test_the_lowest_bound_counts() -> None:
 
 def node(version: int, csn: int = 5, ttl_s: float = 10.0) -> Node:
     """A pin's znode."""
-    return Node(codec.encode_pin(PinState(Csn(csn), ttl_s, R1)), version, 0, 0)
+    return Node(codec.encode_pin(PinState(Csn(csn), ttl_s, R1)), version, 0, 0, NO_STAMP)
 
 
 def test_a_pin_expires_when_its_version_does_not_change() -> None:
