@@ -55,9 +55,7 @@ def attach(
         UnavailableError: No replica answers.
     """
     wanted = None if tables is None else list(tables)
-    return SparkSnapshot(
-        spark, db, wanted, prefix=prefix, replica=replica, failover=failover, csn=csn, at=at
-    )
+    return SparkSnapshot(spark, db, wanted, prefix=prefix, replica=replica, failover=failover, csn=csn, at=at)
 
 
 def read(spark: SparkSession, snap: SparkSnapshot, table: str) -> DataFrame:

@@ -20,6 +20,8 @@ from tidelock.csnlog.core.model import Record
 #: The log's time steps back where the clocks are so far behind it. All replicas must agree on the number, so
 #: it belongs to the format and is no setting. Clocks that are right differ by much less.
 STEP_BACK_MS: Final = 60_000
+#: A time that is not reached: what an earlier version has written never lets the time step back.
+NEVER_MS: Final = (1 << 63) - 1
 #: Most clocks of peers in a record.
 WITNESSES_MAX: Final = 15
 
@@ -53,21 +55,43 @@ def agreed(agents: Sequence[int], server: int | None) -> int:
     return clocks[(len(clocks) - 1) // 2]
 
 
-def effective(previous_ms: int, record: Record, server_ms: int) -> int:
-    """Return the effective time of a record.
+@dataclass(frozen=True, slots=True)
+class Clocking:
+    """The clocks of one record, as far as they matter for its effective time.
 
-    It is below ``previous_ms`` only where more than two thirds of all clocks are more than
-    :data:`STEP_BACK_MS` behind that time: then the log's time was wrong. The times of all earlier CSNs above
-    the result are lowered to it.
+    Attributes:
+        time_ms: The agreed time (Unix, ms).
+        wrong_above_ms: An effective time of the CSN before that is above this was wrong, because more than
+            two thirds of all clocks are more than :data:`STEP_BACK_MS` behind it.
+    """
+
+    time_ms: int
+    wrong_above_ms: int
+
+    def after(self, previous_ms: int) -> int:
+        """Return the effective time of the record, given that of the CSN before; 0 = there is none."""
+        return self.time_ms if previous_ms > self.wrong_above_ms else max(previous_ms, self.time_ms)
+
+
+def clocking(record: Record, server_ms: int) -> Clocking:
+    """Return what the clocks of a record say.
 
     Args:
-        previous_ms: The effective time of the CSN before; 0 = there is none.
         record: The record.
         server_ms: The time of the ZooKeeper leader at which its znode was made.
     """
     if record.witnesses is None:
-        return max(previous_ms, record.time_ms)
+        return Clocking(record.time_ms, NEVER_MS)
     agents = (record.time_ms, *record.witnesses)
-    now_ms = agreed(agents, server_ms)
-    behind = sum(clock < previous_ms - STEP_BACK_MS for clock in (*agents, server_ms))
-    return now_ms if 3 * behind > 2 * (len(agents) + 1) else max(previous_ms, now_ms)
+    clocks = sorted((*agents, server_ms))
+    more_than_two_thirds = 2 * len(clocks) // 3 + 1
+    return Clocking(agreed(agents, server_ms), clocks[more_than_two_thirds - 1] + STEP_BACK_MS)
+
+
+def effective(previous_ms: int, record: Record, server_ms: int) -> int:
+    """Return the effective time of a record.
+
+    It is below ``previous_ms`` only where that time was wrong. The times of all earlier CSNs above the result
+    are lowered to it. Arguments as :meth:`Clocking.after` and :func:`clocking`.
+    """
+    return clocking(record, server_ms).after(previous_ms)

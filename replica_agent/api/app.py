@@ -7,8 +7,8 @@ from aiohttp import web
 from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
-from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
 from tidelock.replica_agent.api.history import HistoryRoutes
+from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import CSN_MAX, Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, number
 from tidelock.replica_agent.services.history import HistoryService
@@ -44,6 +44,6 @@ class HistoryRoutes:
 
 def _csn(request: web.Request) -> Csn:
     text = request.match_info["csn"]
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise BadRequestError(f"{text!r} is no CSN; give a whole number")
+    if not (text.isascii() and text.isdecimal() and int(text) <= CSN_MAX):
+        raise BadRequestError(f"{text[:40]!r} is no CSN; give a whole number of at most {CSN_MAX}")
     return Csn(int(text))

@@ -311,7 +311,7 @@ _HISTORY: Final = (
         method="GET", path=f"{_V1}/csns", handler=HistoryRoutes.csn_at, subject="history",
         response=history.CsnTime, errors=_AT_CSN, action=AgentAction.LATEST,
         query=(
-            Parameter(name="at_ms", kind="integer", required=True, meaning="A time that has come (Unix, ms)."),
+            Parameter(name="at_ms", kind="integer", required=True, meaning="A time of the past (Unix, ms)."),
         ),
     ),
     ApiRoute(

@@ -121,15 +121,15 @@ class AgentSettings(BaseSettings):
     tick_interval_s: Positive = Field(
         60.0,
         description=(
-            "In a shard that commits nothing for so long one replica writes a record without transactions, so "
+            "If a shard commits nothing for so long, one replica writes a record without transactions, so "
             "that the log's time goes on. At 60 s these are 1,440 records a day, deleted as all others are."
         ),
     )
     clock_check_interval_s: Positive = Field(
         5.0,
         description=(
-            "How often an agent asks its peers for the time. A clock that it has not heard of for three times "
-            "as long has no say in the log's time."
+            "How often an agent asks its peers for the time. A clock that it has not heard of for three "
+            "times as long has no say in the log's time."
         ),
     )
     clock_offset_max_s: Positive = Field(

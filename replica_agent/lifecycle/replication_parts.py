@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.members import Members
 from tidelock.csnlog.log import CsnLog, LogLimits
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
-from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.replicas.clocks import Clocks
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership

@@ -7,11 +7,12 @@ forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.csnlog.core.log_time import WITNESSES_MAX, ClockReading, agreed
+from tidelock.csnlog.core.store import Written
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,15 @@ class Clocks:
         return int(self.wall() * 1000)
 
     def heard(self, peer: ReplicaId, time_ms: int, took_s: float) -> None:
-        """Note the clock of a peer from an answer that took so long; 0 = an older version, which says none."""
+        """Note the clock of a peer from an answer that took so long; 0: an older version says none."""
         if time_ms and took_s <= self.offset_max_s:
             self._peers[peer] = self._note(time_ms)
 
-    def heard_server(self, time_ms: int, took_s: float) -> None:
-        """Note the clock of the ZooKeeper leader from the answer to a write that took so long."""
-        if took_s <= self.offset_max_s:
-            self._server = self._note(time_ms)
+    def answered(self, values: Iterable[object], took_s: float) -> None:
+        """Note the clock of the ZooKeeper leader from the results of a multi that took so long."""
+        stamps = [value.stamp for value in values if isinstance(value, Written)]
+        if stamps and took_s <= self.offset_max_s:
+            self._server = self._note(stamps[-1].time_ms)
 
     def reading(self) -> ClockReading:
         """Return the own clock and those of the peers, for a record."""

@@ -36,7 +36,7 @@ class HistoryService:
         time_ms = self.reader.time_of(csn)
         if time_ms is None:
             oldest = self.reader.horizon()
-            msg = f"the time of CSN {csn} is not kept: times are kept from the horizon {oldest} on; ask for that"
+            msg = f"the time of CSN {csn} is not kept: times are kept from horizon {oldest} on; ask for that"
             raise SnapshotTooOldError(msg, csn=csn, min_csn=oldest)
         return CsnTime(csn, time_ms)
 
@@ -70,6 +70,8 @@ class HistoryService:
         name = full_name(table)
         csn = self.reader.last_change(name)
         if csn is None:
-            msg = f"there is no table {name} at CSN {self.reader.snapshot_csn()}; `tidelock tables` lists them"
+            msg = (
+                f"there is no table {name} at CSN {self.reader.snapshot_csn()}; `tidelock tables` lists them"
+            )
             raise UnknownTableError(msg, table=name)
         return LastChange(name, csn, self.reader.time_of(csn))

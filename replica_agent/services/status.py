@@ -111,7 +111,9 @@ class StatusService:
     def _clock(self) -> ClockInfo:
         found = self.membership.clocks.check()
         offset_s = None if found.offset_s is None else round(found.offset_s, 3)
-        return ClockInfo(found.off, offset_s, {name: round(ahead, 3) for name, ahead in found.ahead_s.items()})
+        return ClockInfo(
+            found.off, offset_s, {name: round(ahead, 3) for name, ahead in found.ahead_s.items()}
+        )
 
     def _waiting_for(self) -> BlockedRecord | None:
         blocked = self.applier.blocked

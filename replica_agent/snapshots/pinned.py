@@ -357,4 +357,6 @@ class Snapshots:
 
 def _iso(time_ms: int | None) -> str:
     """Return a time (Unix, ms) for people, in UTC."""
-    return "an unknown time" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%FT%T.%fZ}"
+    return (
+        "an unknown time" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%FT%T.%fZ}"
+    )

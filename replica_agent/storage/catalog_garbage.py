@@ -124,7 +124,8 @@ class Collectables(CatalogReader):
         """Return the CSNs whose times nothing needs any more.
 
         They are below every horizon, no part was created at them (listings show when a part was committed),
-        and none of them is the last change of a table. The newest CSN not above the horizons stays: a time up to the next CSN refers to it.
+        and none of them is the last change of a table. The newest CSN not above the horizons stays: a time up
+        to the next CSN refers to it.
         """
         floor = min([self.horizon(), *self.table_horizons().values()])
         used = {

@@ -245,9 +245,7 @@ class CatalogReader:
         row = self._db.execute(sql, (label, batch)).fetchone()
         return OutcomeRow(*row) if row else None
 
-    def ending_labels(
-        self, home: ReplicaId, before_ms: int, streams_before_ms: int
-    ) -> list[EndingLabel]:
+    def ending_labels(self, home: ReplicaId, before_ms: int, streams_before_ms: int) -> list[EndingLabel]:
         """Return the labels that a home releases: their outcomes end with those before a time (Unix, ms).
 
         Args:

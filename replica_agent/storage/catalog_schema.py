@@ -5,7 +5,7 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 4
+FORMAT = 5
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -42,6 +42,8 @@ CREATE TABLE table_horizons (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) 
 CREATE TABLE csns (
     csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL, czxid INTEGER
 );
+CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
+CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 """
 
 #: For each earlier format that can be read the statements that lead to the next format. A new column is the
@@ -50,5 +52,14 @@ MIGRATIONS = {
     3: """
     ALTER TABLE csns ADD COLUMN czxid INTEGER;
     INSERT INTO meta VALUES ('last_digest', ''), ('zxid_max', 0);
+    """,
+    4: """
+    CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
+    CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
+    INSERT INTO table_changes SELECT name, max(csn) FROM (
+        SELECT name, from_csn AS csn FROM tables
+        UNION ALL SELECT table_name, creation_csn FROM parts WHERE creation_csn > 0 AND creation_change
+        UNION ALL SELECT table_name, removal_csn FROM parts WHERE removal_csn > 0 AND removal_change
+    ) WHERE name <> '' GROUP BY name;
     """,
 }

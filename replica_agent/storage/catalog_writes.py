@@ -259,7 +259,11 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
 
     Parts, removals, tables, outcomes, times and the snapshot CSN.
     """
+    time_ms = int(db.execute("SELECT value FROM meta WHERE key = 'time_ms'").fetchone()[0])
     for record in records:
+        if record.time_ms < time_ms:
+            _lower_times(db, record.time_ms)
+        time_ms = record.time_ms
         for applied in record.tids:
             _apply_tid(db, record, applied)
         changed = {entry.table for one in record.tids if one.data_change for entry in one.entries}
@@ -272,6 +276,14 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
     set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms, last_digest=last.digest)
     sql = "UPDATE meta SET value = max(value, ?) WHERE key = 'zxid_max'"
     db.execute(sql, (max(record.stamp.zxid for record in records),))
+
+
+def _lower_times(db: sqlite3.Connection, time_ms: int) -> None:
+    """Lower the times of all CSNs above a time to it: wrong clocks have made them (rule effective-time)."""
+    after = db.execute("SELECT coalesce(max(csn), 0) FROM csns WHERE time_ms <= ?", (time_ms,)).fetchone()[0]
+    for rows in ("csns", "outcomes"):
+        sql = f"UPDATE {rows} SET time_ms = ? WHERE csn > ? AND time_ms > ?"  # noqa: S608 - names of tables
+        db.execute(sql, (time_ms, after, time_ms))
 
 
 def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid) -> None:

@@ -112,7 +112,7 @@ class ResolvedRecord:
         csn: Its number.
         kind: COMMIT, or END and GENESIS, which only move the snapshot CSN.
         home: The replica that wrote it.
-        time_ms: Effective wall time (Unix, ms): never smaller than the time of the CSN before.
+        time_ms: Effective wall time (Unix, ms). Times of earlier CSNs that are larger are lowered to it.
         tids: Its transactions, without those that an earlier record has committed; manifests are resolved.
         stamp: When its znode was created.
         digest: SHA-256 of its bytes, 64 hexadecimal digits.

@@ -1,4 +1,4 @@
-"""Clocks that are wrong by days, on real agents: no single one decides about labels, history or the log's time.
+"""Clocks that are wrong by days, on real agents: no single one decides on labels, history or the log's time.
 
 The agents' wall clocks jump while they run (`tests/support/clusters/clocks.py`); ZooKeeper's clock is right.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa

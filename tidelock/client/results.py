@@ -100,7 +100,7 @@ class TableChange:
     Attributes:
         table: Full name of the table.
         csn: CSN of the commit.
-        time: Effective time of that commit (UTC); None if the replica that answered does not know it any more.
+        time: Effective time of that commit (UTC); None if the replica that answers does not know it.
     """
 
     table: str

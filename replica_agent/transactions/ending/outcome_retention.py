@@ -1,9 +1,9 @@
 """Forgets outcomes that are older than their retention, and releases their labels.
 
 A label is kept for a time of its own, and with it the outcome of its transaction. Only the home of that
-transaction deletes the label's znode: under its own fence, while the znode names that transaction. So no other transaction can
-take the label between the check and the deletion. After the deletion a transaction with this label is new
-work.
+transaction deletes the label's znode: under its own fence, while the znode names that transaction. So no
+other transaction can take the label between the check and the deletion. After the deletion a transaction with
+this label is new work.
 
 The label of a streaming query is kept longer, counted from its last move, and with it the outcome of the last
 batch. Its deletion raises the version of ``labels``. So a client of the log that has read the label before

@@ -64,7 +64,9 @@ def error_ms(shard: Shard, steps: int) -> int:
                 shard.leader = shard.chance.choice(machines)
             case 2:
                 machine = shard.chance.choice([None, *range(shard.agents)])
-                shard.wrong = {machine: shard.chance.choice([-1, 1]) * shard.chance.randint(1000, 20 * YEAR_MS)}
+                shard.wrong = {
+                    machine: shard.chance.choice([-1, 1]) * shard.chance.randint(1000, 20 * YEAR_MS)
+                }
         errors.append(abs(shard.commit(shard.chance.randrange(shard.agents))))
     return max(errors)
 
@@ -72,7 +74,7 @@ def error_ms(shard: Shard, steps: int) -> int:
 @pytest.mark.parametrize("agents", [2, 3, 4, 5])
 @pytest.mark.parametrize("seed", range(40))
 def test_one_wrong_clock_at_a_time_moves_no_effective_time(agents: int, seed: int) -> None:
-    """Fast, slow or jumping, a home's, a peer's or the leader's, and from three agents on all of a machine."""
+    """Fast, slow or jumping: a home's, a peer's or the leader's; with three agents all those of a machine."""
     assert error_ms(Shard(random.Random(f"{agents} {seed}"), agents, None), 200) <= FINE_MS
 
 
@@ -150,7 +152,14 @@ def test_the_first_record_has_the_time_of_its_clocks() -> None:
 
 @pytest.mark.parametrize(
     ("agents", "server", "found"),
-    [((5,), 3, 3), ((5,), None, 5), ((5, 9), 7, 7), ((5, 9), None, 5), ((1, 5, 9), 100, 5), ((1, 2, 3, 4), 0, 2)],
+    [
+        ((5,), 3, 3),
+        ((5,), None, 5),
+        ((5, 9), 7, 7),
+        ((5, 9), None, 5),
+        ((1, 5, 9), 100, 5),
+        ((1, 2, 3, 4), 0, 2),
+    ],
 )
 def test_more_than_half_of_the_clocks_have_reached_the_agreed_time(
     agents: tuple[int, ...], server: int | None, found: int

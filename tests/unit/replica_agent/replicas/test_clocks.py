@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.ids import ReplicaId, Stamp
+from tidelock.csnlog.core.store import Written
 from tidelock.replica_agent.replicas.clocks import Clocks
 
 R2, R3, R4 = (ReplicaId(name) for name in ("r2", "r3", "r4"))
@@ -80,7 +81,7 @@ def test_a_record_names_a_bounded_number_of_clocks(machine: Machine) -> None:
 def test_the_present_time_is_that_of_most_clocks(machine: Machine, jump_s: float) -> None:
     """The own clock, those of the peers and that of ZooKeeper's leader are asked."""
     machine.clocks.heard(R2, ms(START_S), 0.0)
-    machine.clocks.heard_server(ms(START_S), 0.0)
+    machine.clocks.answered((None, Written(7, Stamp(1, ms(START_S)))), 0.0)
     machine.wall_s += jump_s
     assert machine.clocks.now_ms() == ms(START_S)
 
@@ -90,7 +91,7 @@ def test_a_clock_that_most_others_contradict_is_off(machine: Machine, jump_s: fl
     """It says how far, against each of them."""
     machine.clocks.heard(R2, ms(START_S), 0.0)
     machine.clocks.heard(R3, ms(START_S), 0.0)
-    machine.clocks.heard_server(ms(START_S), 0.0)
+    machine.clocks.answered((None, Written(7, Stamp(1, ms(START_S)))), 0.0)
     machine.wall_s += jump_s
     check = machine.clocks.check()
     assert check.off

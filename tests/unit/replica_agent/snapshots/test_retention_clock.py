@@ -1,4 +1,4 @@
-"""The clock of everything that is forgotten: no jump of the log's time makes it hurry, no restart stops it."""
+"""The clock of everything that is forgotten: no jump of the log makes it hurry, no restart stops it."""
 
 from __future__ import annotations
 

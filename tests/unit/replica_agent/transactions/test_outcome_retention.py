@@ -198,7 +198,7 @@ class TestStreams:
             rows = ((f"1-r1-1-{n}", n, n, "query", n) for n in range(1, count + 1))
             db.executemany("INSERT INTO outcomes VALUES (?, ?, ?, ?, ?)", rows)
             db.set_progress_handler(step, 1)
-            assert jobs.prune_outcomes(db, old + 1, 0) == old
+            assert jobs.prune_outcomes(db, old + 1, 0, 0) == old
             db.set_progress_handler(None, 1)
             assert db.execute("SELECT count(*) FROM outcomes").fetchone() == (count - old,)
         assert steps < 200 * (old + 1)
