@@ -28,7 +28,7 @@ from tests.sim.explore.shard import (
 from tests.sim.explore.world import NAMES, ORDERS
 from tests.support.wall_clocks import NO_CLOCK
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.batch import Proposal, Queued, Rollover, plan
+from tidelock.csnlog.core.batch import Proposal, Queued, plan
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.follower_messages import (
     ABSENT,
@@ -173,7 +173,7 @@ class Following:
         if s.trouble.roll:
             yield (
                 ("roll", epoch),
-                self._apply(less(s, "roll"), Rollover(HOME, 0, epoch, version).ops(NO_CLOCK)),
+                self._apply(less(s, "roll"), rollover.ops(NO_CLOCK)),
             )
         for kind, end in (("tail", s.applied), ("strike", s.log[-1].csn)):
             tail = Csn(end + 1)
