@@ -72,7 +72,7 @@ def go_on(local: LocalCluster) -> None:
         name = f"t{next(NUMBERS)}"
         there.create_table(name, SCHEMA)
         until = datetime.now(UTC) + timedelta(seconds=RUNS * SETTINGS["clean_interval_s"])
-        eventually(lambda: there.insert(name, rows(1)) and datetime.now(UTC) > until)
+        eventually(lambda: bool(there.insert(name, rows(1)).csn) and datetime.now(UTC) > until)
 
 
 def labelled(db: Database, table: str, label: str) -> int | None:

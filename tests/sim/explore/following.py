@@ -28,7 +28,7 @@ from tests.sim.explore.shard import (
 from tests.sim.explore.world import NAMES, ORDERS
 from tests.support.wall_clocks import NO_CLOCK
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.batch import Proposal, Queued, plan
+from tidelock.csnlog.core.batch import Proposal, Queued, Rollover, plan
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.follower_messages import (
     ABSENT,
@@ -171,10 +171,8 @@ class Following:
             if s.trouble.own and s.machine >= 0 and isinstance(done, Shard):
                 yield ("own", s.sent), less(done, "own")._replace(pokes=(*s.pokes, done.log[-1].csn))
         if s.trouble.roll:
-            yield (
-                ("roll", epoch),
-                self._apply(less(s, "roll"), rollover.ops(NO_CLOCK)),
-            )
+            rollover = Rollover(HOME, 0, epoch, version)
+            yield ("roll", epoch), self._apply(less(s, "roll"), rollover.ops(NO_CLOCK))
         for kind, end in (("tail", s.applied), ("strike", s.log[-1].csn)):
             tail = Csn(end + 1)
             if getattr(s.trouble, kind) and self.ensemble.tail(newest) < tail and end > 1:
