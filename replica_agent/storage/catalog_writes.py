@@ -367,7 +367,7 @@ def prune_outcomes(
         sql = "DELETE FROM outcomes WHERE csn > ? AND csn <= ? AND label IS NOT NULL AND batch IS NULL"
         db.execute(sql, (before.get("label_floor", 0), labels))
         set_meta(db, label_floor=max(labels, before.get("label_floor", 0)))
-    return int(floor)
+    return floor
 
 
 def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:
