@@ -270,7 +270,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 csn = tree.csn_of(str(values[-1]))
                 self.end, self.tids_max = max(self.end, csn), self.limits.batch_tids_max
                 self.pending.landed(csn)
-                self.pending.batch = None
+                self.pending.batch, self.tick = None, False
             case Unknown():
                 self.pending.doubt()
             case Refused() if batch.csn is not None:

@@ -26,6 +26,8 @@ _SLOW_ANSWER_S: Final = 0.2
 _BROKEN_SHARE: Final = 0.3
 #: Wall clocks jump by up to ten days: outcomes, labels and history are kept for less.
 _SKEW_S: Final = 10 * 86_400.0
+#: Some of these jumps are those of ZooKeeper's leader.
+_LEADER_SHARE: Final = 0.25
 
 
 class SimNemesis:
@@ -87,7 +89,8 @@ class SimNemesis:
                 servers = world.zookeeper.servers
                 servers[1 + fault.target % (len(servers) - 1)].lag()
             case "skew":
-                host.skew_s = self._chance.uniform(-_SKEW_S, _SKEW_S)
+                skewed = world.zookeeper if self._chance.random() < _LEADER_SHARE else host
+                skewed.skew_s = self._chance.uniform(-_SKEW_S, _SKEW_S)
         await asyncio.sleep(fault.length_s)
         self._end(fault, host)
 
@@ -141,6 +144,7 @@ class SimNemesis:
         world = self._world
         world.trace.note("healed")
         world.zookeeper.rate = 0.0
+        world.zookeeper.skew_s = 0.0
         world.network.weather = Weather()
         for server in world.zookeeper.servers:
             server.catch_up()

@@ -282,6 +282,12 @@ class Oracle:
         sql = "SELECT part FROM parts WHERE removal_csn IS NOT NULL"
         return [part for (part,) in self._catalog(disk.folder.name).execute(sql)]
 
+    def times(self, disk: SimDisk, end: Csn) -> dict[Csn, int]:
+        """Return the effective times that a disk keeps of the CSNs up to one, in their order."""
+        sql = "SELECT csn, time_ms FROM csns WHERE csn <= ? ORDER BY csn"
+        rows = self._catalog(disk.folder.name).execute(sql, (end,))
+        return {Csn(csn): time_ms for csn, time_ms in rows}
+
     def may_lose(self, disk: SimDisk) -> bool:
         """Tell whether every part of every record lies on some other disk that is in use."""
         others = [host.disk.folder.name for host in self._world.hosts if host.disk is not disk]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.machines.committing import ITEMS, ORDERS, R1, Bench, new_tree, proposal, records, tid
+from tests.support.machines.committing import ITEMS, LOST, ORDERS, R1, Bench, new_tree, proposal, records, tid
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits, Proposal
 from tidelock.csnlog.core.committer_messages import (
@@ -20,6 +20,7 @@ from tidelock.csnlog.core.committer_messages import (
     SendCommit,
     SendRaise,
     SendRollover,
+    TickWanted,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, NO_STAMP, Csn, csn
 from tidelock.csnlog.core.model import LabelState, RecordKind, TidRecord
@@ -87,6 +88,45 @@ def test_the_commit_multi_ends_with_the_record(bench: Bench) -> None:
     )
     assert [bench.decision(n) for n in (0, 1, 2, 3)] == [Committed(Csn(2)), *[Committed(number)] * 3]
     assert bench.version(tree.HEAD) == 2
+
+
+def test_a_tick_is_a_record_without_transactions(bench: Bench) -> None:
+    """It is fenced as every record is, and one is enough however often it is asked for."""
+    bench.tell(TickWanted())
+    bench.tell(TickWanted())
+    ops = bench.ops()
+    assert ops[:-1] == (Check("replicas/r1/session", 1), Check("csn/epoch", 0), SetData("csn/head"))
+    before = len(records(bench.tree))
+    bench.serve()
+    number, record = records(bench.tree)[-1]
+    assert (len(records(bench.tree)), record.kind, record.tids) == (before + 1, RecordKind.COMMIT, ())
+    assert bench.machine.end == number
+    assert bench.request is None
+
+
+def test_a_tick_gives_way_to_transactions(bench: Bench) -> None:
+    """Their record moves the log's time as well."""
+    bench.tell(LinkChanged(connected=False, session=1))
+    bench.tell(TickWanted())
+    bench.propose(proposal(1))
+    bench.connect(1)
+    assert batch_of(bench) == [1]
+    bench.serve()
+    assert bench.request is None
+
+
+def test_a_tick_in_doubt_is_not_sent_again(bench: Bench) -> None:
+    """Nobody waits for it: the fence is raised, the log is read, and the next transaction goes on."""
+    bench.tell(TickWanted())
+    bench.apply(bench.ops())
+    bench.answer_multi(LOST, session=0)
+    before = len(records(bench.tree))
+    while bench.request is not None:
+        bench.serve()
+    assert len(records(bench.tree)) == before
+    bench.propose(proposal(1))
+    bench.serve()
+    assert bench.decision(1) == Committed(records(bench.tree)[-1][0])
 
 
 def test_what_arrives_during_a_commit_makes_the_next_batch(bench: Bench) -> None:
