@@ -308,7 +308,11 @@ def the_clock_of_the_home_alone() -> Iterator[None]:
 @contextmanager
 def forget_by_the_wall_clock() -> Iterator[None]:
     """Each replica forgets by its own wall clock."""
-    with mock.patch.object(RetentionClock, "now_ms", lambda _: int(background.time.time() * 1000)):
+
+    def now_ms(_: RetentionClock) -> int:
+        return int(background.time.time() * 1000)
+
+    with mock.patch.object(RetentionClock, "now_ms", now_ms):
         yield
 
 
