@@ -69,7 +69,13 @@ class Clocking:
     wrong_above_ms: int
 
     def after(self, previous_ms: int) -> int:
-        """Return the effective time of the record, given that of the CSN before; 0 = there is none."""
+        """Return the effective time of the record (Unix, ms).
+
+        Where it is below that of the CSN before, every catalog makes the times above it again.
+
+        Args:
+            previous_ms: The effective time of the CSN before; 0 = there is none.
+        """
         return self.time_ms if previous_ms > self.wrong_above_ms else max(previous_ms, self.time_ms)
 
 
@@ -86,12 +92,3 @@ def clocking(record: Record, server_ms: int) -> Clocking:
     clocks = sorted((*agents, server_ms))
     more_than_two_thirds = 2 * len(clocks) // 3 + 1
     return Clocking(agreed(agents, server_ms), clocks[more_than_two_thirds - 1] + STEP_BACK_MS)
-
-
-def effective(previous_ms: int, record: Record, server_ms: int) -> int:
-    """Return the effective time of a record.
-
-    It is below ``previous_ms`` only where that time was wrong. The times of all earlier CSNs above the result
-    are lowered to it. Arguments as :meth:`Clocking.after` and :func:`clocking`.
-    """
-    return clocking(record, server_ms).after(previous_ms)

@@ -303,15 +303,17 @@ LOG: Final = RuleSet(
         Rule(
             "time_differs",
             _CONTRADICTION,
-            # As tidelock.csnlog.core.log_time.Clocking.after; later records may have lowered both times.
+            # As tidelock.csnlog.core.log_time.Clocking.after. A later record that has let the time step back
+            # has made these times again: the record's own time was wrong, or is not known.
             """
             SELECT csn, expected || ' ms' AS expected, time_ms || ' ms' AS found
-            FROM (SELECT c.csn, c.time_ms,
+            FROM (SELECT c.csn, c.time_ms, b.time_ms AS before_ms, l.time_ms AS agreed_ms,
                          iif(b.time_ms > l.wrong_above_ms, l.time_ms,
                              max(l.time_ms, coalesce(b.time_ms, c.time_ms))) AS expected
                   FROM log_csns l JOIN csns c USING (csn) LEFT JOIN csns b ON b.csn = l.before) AS t
             WHERE time_ms <> expected AND NOT EXISTS (
-                SELECT 1 FROM log_csns later WHERE later.csn > t.csn AND later.time_ms = t.time_ms)
+                SELECT 1 FROM log_csns later WHERE later.csn > t.csn AND later.time_ms < t.agreed_ms
+                AND t.time_ms IN (t.before_ms, later.time_ms))
             """,
         ),
         Rule(

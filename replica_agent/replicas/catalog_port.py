@@ -91,7 +91,9 @@ class ReplicaCatalogPort:
             jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch)
             for tid in record.tids
         ]
-        return jobs.AppliedRecord(Csn(record.csn), record.time_ms, tids, tables, record.stamp, record.digest)
+        return jobs.AppliedRecord(
+            Csn(record.csn), record.time_ms, tids, tables, record.stamp, record.digest, record.agreed_ms
+        )
 
     # -- PartStore -------------------------------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ CREATE INDEX outcomes_by_csn ON outcomes (csn);
 CREATE INDEX outcomes_by_label ON outcomes (label, csn, batch) WHERE label IS NOT NULL;
 CREATE TABLE table_horizons (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE csns (
-    csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL, czxid INTEGER
+    csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL, czxid INTEGER,
+    agreed_ms INTEGER
 );
 CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
 CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
@@ -54,6 +55,7 @@ MIGRATIONS = {
     INSERT INTO meta VALUES ('last_digest', ''), ('zxid_max', 0);
     """,
     4: """
+    ALTER TABLE csns ADD COLUMN agreed_ms INTEGER;
     CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
     CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
     INSERT INTO table_changes SELECT name, max(csn) FROM (

@@ -52,7 +52,8 @@ class AppliedTid:
 class AppliedRecord:
     """One record of the log, ready to become visible.
 
-    ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes.
+    ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes,
+    ``agreed_ms`` the agreed time of its own clocks.
     """
 
     csn: Csn
@@ -61,6 +62,7 @@ class AppliedRecord:
     tables: dict[tuple[str, int], TableForms]
     stamp: Stamp = NO_STAMP
     digest: str = ""
+    agreed_ms: int | None = None
 
 
 def set_meta(db: sqlite3.Connection, **values: Any) -> None:
@@ -262,7 +264,7 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
     time_ms = int(db.execute("SELECT value FROM meta WHERE key = 'time_ms'").fetchone()[0])
     for record in records:
         if record.time_ms < time_ms:
-            _lower_times(db, record.time_ms)
+            _heal_times(db, record.time_ms)
         time_ms = record.time_ms
         for applied in record.tids:
             _apply_tid(db, record, applied)
@@ -270,20 +272,41 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
         rows = [(table, record.csn) for table in sorted(changed)]
         db.executemany("INSERT OR REPLACE INTO table_changes VALUES (?, ?)", rows)
         change = any(applied.data_change for applied in record.tids)
-        row = (record.csn, record.time_ms, change, record.stamp.zxid or None)
-        db.execute("INSERT INTO csns (csn, time_ms, data_change, czxid) VALUES (?, ?, ?, ?)", row)
+        row = (record.csn, record.time_ms, change, record.stamp.zxid or None, record.agreed_ms)
+        db.execute("INSERT INTO csns VALUES (?, ?, ?, ?, ?)", row)
     last = records[-1]
     set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms, last_digest=last.digest)
     sql = "UPDATE meta SET value = max(value, ?) WHERE key = 'zxid_max'"
     db.execute(sql, (max(record.stamp.zxid for record in records),))
 
 
-def _lower_times(db: sqlite3.Connection, time_ms: int) -> None:
-    """Lower the times of all CSNs above a time to it: wrong clocks have made them (rule effective-time)."""
-    after = db.execute("SELECT coalesce(max(csn), 0) FROM csns WHERE time_ms <= ?", (time_ms,)).fetchone()[0]
-    for rows in ("csns", "outcomes"):
-        sql = f"UPDATE {rows} SET time_ms = ? WHERE csn > ? AND time_ms > ?"  # noqa: S608 - names of tables
-        db.execute(sql, (time_ms, after, time_ms))
+def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
+    """Make the times above a time again, which wrong clocks have made (rule effective-time).
+
+    Each CSN gets the largest of the agreed times of its own record and those before it, without those above
+    ``now_ms``. So a record whose own clocks were wrong gets the time before it: no snapshot of a time after
+    its commit misses it. Where an agreed time is not known, ``now_ms`` counts.
+    """
+    sql = "SELECT csn, time_ms FROM csns WHERE time_ms <= ? ORDER BY csn DESC LIMIT 1"
+    after, base_ms = db.execute(sql, (now_ms,)).fetchone() or (-1, 0)
+    args = {"after": after, "base": base_ms, "now": now_ms}
+    db.execute(
+        """
+        UPDATE csns SET time_ms = healed.time_ms FROM (
+            SELECT csn, max(:base, max(
+                CASE WHEN agreed_ms IS NULL THEN :now WHEN agreed_ms <= :now THEN agreed_ms ELSE 0 END
+            ) OVER (ORDER BY csn)) AS time_ms FROM csns WHERE csn > :after
+        ) AS healed WHERE csns.csn = healed.csn
+        """,
+        args,
+    )
+    db.execute(
+        """
+        UPDATE outcomes SET time_ms = coalesce((SELECT time_ms FROM csns WHERE csn = outcomes.csn), :now)
+        WHERE csn > :after
+        """,
+        {"after": after, "now": now_ms},
+    )
 
 
 def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid) -> None:

@@ -112,10 +112,11 @@ class ResolvedRecord:
         csn: Its number.
         kind: COMMIT, or END and GENESIS, which only move the snapshot CSN.
         home: The replica that wrote it.
-        time_ms: Effective wall time (Unix, ms). Times of earlier CSNs that are larger are lowered to it.
+        time_ms: Effective wall time (Unix, ms). Larger times of earlier CSNs were wrong, and are made again.
         tids: Its transactions, without those that an earlier record has committed; manifests are resolved.
         stamp: When its znode was created.
         digest: SHA-256 of its bytes, 64 hexadecimal digits.
+        agreed_ms: The agreed time of the clocks in it.
     """
 
     csn: Csn
@@ -125,3 +126,4 @@ class ResolvedRecord:
     tids: tuple[TidRecord, ...]
     stamp: Stamp
     digest: str
+    agreed_ms: int | None = None

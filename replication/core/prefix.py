@@ -32,7 +32,7 @@ import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid, epoch_of, sequence_of
 from tidelock.csnlog.core.ids import csn as make_csn
-from tidelock.csnlog.core.log_time import effective
+from tidelock.csnlog.core.log_time import Clocking, clocking
 from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, RecordKind, TidRecord
 from tidelock.errors import CorruptError
@@ -302,7 +302,7 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
             # Found damaged after the record was made visible: the part is repaired, not waited for.
             for part in item.missing:
                 del self._csn_of[part]
-            self.time_ms = _time_ms(self.time_ms, item.record)
+            self.time_ms = _clocking(item.record).after(self.time_ms)
         self.applied, self._applying = csn, None
         return ()
 
@@ -335,14 +335,14 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         for csn, item in self._waiting.items():
             if not item.executed or len(batch) == self._apply_records_max:
                 break
-            record = item.record.record
-            time_ms = _time_ms(time_ms, item.record)
-            read = item.record
+            read, said = item.record, _clocking(item.record)
+            time_ms = said.after(time_ms)
             batch.append(
                 ResolvedRecord(
-                    csn, record.kind, record.home, time_ms, tuple(item.tids), read.stamp, read.digest
+                    csn, read.record.kind, read.record.home, time_ms, tuple(item.tids), read.stamp,
+                    read.digest, said.time_ms,
                 )
-            )
+            )  # fmt: skip
         return tuple(batch)
 
     def _why_blocked(self) -> msg.Blocked | None:
@@ -358,8 +358,8 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         return None
 
 
-def _time_ms(previous_ms: int, read: LogRecord) -> int:
-    return effective(previous_ms, read.record, read.stamp.time_ms)
+def _clocking(read: LogRecord) -> Clocking:
+    return clocking(read.record, read.stamp.time_ms)
 
 
 def _meta(entry: AddPart) -> PartMeta:

@@ -18,6 +18,7 @@ from unittest import mock
 from tests.sim.disk import SimDisk
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.log_time import NEVER_MS, Clocking
 from tidelock.csnlog.core.model import Progress, Record, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, Op
@@ -298,10 +299,10 @@ def await_no_missing_part() -> Iterator[None]:
 def the_clock_of_the_home_alone() -> Iterator[None]:
     """The effective time is the larger of the home's clock and the time before."""
 
-    def home_alone(previous_ms: int, record: Record, _server_ms: int) -> int:
-        return max(previous_ms, record.time_ms)
+    def home_alone(record: Record, _server_ms: int) -> Clocking:
+        return Clocking(record.time_ms, NEVER_MS)
 
-    with mock.patch.object(prefix, "effective", home_alone):
+    with mock.patch.object(prefix, "clocking", home_alone):
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.clusters.log_node import R1
 from tidelock.csnlog.core import log_time
-from tidelock.csnlog.core.log_time import STEP_BACK_MS, agreed, effective
+from tidelock.csnlog.core.log_time import STEP_BACK_MS, agreed, clocking
 from tidelock.csnlog.core.model import Record, RecordKind
 
 DAY_MS: Final = 86_400_000
@@ -26,6 +26,11 @@ Rule = Callable[[int, Record, int], int]
 def record(time_ms: int, *witnesses: int) -> Record:
     """Return a record with the clock of its home and those of its peers."""
     return Record(RecordKind.COMMIT, R1, time_ms, witnesses=witnesses)
+
+
+def effective(previous_ms: int, one: Record, server_ms: int) -> int:
+    """Return the effective time by the rule of the product."""
+    return clocking(one, server_ms).after(previous_ms)
 
 
 @dataclass

@@ -141,6 +141,10 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         _sql("UPDATE csns SET time_ms = 2 WHERE csn = 4"),
         {("time_differs", None)},
     ),
+    "a time that no healing explains": (
+        _sql("UPDATE csns SET time_ms = 3000 WHERE csn = 4"),
+        {("time_differs", None)},
+    ),
     "a compaction that is none": (
         _sql("UPDATE csns SET data_change = 1 WHERE csn = 4"),
         {("change_differs", None)},
