@@ -248,7 +248,7 @@ async def test_the_log_goes_on_in_another_epoch(replica: AuditedReplica) -> None
     await replica.commit(6, kind=RecordKind.END)
     await replica.commit(csn(1, 0), tid(9))
     assert await replica.audit() == []
-    replica.sql("INSERT INTO csns VALUES (7, 7000, 1, 77)")
+    replica.sql("INSERT INTO csns VALUES (7, 7000, 1, 77, 7000)")
     assert {one.fault for one in await replica.audit()} == {"time_without_record"}
 
 

@@ -203,6 +203,11 @@ async def test_a_repeated_push_changes_nothing_but_fills_a_gap(catalog: Catalog)
     assert (healed.file, healed.state) == ("packs/01/r1-1-10.pack", "held")
 
 
+def committed(csn: int) -> jobs.AppliedTid:
+    """Return a transaction that has changed nothing."""
+    return jobs.AppliedTid(f"1-r1-1-{csn}", [], None, True)
+
+
 async def test_times_that_wrong_clocks_have_made_heal(catalog: Catalog) -> None:
     """Each commit gets its own time again; one whose clocks were wrong gets the time before it."""
     wrong = 10_000_000
