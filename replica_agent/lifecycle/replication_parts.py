@@ -10,13 +10,13 @@ from tidelock.csnlog.log import CsnLog, LogLimits
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
-from tidelock.replica_agent.replicas.clocks import Clocks
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
+from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.peers import PeerClient

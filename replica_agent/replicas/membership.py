@@ -15,8 +15,8 @@ from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.replicas.clocks import Clocks
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.copies import lagging
 from tidelock.replication.core.model import Held, Peer
 from tidelock.replication.peers import PeerClient

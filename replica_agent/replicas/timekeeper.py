@@ -17,9 +17,9 @@ from tidelock.csnlog.core.log_time import STEP_BACK_MS
 from tidelock.csnlog.log import CsnLog
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.replicas.clocks import Clocks
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replication.clocks import Clocks
 
 _log = structlog.get_logger("clocks")
 

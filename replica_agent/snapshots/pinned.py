@@ -32,9 +32,9 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.replicas.clocks import Clocks
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replication.clocks import Clocks
 from tidelock.wire.reads import SnapshotInfo
 
 _log = structlog.get_logger("snapshots")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelock.csnlog.core.log_time import ClockReading
-from tidelock.replica_agent.replicas.clocks import Clocks
+from tidelock.replication.clocks import Clocks
 
 #: The clock of a home in a machine's test, where time does not matter.
 NO_CLOCK: Final = ClockReading(0)

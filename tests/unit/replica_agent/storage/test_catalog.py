@@ -212,9 +212,7 @@ async def test_times_that_wrong_clocks_have_made_heal(catalog: Catalog) -> None:
     """Each commit gets its own time again; one whose clocks were wrong gets the time before it."""
     wrong = 10_000_000
     applied = [
-        jobs.AppliedRecord(
-            Csn(csn), time_ms, [jobs.AppliedTid(f"1-r1-1-{csn}", [], None, True)], {}, agreed_ms=own
-        )
+        jobs.AppliedRecord(Csn(csn), time_ms, [committed(csn)], {}, agreed_ms=own)
         for csn, time_ms, own in ((1, 1000, 1000), (2, wrong, wrong), (3, wrong, 3000), (4, wrong, 2500))
     ]
     await catalog.write(lambda db: jobs.apply(db, applied))

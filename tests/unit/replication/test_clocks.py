@@ -6,7 +6,7 @@ import pytest
 
 from tidelock.csnlog.core.ids import ReplicaId, Stamp
 from tidelock.csnlog.core.store import Written
-from tidelock.replica_agent.replicas.clocks import Clocks
+from tidelock.replication.clocks import Clocks
 
 R2, R3, R4 = (ReplicaId(name) for name in ("r2", "r3", "r4"))
 START_S = 1_700_000_000.0
