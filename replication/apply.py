@@ -24,7 +24,13 @@ from tidelock.csnlog import faults
 from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.csnlog.core.model import AddPart, LogRecord
-from tidelock.errors import CorruptError, DiskFullError, UnavailableError, UpgradeNeededError
+from tidelock.errors import (
+    CorruptError,
+    DiskFullError,
+    TidelockError,
+    UnavailableError,
+    UpgradeNeededError,
+)
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.model import ResolvedRecord, Wanted
@@ -75,7 +81,7 @@ class Applier:
         self._looking: Sequence[LogRecord] = ()  # taken from _records, not yet in the machine
         self._parts: deque[msg.PartHeld | msg.PartLost] = deque()
         self._wake, self._room = asyncio.Event(), asyncio.Event()
-        self._trouble: str | None = None
+        self._trouble: TidelockError | None = None
         self._failures = 0
 
     @property
@@ -102,7 +108,29 @@ class Applier:
     @property
     def trouble(self) -> str | None:
         """The reason why the catalog could not apply the last batch; None when it did."""
-        return self._trouble
+        return None if self._trouble is None else self._trouble.message
+
+    @property
+    def waiting(self) -> int:
+        """Number of records that were delivered and are not applied."""
+        return len(self._records) + len(self._looking) + self._prefix.waiting
+
+    @property
+    def no_room(self) -> bool:
+        """Whether the next record waits for room on the own disk."""
+        blocked = self._prefix.blocked
+        lacks_room = blocked is not None and self._fetcher.no_room(blocked.part)
+        return lacks_room or isinstance(self._trouble, DiskFullError)
+
+    def movement(self) -> tuple[Csn, int, int]:
+        """Return values of which one changes whenever this replica comes closer to its next record.
+
+        They are the snapshot CSN, the number of parts that the next record lacks, and the received bytes of
+        the part that :attr:`blocked` names.
+        """
+        blocked = self._prefix.blocked
+        received = 0 if blocked is None else self._fetcher.came((blocked.part,))
+        return self._prefix.applied, self._prefix.lacking, received
 
     async def deliver(self, record: LogRecord) -> None:
         """Accept the next record of the log; wait while too many are waiting, which slows the follower."""
@@ -189,6 +217,7 @@ class Applier:
                 await self._pause(error)
             else:
                 break
+        self._recovered()
         for item in wanted:
             self._fetcher.want(item)
 
@@ -206,9 +235,12 @@ class Applier:
     async def _manifest(self, part: PartId) -> bytes:
         while True:
             try:
-                return await self._catalog.read(part)
+                data = await self._catalog.read(part)
             except UnavailableError as error:
                 await self._pause(error)
+            else:
+                self._recovered()
+                return data
 
     async def _apply(self, records: tuple[ResolvedRecord, ...]) -> list[msg.PrefixInstruction]:
         try:
@@ -226,14 +258,17 @@ class Applier:
                 raise
             _log.error("part_lost", part=part, csn=records[-1].csn, reason=error.message)
             return [*done]
-        self._failures, self._trouble = 0, None
+        self._recovered()
         following = [*self._prefix.step(msg.Applied(records[-1].csn))]
         self._on_applied(records)
         return following
 
+    def _recovered(self) -> None:
+        self._failures, self._trouble = 0, None
+
     async def _pause(self, error: UnavailableError | DiskFullError) -> None:
         self._failures += 1
-        self._trouble = error.message
+        self._trouble = error
         if self._failures == 1:
             _log.error("catalog_not_written", reason=error.message)
         await asyncio.sleep(wait_s(self._failures, self._retry_wait_max_s))

@@ -43,7 +43,8 @@ class _Fetch:
 
     ``sink`` keeps the received bytes of a large part, ``sources`` the replicas that sent them, ``undo`` the
     path of its file while no row names that. ``landing`` is set while the part is made durable, which is not
-    interrupted; ``stopped`` says that the part is not wanted any more.
+    interrupted; ``stopped`` says that the part is not wanted any more, ``no_room`` that the last attempt
+    ended since the own disk is full.
     """
 
     wanted: Wanted
@@ -55,6 +56,7 @@ class _Fetch:
     landing: bool = False
     stopped: bool = False
     trouble: str = "not asked for yet"
+    no_room: bool = False
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -161,6 +163,11 @@ class Fetcher:
         item = self._running.get(part)
         return None if item is None else item.trouble
 
+    def no_room(self, part: PartId) -> bool:
+        """Return whether a wanted part waits for room on the own disk."""
+        item = self._running.get(part)
+        return item is not None and item.no_room
+
     async def close(self) -> None:
         """Stop fetching; a part that is being made durable is finished first."""
         self._closed = True
@@ -227,7 +234,7 @@ class Fetcher:
                 done = await (self._fetch_small(item, peer) if small else self._fetch_large(item, peer))
                 self._silent.discard(peer.replica)
             except DiskFullError as error:
-                item.trouble = error.message
+                item.trouble, item.no_room = error.message, True
                 return False
             except CorruptError as error:
                 self._blame(item, {peer.replica}, error.message)
@@ -244,6 +251,7 @@ class Fetcher:
                     return True
             finally:
                 item.landing = False
+        item.no_room = False
         return False
 
     def _holders(self, item: _Fetch) -> list[Peer]:

@@ -224,6 +224,33 @@ class ClusterState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 PROGRESS_OPEN_MAX = 8
 
 
+class ReplicaPhase(enum.Enum):
+    """How a replica follows the log. Homes wait for a replica that follows, and for no other one."""
+
+    #: It has not yet applied all records that existed when its boot began.
+    STARTING = "starting"
+    #: It applies the log as it grows.
+    FOLLOWING = "following"
+    #: A record waits there, and for a while nothing of what the record lacks has arrived.
+    BLOCKED = "blocked"
+    #: Its disk has no room for copies.
+    FULL = "full"
+
+
+class BlockedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part that the next record of a replica lacks.
+
+    Attributes:
+        csn: The CSN of the record.
+        tid: The transaction that adds the part.
+        part: The part, or the manifest.
+    """
+
+    csn: Csn
+    tid: str
+    part: PartId
+
+
 class Progress(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
 ):
@@ -236,12 +263,19 @@ class Progress(
             At most :data:`PROGRESS_OPEN_MAX`; the others are ignored until older ones have ended.
         published_max: The largest snapshot CSN that was ever published for the replica, where this one is
             smaller: its disk was replaced. Called ``told`` in the bytes.
+        phase: How it follows the log.
+        since_ms: The time since when, by its own wall clock (Unix, ms): for people. A decision about the
+            replica takes the time for which its reader has seen it so, by the reader's monotonic clock.
+        blocked_by: The part that its next record lacks; None unless the phase is BLOCKED or FULL.
     """
 
     snapshot: Csn
     oldest: Csn
     open: tuple[Csn, ...] = ()
     published_max: Csn = msgspec.field(name="told", default=CSN_NONE)
+    phase: ReplicaPhase = ReplicaPhase.FOLLOWING
+    since_ms: int = 0
+    blocked_by: BlockedBy | None = None
 
     @property
     def most(self) -> Csn:

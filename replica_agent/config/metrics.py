@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Enum, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from tidelock.csnlog.core.model import ReplicaPhase
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -70,6 +72,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.commit_delay_seconds = _commit_delay(self.registry)
         self.inserted_rows = Counter(
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
@@ -100,6 +103,7 @@ class Metrics:
             "1 if most other clocks say that this one is off by more than clock_offset_max_s.",
             registry=self.registry,
         )
+        self.phase = _phase(self.registry)
         self.horizon = Gauge(
             "tidelock_horizon_csn", "Below it nothing is promised, as noted here.", registry=self.registry
         )
@@ -129,7 +133,6 @@ class Metrics:
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
         self.compaction = CompactionMetrics(self.registry)
-
         self.audit_findings = Gauge(
             "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry
         )
@@ -147,6 +150,17 @@ class Metrics:
     def add_readers(self, read: Callable[[], Mapping[str, int]]) -> None:
         """Show the counters of the reader processes too."""
         self.registry.register(_ReaderCounters(read))
+
+
+def _commit_delay(registry: CollectorRegistry) -> Counter:
+    what = "Time for which commits were delayed since other replicas lagged behind."
+    return Counter("tidelock_commit_delay_seconds", what, registry=registry)
+
+
+def _phase(registry: CollectorRegistry) -> Enum:
+    what = "How this replica follows the log; blocked and full need an operator."
+    states = [phase.value for phase in ReplicaPhase]
+    return Enum("tidelock_replica_phase", what, states=states, registry=registry)
 
 
 def _uploads(registry: CollectorRegistry) -> Counter:

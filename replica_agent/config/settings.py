@@ -266,7 +266,21 @@ class AgentSettings(BaseSettings):
         10_000, description="Missing parts at which no more records are read; they are fetched first."
     )
     max_lag: Count = Field(
-        2000, description="New commits wait while a live replica is more than this many CSNs behind."
+        2000,
+        description=(
+            "From this lag (CSNs) of a replica that follows the log on, commits are delayed: not at all at "
+            "it, by `lag_delay_max_s` at twice the lag."
+        ),
+    )
+    lag_delay_max_s: Positive = Field(
+        1.0, description="Longest delay of a commit while other replicas lag behind."
+    )
+    blocked_after_s: Positive = Field(
+        10.0,
+        description=(
+            "A replica says that it is blocked when a record has waited for so long and nothing of what it "
+            "lacks has arrived meanwhile."
+        ),
     )
     progress_interval_s: Positive = Field(
         1.0, description="Shortest time between two writes of this replica's progress."

@@ -81,15 +81,35 @@ def require(state: AgentState, action: AgentAction, replica: str, reason: str = 
 
 @dataclass(slots=True, eq=False)
 class Condition:
-    """The current state of the agent, shared by all who need it; and whether it allows an action."""
+    """The current state of the agent, shared by all who need it; and whether it allows an action.
+
+    Attributes:
+        replica: Id of the replica.
+        state: The state.
+        reason: Why it is in this state, if a reason is known.
+        stuck: Why this replica applies nothing, "" while it applies the log. A stuck replica begins no
+            transaction: it could not show the client what it has committed.
+    """
 
     replica: str
     state: AgentState = AgentState.STARTING
     reason: str = ""
+    stuck: str = ""
 
     def require(self, action: AgentAction) -> None:
-        """Raise unless the agent does ``action`` now; errors as :func:`require`."""
+        """Raise unless the agent does ``action`` now.
+
+        Raises:
+            UnavailableError: Also a begin on a replica that is stuck. Others as :func:`require`.
+        """
         require(self.state, action, self.replica, self.reason)
+        if self.stuck and action is AgentAction.BEGIN:
+            raise UnavailableError(
+                f"replica {self.replica} cannot apply the log ({self.stuck}) and begins no transaction; use "
+                "another replica",
+                replica=self.replica,
+                state=self.state.value,
+            )
 
     def allows(self, action: AgentAction) -> bool:
         """Return whether the agent does ``action`` now."""

@@ -142,8 +142,16 @@ class Agent:
         their parts, find them unlocked, and remove them once more.
         """
         waiters, session = self.local.waiters, parts.means.session
+        background = BackgroundTasks(parts)
         await parts.replication.log.start(waiters.reached)
+        # From the start on, so that no home waits for this replica as for one that follows.
+        await self._once("progress", background.publish_progress())
+        self.run_forever(
+            "progress",
+            self._repeat("progress", self.settings.progress_interval_s, background.publish_progress),
+        )
         end = await parts.replication.log.barrier()
+        parts.replication.own_phase.catch_up_to(max(end, session.published_max))
         await self._decide_own(parts)
         for row in self.local.catalog.reader.not_held():
             self._want(row)
@@ -151,7 +159,6 @@ class Agent:
         while not await waiters.wait(end, _CATCH_UP_TICK_S):
             if time.monotonic() > until or self._ended.done():
                 break
-        background = BackgroundTasks(parts)
         for name, interval_s, work in background.tasks():
             self.run_forever(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))

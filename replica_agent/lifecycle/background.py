@@ -45,7 +45,7 @@ class BackgroundTasks:
         self._condition, self._metrics, self._session = means.condition, means.metrics, means.session
         self._log, self._compactor = replication.log, parts.compactor
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
-        self._locks = parts.transactions.locks
+        self._locks, self._phase = parts.transactions.locks, replication.own_phase
         self._snapshots, self._horizon = parts.snapshots.pinned, parts.snapshots.horizon
         self._published: Progress | None = None
         catalog = means.local.catalog
@@ -81,7 +81,6 @@ class BackgroundTasks:
         """Return (name, seconds between two runs, work) of each background task."""
         settings = self._settings
         return [
-            ("progress", settings.progress_interval_s, self._publish_progress),
             ("leases", _LEASE_TICK_S, self._end_leases),
             ("undecided", settings.undecided_check_s, self._if_collecting(self._undecided.resolve_all)),
             ("alive", settings.member_refresh_s, self.keep_alive),
@@ -107,17 +106,25 @@ class BackgroundTasks:
         if self._store.link is LinkState.CONNECTED:
             await keep_alive(self._store, self._session)
 
-    async def _publish_progress(self) -> None:
+    async def publish_progress(self) -> None:
         """Publish the progress of this replica in ZooKeeper if it has changed; tail and horizon depend on it.
 
-        The parts that compaction merges depend likewise on the open long transactions.
+        The parts that compaction merges depend likewise on the open long transactions, and the delay of the
+        others' commits depends on the phase.
         """
         reached = self._local.waiters.reached
         oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
         long_snapshots = self._transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
         published_max = self._session.published_max
+        report, since_ms = self._phase.look()
         progress = Progress(
-            reached, oldest, tuple(long_snapshots), published_max if published_max > reached else CSN_NONE
+            snapshot=reached,
+            oldest=oldest,
+            open=tuple(long_snapshots),
+            published_max=published_max if published_max > reached else CSN_NONE,
+            phase=report.phase,
+            since_ms=since_ms,
+            blocked_by=report.blocked_by,
         )
         self._metrics.oldest.set(oldest)
         if progress != self._published and self._log.state is LogState.FOLLOWING:

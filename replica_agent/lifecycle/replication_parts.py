@@ -12,12 +12,14 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.replicas.own_phase import OwnPhase
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
 from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.phase import PhaseWatch
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
@@ -34,6 +36,7 @@ class ReplicationParts:
     fetcher: Fetcher
     pusher: Pusher
     applier: Applier
+    own_phase: OwnPhase
     log: CsnLog
     members: Members
     membership: Membership
@@ -75,6 +78,7 @@ def make_replication(means: Means) -> ReplicationParts:
         clock=time.monotonic,
         clocks=clocks,
     )
+    applier = _applier(means, port, fetcher)
     return ReplicationParts(
         numbers=numbers,
         stager=stager,
@@ -82,7 +86,15 @@ def make_replication(means: Means) -> ReplicationParts:
         client=client,
         fetcher=fetcher,
         pusher=pusher,
-        applier=_applier(means, port, fetcher),
+        applier=applier,
+        own_phase=OwnPhase(
+            applier=applier,
+            watch=PhaseWatch(settings.blocked_after_s),
+            metrics=means.metrics,
+            condition=means.condition,
+            clock=time.monotonic,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        ),
         log=log,
         members=members,
         membership=membership,

@@ -185,6 +185,6 @@ def _commits(
             copies=copies,
             removals=removals,
         ),
-        lagging=replication.membership.wait_for_lagging,
+        delay=replication.membership.delay_commit,
         clock=time.monotonic,
     )

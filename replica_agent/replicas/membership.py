@@ -8,16 +8,18 @@ decide whose copies count.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.model import ReplicaPhase
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replication.clocks import Clocks
-from tidelock.replication.core.copies import lagging
+from tidelock.replication.core.lag import LagLimits, LagVerdict, LagWatch
 from tidelock.replication.core.model import Held, Peer
 from tidelock.replication.peers import PeerClient
 
@@ -49,6 +51,20 @@ class Membership:
     _asking: asyncio.Task[dict[ReplicaId, Csn]] | None = field(default=None, init=False)
     #: The time since when a replica gives no sign of life, by this agent's clock.
     _silent_since: dict[ReplicaId, float] = field(default_factory=dict, init=False)
+    _lags: LagWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to watch the lags."""
+        settings = self.settings
+        self._lags = LagWatch(
+            LagLimits(
+                max_lag=settings.max_lag,
+                delay_max_s=settings.lag_delay_max_s,
+                stalled_after_s=settings.blocked_after_s,
+                copies=self.copies,
+                epoch_limit=self.epoch_limit,
+            )
+        )
 
     @property
     def view(self) -> Mapping[ReplicaId, MemberView]:
@@ -83,6 +99,7 @@ class Membership:
             alive=found.alive,
             struck=session is not None and session.state in _OUT,
             snapshot=self.snapshot_of(replica, found),
+            phase=found.progress.phase if found.progress else ReplicaPhase.STARTING,
         )
 
     def snapshot_of(self, replica: ReplicaId, found: MemberView) -> Csn:
@@ -148,21 +165,25 @@ class Membership:
         self.clocks.heard(peer.replica, status.time_ms, self.clock() - asked)
         return status.snapshot_csn
 
-    def lagging(self) -> tuple[ReplicaId, ...]:
-        """Return the live replicas that are more than ``max_lag`` behind this one."""
-        return lagging(
-            self.peers(), self.waiters.reached, self.settings.max_lag, epoch_limit=self.epoch_limit
-        )
+    def lag(self) -> LagVerdict:
+        """Return which replicas lag, and what that means for a commit now."""
+        return self._lags.judge(self.peers(), self.waiters.reached, self.clock())
 
-    async def wait_for_lagging(self, timeout_s: float) -> tuple[ReplicaId, ...]:
-        """Wait while a replica is too far behind; return the replicas that still are after ``timeout_s``."""
-        until = self.clock() + timeout_s
-        behind = self.lagging()
-        while behind and self.clock() < until:
-            await asyncio.sleep(_POLL_S)
-            await self.ask()
-            behind = self.lagging()
-        return behind
+    async def delay_commit(self, timeout_s: float) -> LagVerdict:
+        """Delay a commit as the lags of the others demand, as long as they do.
+
+        Returns the last verdict. If it is "refused", that has not changed for ``timeout_s``.
+        """
+        begun_s = self.clock()
+        while True:
+            found = self.lag()
+            left_s = (timeout_s if found.refused else found.delay_s) - (self.clock() - begun_s)
+            if left_s <= 0:
+                return found
+            await asyncio.sleep(min(_POLL_S, left_s))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self.ask()
 
     async def wait_applied(self, csn: Csn, everywhere: bool, timeout_s: float) -> tuple[ReplicaId, ...]:
         """Wait until ``csn`` is applied on ``copies`` replicas, or on all live ones and as many at least.

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
-from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.model import BlockedBy, LogRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import BadRequestError
@@ -26,6 +26,7 @@ from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.apply import Applier
 from tidelock.wire.cluster import (
+    BlockedPart,
     BlockedRecord,
     ClockInfo,
     ExplainedPart,
@@ -48,6 +49,10 @@ def outcome_answer(tid: Tid, outcome: Outcome) -> OutcomeAnswer:
             return OutcomeAnswer(str(tid), "running")
         case TooOld(floor):
             return OutcomeAnswer(str(tid), "too_old", floor=floor)
+
+
+def _blocked_by(found: BlockedBy) -> BlockedPart:
+    return BlockedPart(found.csn, found.tid, found.part)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -96,6 +101,7 @@ class StatusService:
 
     def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:
         other = "alive" if view.alive else "silent"
+        progress = view.progress
         return ReplicaStatus(
             id=replica,
             api=view.member.api,
@@ -104,8 +110,11 @@ class StatusService:
             alive=view.alive,
             state=self.condition.state.value if replica == self.session.replica else other,
             snapshot_csn=self.membership.snapshot_of(replica, view),
-            oldest=view.progress.oldest if view.progress else None,
-            open=list(view.progress.open) if view.progress else [],
+            oldest=progress.oldest if progress else None,
+            open=list(progress.open) if progress else [],
+            phase=progress.phase.value if progress else None,
+            phase_since_ms=progress.since_ms if progress else None,
+            blocked_by=_blocked_by(progress.blocked_by) if progress and progress.blocked_by else None,
         )
 
     def _clock(self) -> ClockInfo:

@@ -13,6 +13,7 @@ from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replication.core.lag import STUCK
 from tidelock.replication.core.model import Peer
 from tidelock.replication.peers import PeerClient
 
@@ -66,11 +67,14 @@ class UploadTargets:
         return self._able
 
     async def _ask_all(self) -> None:
-        serving, lagging = self.membership.serving(), self.membership.lagging()
+        serving, lag = self.membership.serving(), self.membership.lag()
         peers = [
             peer
             for peer in self.membership.peers()
-            if peer.replica in serving and peer.replica not in lagging and not peer.struck
+            if peer.replica in serving
+            and peer.replica not in lag.far
+            and peer.phase not in STUCK
+            and not peer.struck
         ]
         able = await asyncio.gather(*(self._is_able(peer) for peer in peers))
         self._able = tuple(peer for peer, yes in zip(peers, able, strict=True) if yes)

@@ -1,4 +1,4 @@
-"""Durable copies: the number that a sealed transaction has, and the replicas that lag behind. Pure.
+"""Durable copies: the number that a sealed transaction has. Pure.
 
 A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.replication.core.messages`.
@@ -21,14 +21,14 @@ copy is the one that it has persisted.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of, sequence_of
+from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.csnlog.core.machine import Machine
 from tidelock.replication.core import messages as msg
-from tidelock.replication.core.model import Held, PartMeta, Peer
+from tidelock.replication.core.model import Held, PartMeta
 
 
 class CopyStage(enum.Enum):
@@ -202,20 +202,3 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
     def _holders(self, state: TransactionCopies) -> tuple[ReplicaId, ...]:
         acked = sorted(replica for replica, disk in state.acks if self._disks.get(replica) == disk)
         return (self.home, *acked) if state.persisted else tuple(acked)
-
-
-def csns_behind(csn: Csn, end: Csn, epoch_limit: int) -> int:
-    """Return how many records ``csn`` is behind ``end``, at least 0; an epoch has ``epoch_limit`` records."""
-    return max(0, (epoch_of(end) - epoch_of(csn)) * epoch_limit + sequence_of(end) - sequence_of(csn))
-
-
-def lagging(peers: Iterable[Peer], own: Csn, max_lag: int, *, epoch_limit: int) -> tuple[ReplicaId, ...]:
-    """Return the replicas, alive and not struck, that are more than ``max_lag`` CSNs behind ``own``.
-
-    A home delays new commits while such a replica exists (rule apply).
-    """
-    return tuple(
-        peer.replica
-        for peer in peers
-        if peer.alive and not peer.struck and csns_behind(peer.snapshot, own, epoch_limit) > max_lag
-    )

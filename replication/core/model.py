@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName, Tid
-from tidelock.csnlog.core.model import RecordKind, TidRecord
+from tidelock.csnlog.core.model import RecordKind, ReplicaPhase, TidRecord
 from tidelock.wire.peers import Held, PartKind, PartMeta
 
 __all__ = [
@@ -93,6 +93,7 @@ class Peer:
         alive: Whether it shows a sign of life; this never decides about safety.
         struck: Whether it was struck: no replica waits for it, and its copies do not count.
         snapshot: Its snapshot CSN as last published.
+        phase: How it follows the log, as last published.
     """
 
     replica: ReplicaId
@@ -102,6 +103,7 @@ class Peer:
     alive: bool = True
     struck: bool = False
     snapshot: Csn = CSN_NONE
+    phase: ReplicaPhase = ReplicaPhase.FOLLOWING
 
 
 @dataclass(frozen=True, slots=True)

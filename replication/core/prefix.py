@@ -134,6 +134,12 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         """Number of parts that these records miss."""
         return len(self._csn_of)
 
+    @property
+    def lacking(self) -> int:
+        """Number of parts and manifests that the first of these records waits for."""
+        item = next(iter(self._waiting.values()), None)
+        return 0 if item is None else len(item.missing.keys() | item.unread.keys())
+
     def find(self, tid: str) -> Csn | None:
         """Return the CSN of a transaction in records that were read and are not applied, or None."""
         if tid not in self._tids:

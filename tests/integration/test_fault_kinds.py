@@ -17,15 +17,13 @@ from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import BYSTANDER, LARGE_ROWS, Ending, Lab, laboratory
 from tests.support.histories.workload import ROWS
 from tests.support.waiting import eventually
-from tidelock.client import TransactionState
 from tidelock.csnlog.core.ids import epoch_of
-from tidelock.errors import DiskFullError, NotCommittedError, TidelockError
+from tidelock.errors import DiskFullError, TidelockError
 from workloads.agents import ask
 from workloads.history import CallEnd
 
 HOME, PEER = "r1", "r2"
-MAX_LAG: Final = 20
-SETTINGS: Final = {"max_lag": MAX_LAG, "commit_timeout_s": 6}
+SETTINGS: Final = {"commit_timeout_s": 6}
 EPOCH_LIMIT: Final = 60
 
 FAULTS: Final = {
@@ -223,30 +221,3 @@ def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
     assert ending.end in {CallEnd.OK, CallEnd.FAIL}
     lab.require_settled(attempt, ending.csn)
     assert epoch_of(lab.converged()) == before + 1
-
-
-@pytest.mark.slow
-def test_a_replica_that_lags_holds_the_writers_back(lab: Lab) -> None:
-    """While a replica lags by more than max_lag commits wait, then fail with the reason; later they go on."""
-    with lab.still():
-        with lab.gates.open(PEER, "replication.apply.before"):
-            last = 0
-            for _ in range(MAX_LAG + 1):
-                with lab.transaction(HOME) as attempt:
-                    last = require_committed(attempt.finish())
-            with lab.transaction(HOME) as refused:
-                error = refusal(refused.finish())
-            assert isinstance(error, NotCommittedError)
-            assert f"{PEER} is still more than max_lag={MAX_LAG} CSNs behind" in error.message
-            assert ask(lab.cluster, PEER, "/status")["snapshot_csn"] < last
-            with lab.transaction(HOME) as waiting:
-                told = lab.beside(waiting)
-                eventually(lambda: state(lab, waiting.tid) == TransactionState.SEALED)
-        csn = require_committed(told.result())
-    lab.require_settled(refused, None)
-    lab.require_settled(waiting, csn)
-
-
-def state(lab: Lab, tid: str) -> str:
-    """The state of a transaction at its home."""
-    return str(ask(lab.cluster, tid.split("-")[1], f"/transactions/{tid}")["state"])

@@ -48,6 +48,7 @@ from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core import prefix
 from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.lag import LagVerdict, LagWatch
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
 from tidelock.replication.core.messages import FetchPart
 from tidelock.replication.core.model import Held, PartMeta, Peer
@@ -317,6 +318,19 @@ def forget_by_the_wall_clock() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def count_a_stuck_replica() -> Iterator[None]:
+    """A home waits for every live replica that is far behind, and refuses its commits in the end."""
+    judge = LagWatch.judge
+
+    def refuse(self: LagWatch, peers: Iterable[Peer], own: Csn, now_s: float) -> LagVerdict:
+        found = judge(self, peers, own, now_s)
+        return replace(found, refused=bool(found.far))
+
+    with mock.patch.object(LagWatch, "judge", refuse):
+        yield
+
+
 BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -338,5 +352,6 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         await_no_missing_part,
         the_clock_of_the_home_alone,
         forget_by_the_wall_clock,
+        count_a_stuck_replica,
     )
 }

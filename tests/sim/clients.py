@@ -314,11 +314,10 @@ class SimWriter(SimSession):
         else:
             await self._commit(key, tid, home)
 
-    async def write_at(self, home: str) -> None:
-        """Do one transaction at this home."""
+    async def write_at(self, home: str) -> CallEnd:
+        """Do one transaction at this home, and return how it ended."""
         tid = await self._filled(self.name, 1, home)
-        if tid is not None:
-            await self._commit(self.name, tid, home)
+        return CallEnd.FAIL if tid is None else await self._commit(self.name, tid, home)
 
     async def _filled(self, key: str, n: int, home: str, number: int | None = None) -> Tid | None:
         """Begin and insert; some have the label of that number, or are a batch of a streaming query."""
@@ -342,7 +341,7 @@ class SimWriter(SimSession):
             return None
         return tid
 
-    async def _commit(self, key: str, tid: Tid, home: str) -> None:
+    async def _commit(self, key: str, tid: Tid, home: str) -> CallEnd:
         self.note("invoke", "commit", key=key, tid=str(tid), snapshot=tid.snapshot)
         end, csn, error, _ = await self.decided(tid, home)
         self.note(end, "write", key=key, tid=str(tid), csn=csn, error=error)
@@ -351,6 +350,7 @@ class SimWriter(SimSession):
             self.world.acknowledged = max(self.world.acknowledged, csn)
         if end is CallEnd.INFO:
             self.renew()
+        return end
 
 
 def note_outcome(session: SimSession, replica: str, tid: Tid, found: Outcome) -> None:

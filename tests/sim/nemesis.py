@@ -7,6 +7,7 @@ replaced only then, and the fault is left out otherwise. Everything else may com
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.network import Weather
@@ -28,6 +29,8 @@ _BROKEN_SHARE: Final = 0.3
 _SKEW_S: Final = 10 * 86_400.0
 #: Some of these jumps are those of ZooKeeper's leader.
 _LEADER_SHARE: Final = 0.25
+#: So long after a fault a replica counts as well again: sessions have expired, fences are raised.
+_WELL_AFTER_S: Final = 10.0
 
 
 class SimNemesis:
@@ -36,6 +39,10 @@ class SimNemesis:
     def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._chance = world.chance("nemesis")
+        #: The faults under way, each with its host.
+        self._under_way: list[tuple[str, str]] = []
+        #: When the last fault of a host ended, in virtual seconds.
+        self._over_s: dict[str, float] = {}
 
     async def run(self) -> None:
         """Carry out all faults; returns when the time for them is over."""
@@ -50,6 +57,23 @@ class SimNemesis:
                 group.create_task(self._befall(fault))
             await asyncio.sleep(begun_s + FAULTS_S - loop.time())
 
+    def well(self) -> set[str]:
+        """Return the replicas that serve and that no fault has touched for a while."""
+        now, troubled = self._world.loop.time(), {host for host, _ in self._under_way}
+        if self.befallen({"lag"}):
+            return set()  # a ZooKeeper server that is behind serves any of them
+        return {
+            host.name
+            for host in self._world.hosts
+            if host.serving
+            and host.name not in troubled
+            and now - self._over_s.get(host.name, -_WELL_AFTER_S) >= _WELL_AFTER_S
+        }
+
+    def befallen(self, kinds: Collection[str]) -> bool:
+        """Tell whether a fault of one of these kinds is under way."""
+        return any(kind in kinds for _, kind in self._under_way)
+
     async def _befall(self, fault: PlannedFault) -> None:
         world = self._world
         host = world.hosts[fault.target % len(world.hosts)]
@@ -58,6 +82,7 @@ class SimNemesis:
             return
         world.trace.note("nemesis", fault.kind, host.name, fault.length_s)
         world.oracle.did[fault.kind] += 1
+        self._under_way.append((host.name, fault.kind))
         match fault.kind:
             case "kill" | "power" | "replace":
                 host.may_run.clear()
@@ -97,6 +122,8 @@ class SimNemesis:
     def _end(self, fault: PlannedFault, host: Host) -> None:
         world = self._world
         world.trace.note("over", fault.kind, host.name)
+        self._under_way.remove((host.name, fault.kind))
+        self._over_s[host.name] = world.loop.time()
         match fault.kind:
             case "kill" | "power" | "replace":
                 host.may_run.set()

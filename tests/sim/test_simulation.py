@@ -16,6 +16,7 @@ import pytest
 from tests.sim import machine, world
 from tests.sim.__main__ import command
 from tests.sim.bugs import BUGS
+from tests.sim.demand import STUCK
 from tests.sim.plan import KINDS, PlannedFault, RunPlan, draw, end_on_a_full_disk
 from tests.sim.shrink import shrink
 from tests.sim.world import simulate
@@ -35,6 +36,11 @@ _SMALL = RunPlan(seed=0, writers=4, readers=0, transactions=6)
 #: Everything that removes, with short history.
 _REMOVING = RunPlan(
     seed=0, writers=0, readers=0, changers=4, transactions=16, compaction=True, history_s=1.0, log_keep=1
+)
+#: The third replica lives and cannot apply for most of the run.
+_STUCK = tuple(
+    replace(_SMALL, tight=True, transactions=12, faults=(PlannedFault(3.0, kind, 2, 34.0),))
+    for kind in sorted(STUCK)
 )
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
@@ -88,6 +94,7 @@ SHOWN_BY = {
     "call-aborted-what-no-home-answers-for": replace(
         _SMALL, loss=0.2, faults=(PlannedFault(4.0, "deaf", 0, 8.0), PlannedFault(14.0, "deaf", 1, 8.0))
     ),
+    "count-a-stuck-replica": _STUCK[1],
     "await-no-missing-part": replace(_SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0),)),
     "clean-up-although-cancelled": replace(
         _REMOVING,
@@ -118,6 +125,13 @@ def hold(seed: int) -> None:
 def test_the_product_holds_its_invariants_under_faults(seed: int) -> None:
     """All invariants under faults, and convergence afterwards."""
     hold(seed)
+
+
+@pytest.mark.parametrize("plan", _STUCK, ids=sorted(STUCK))
+def test_commits_go_on_while_a_replica_is_stuck(plan: RunPlan) -> None:
+    """Two of three replicas are well and two copies are enough: no commit is refused (I14)."""
+    found = simulate(plan)
+    assert not found.violations, f"{command(plan)}: {found.violations}"
 
 
 def test_the_fixed_seeds_have_every_kind_of_fault() -> None:

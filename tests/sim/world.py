@@ -19,6 +19,7 @@ import structlog
 from tests.sim import machine
 from tests.sim.changers import Changer
 from tests.sim.clients import SimReader, SimWriter, create_tables
+from tests.sim.demand import CommitDemand
 from tests.sim.healing import converge, judge
 from tests.sim.host import Host, life_name, template
 from tests.sim.life import LIFE, AgentLife
@@ -143,6 +144,7 @@ class SimWorld:
             clients += [SimReader(self, f"cr{n}") for n in range(self.plan.readers)]
             clients += [Changer(self, f"cx{n}") for n in range(self.plan.changers)]
             working = [asyncio.create_task(client.run()) for client in clients]
+            working.append(asyncio.create_task(CommitDemand(self, nemesis).run(evil)))
             await asyncio.wait([evil])
             nemesis.heal()
             done, late = await asyncio.wait([*working, evil], timeout=CLIENTS_S)

@@ -9,6 +9,14 @@ import msgspec
 from tidelock.wire.transactions import TransactionInfo
 
 
+class BlockedPart(msgspec.Struct, frozen=True):
+    """The next record of a replica, at `csn`, cannot be applied there: `part` of `tid` is missing."""
+
+    csn: int
+    tid: str
+    part: str
+
+
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A replica as another one sees it.
 
@@ -22,6 +30,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
         snapshot_csn: The CSN up to which it has applied the log, as far as is known.
         oldest: The oldest CSN in use there, if the replica has published it.
         open: The CSNs of its long transactions.
+        phase: How it follows the log, as it has published: `starting`: it has not yet applied the records
+            that existed at its start; `following`; `blocked`: a record waits there and nothing arrives;
+            `full`: its disk has no room for copies.
+        phase_since_ms: The time since when, by its clock (Unix, ms).
+        blocked_by: The part that it lacks, if it is blocked or full.
     """
 
     id: str
@@ -33,6 +46,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_csn: int | None = None
     oldest: int | None = None
     open: list[int] = []
+    phase: str | None = None
+    phase_since_ms: int | None = None
+    blocked_by: BlockedPart | None = None
 
 
 class BlockedRecord(msgspec.Struct, frozen=True):

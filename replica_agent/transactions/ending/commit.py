@@ -33,6 +33,7 @@ from tidelock.replica_agent.transactions.ending.commit_batching import GroupComm
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
+from tidelock.replication.core.lag import LagVerdict
 
 _log = structlog.get_logger("commit")
 
@@ -95,8 +96,8 @@ class Commits:
     """Decides this replica's transactions: one task for each, however often its commit is requested.
 
     Attributes:
-        lagging: Waits while a live replica is more than ``max_lag`` behind; returns the replicas that still
-            are after the given seconds.
+        delay: Delays a commit while replicas lag behind, at most for the given seconds; returns the verdict
+            that ended the delay.
         clock: Monotonic seconds.
     """
 
@@ -107,7 +108,7 @@ class Commits:
     applied: AppliedCommits
     settlement: Settlement
     closer: TransactionCloser
-    lagging: Callable[[float], Awaitable[tuple[ReplicaId, ...]]]
+    delay: Callable[[float], Awaitable[LagVerdict]]
     clock: Callable[[], float]
     _gate: GroupCommitGate = field(init=False)
 
@@ -251,16 +252,31 @@ class Commits:
         tx.require_sealed()
         if not tx.staged.any:
             return None
-        behind = await self.lagging(deadline - self.clock())
-        if behind:
-            msg = f"{', '.join(behind)} is still more than max_lag={self.settings.max_lag} CSNs behind"
-            raise UnavailableError(msg, replicas=list(behind))
+        await self._delay(deadline)
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
         # build; a serializable transaction is a batch of its own.
         if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
             return await self.settlement.settle(tx, deadline)
         async with self._gate.batch():
             return await self.settlement.settle(tx, deadline)
+
+    async def _delay(self, deadline: float) -> None:
+        """Delay the commit while replicas lag behind.
+
+        Raises:
+            UnavailableError: Fewer than ``copies`` replicas make progress, and one of them is far behind.
+        """
+        begun = self.clock()
+        found = await self.delay(deadline - begun)
+        if found.delay_s:
+            self.metrics.commit_delay_seconds.inc(self.clock() - begun)
+        if found.refused:
+            msg = (
+                f"fewer than `copies` replicas make progress: {', '.join(found.stuck)} is more than "
+                f"max_lag={self.settings.max_lag} CSNs behind and applies nothing; see its phase in "
+                "tidelock status"
+            )
+            raise UnavailableError(msg, replicas=list(found.stuck))
 
 
 def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:

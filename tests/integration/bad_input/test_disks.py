@@ -9,11 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import resource
-import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pyarrow as pa
 import pytest
@@ -21,6 +18,7 @@ import pytest
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import ROWS, Addresses, Ground, check_message, check_state, http
+from tests.support.faults.small_disk import DISK_BYTES, SmallDisk
 from tests.support.histories.evidence import leftovers
 from tests.support.waiting import eventually
 from tidelock.client import Decision, TransactionState
@@ -28,53 +26,11 @@ from tidelock.cluster import LocalCluster
 from tidelock.errors import DiskFullError, NotEnoughReplicasError
 
 MIB = 1 << 20
-DISK_BYTES = 24 * MIB
 HOME, PEER = "r1", "r3"
 #: Where a write of the home can find no room.
 POINTS = ("partfs.write.before", "partfs.fsync.before", "partfs.rename.before", "agent.catalog.before")
 NUMBERS = itertools.count(1)
 BLOBS = pa.schema([("k", pa.int64()), ("blob", pa.binary())])
-
-
-def _done(program: str, *arguments: str) -> bool:
-    """Run a program of the system; False if there is none, or it failed."""
-    found = shutil.which(program)
-    if found is None:
-        return False
-    return subprocess.run([found, *arguments], capture_output=True, check=False).returncode == 0
-
-
-class SmallDisk:
-    """A file system of `DISK_BYTES` at a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def mount(self) -> bool:
-        """Mount it; False where that is not allowed."""
-        self.folder.mkdir(parents=True)
-        return _done("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder))
-
-    def unmount(self) -> None:
-        """Give it back, also while a dying process still holds it."""
-        _done("umount", "--lazy", str(self.folder))
-
-    @property
-    def room(self) -> int:
-        """Bytes that are free."""
-        return shutil.disk_usage(self.folder).free
-
-    @contextmanager
-    def full(self) -> Iterator[None]:
-        """Leave no byte while inside."""
-        ballast = self.folder / "ballast"
-        with ballast.open("wb", buffering=0) as file:
-            while self.room:
-                file.write(bytes(min(self.room, MIB)))
-        try:
-            yield
-        finally:
-            ballast.unlink()
 
 
 class Disks:

@@ -35,6 +35,7 @@ SETTINGS = {
     "commit_timeout_s": 3,
     "wait_bound_s": 1,
     "max_lag": 10,
+    "blocked_after_s": 1,
 }
 #: How long a client waits for an agent that does not answer, in seconds.
 PATIENCE_S = 3.0
@@ -233,30 +234,35 @@ def test_agent_that_does_not_answer(local: LocalCluster, db: Database) -> None:
         snap.close()
 
 
-def test_replica_that_lags_too_far(local: LocalCluster, db: Database, hold: Path) -> None:
-    """Commits wait while a live replica lags; after the longest wait they are certainly not committed."""
+def _insert_often(db: Database, times: int) -> None:
+    for _ in range(times):
+        db.insert("t", ROWS)
+
+
+def test_stuck_replica_that_is_needed(local: LocalCluster, db: Database, hold: Path) -> None:
+    """If fewer than `copies` replicas apply the log, commits are refused before it grows without a bound."""
     hold.touch()
+    local.stop("r2")
     try:
-        for _ in range(SETTINGS["max_lag"] + 1):
-            db.insert("t", ROWS)
-        tx = db.begin()
-        tx.insert("t", ROWS)
-        with pytest.raises(NotCommittedError) as caught:
-            tx.commit(timeout_s=20)
+        with local.connect("r1") as home, pytest.raises(NotCommittedError) as caught:
+            _insert_often(home, 3 * SETTINGS["max_lag"])
+        tid = str(caught.value.details["tid"])
         check_message(
             *(caught.value, NotCommittedError),
             [
-                f"{tx.tid} is not committed, and rolled back",
-                "r3 is still more than max_lag=10",
+                f"{tid} is not committed, and rolled back",
+                "fewer than `copies` replicas make progress",
+                "r3 is more than max_lag=10 CSNs behind",
+                "see its phase in tidelock status",
                 "begin again",
             ],
         )
         assert caught.value.retriable
         assert caught.value.http_status == 503
-        check_state(tx, TransactionState.ROLLED_BACK)
-        assert db.outcome(tx.tid).decision is Decision.ABORTED
+        assert db.outcome(tid).decision is Decision.ABORTED
     finally:
         hold.unlink()
+        local.start("r2")
     csn = db.insert("t", ROWS, timeout_s=60).csn or 0
     eventually(lambda: local.status()["replicas"][2]["snapshot_csn"] >= csn, what="r3")
 

@@ -15,6 +15,7 @@ from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.log_time import WITNESSES_MAX, ClockReading
 from tidelock.csnlog.core.model import (
     AddPart,
+    BlockedBy,
     ClusterState,
     DefineTable,
     Entry,
@@ -26,6 +27,7 @@ from tidelock.csnlog.core.model import (
     Record,
     RecordKind,
     RemovePart,
+    ReplicaPhase,
     SessionState,
     TidRecord,
 )
@@ -131,11 +133,27 @@ FORMS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (Progress(Csn(7), Csn(3)), codec.encode_progress, codec.decode_progress),
     (Progress(Csn(7), Csn(3), (Csn(3), Csn(5))), codec.encode_progress, codec.decode_progress),
     (Progress(Csn(7), Csn(3), (), Csn(9)), codec.encode_progress, codec.decode_progress),
+    (
+        Progress(
+            *(Csn(7), Csn(3)),
+            phase=ReplicaPhase.BLOCKED,
+            since_ms=1,
+            blocked_by=BlockedBy(Csn(8), "7-r1-1-1", PartId("r1-1-1")),
+        ),
+        codec.encode_progress,
+        codec.decode_progress,
+    ),
     (LabelState("1-r1-1-1"), codec.encode_label, codec.decode_label),
     (LabelState("1-r1-1-1", 0), codec.encode_label, codec.decode_label),
     (LockState("1-r1-1-1", merge=True, path="y=1"), codec.encode_lock, codec.decode_lock),
     (LockState("1-r1-1-1", low=[1, "a"], high=None), codec.encode_lock, codec.decode_lock),
 ]
+
+
+def test_progress_of_before_the_phases_follows() -> None:
+    """A replica that an older version runs publishes no phase: it counts as one that follows."""
+    assert codec.decode_progress(b'{"v":1,"snapshot":7,"oldest":3}') == Progress(Csn(7), Csn(3))
+    assert Progress(Csn(7), Csn(3)).phase is ReplicaPhase.FOLLOWING
 
 
 @pytest.mark.parametrize(("value", "encode", "decode"), FORMS)

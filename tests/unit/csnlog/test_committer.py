@@ -170,7 +170,7 @@ def test_a_multi_has_at_most_so_many_bytes() -> None:
     assert [len(record.tids) for _, record in records(bench.tree)[2:]] == [2, 2, 2]
 
 
-@pytest.mark.parametrize(("limit", "bytes_max"), [("record_bytes_max", 300), ("multi_bytes_max", 700)])
+@pytest.mark.parametrize(("limit", "bytes_max"), [("record_bytes_max", 600), ("multi_bytes_max", 700)])
 def test_a_transaction_that_fits_no_record_is_refused(limit: str, bytes_max: int) -> None:
     """A transaction that is too large alone is refused before a request; the others go on (S10)."""
     bench = Bench(limits=replace(LogLimits(), **{limit: bytes_max}))

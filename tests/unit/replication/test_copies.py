@@ -1,13 +1,10 @@
-"""Durable copies, beyond their stories (tests/testdata/copies): every order of events, and who lags."""
+"""Durable copies, beyond their stories (tests/testdata/copies): every order of events."""
 
 from __future__ import annotations
 
 from tests.support.machines.copies_story import copies_event, three
 from tests.support.machines.names import tid
-from tidelock.csnlog.core.ids import Csn, ReplicaId, csn
-from tidelock.replication.core.copies import csns_behind, lagging
 from tidelock.replication.core.messages import Ready
-from tidelock.replication.core.model import Peer
 
 
 def test_copies_in_every_order() -> None:
@@ -50,27 +47,3 @@ def test_copies_in_every_order() -> None:
                 todo.append(twin)
     assert ready
     assert len(seen) > 100
-
-
-def peer(name: str, snapshot: Csn, *, alive: bool = True, struck: bool = False) -> Peer:
-    """Return a member at a snapshot CSN."""
-    return Peer(ReplicaId(name), "", "", "d", alive, struck, snapshot)
-
-
-def test_lagging_replicas_that_live_are_named() -> None:
-    """Writers wait for a live replica more than max_lag behind, not for dead or struck ones (F14)."""
-    peers = [
-        peer("r2", Csn(90)),
-        peer("r3", Csn(89)),
-        peer("r4", Csn(1), alive=False),
-        peer("r5", Csn(1), struck=True),
-        peer("r6", Csn(120)),
-    ]
-    assert lagging(peers, Csn(100), 10, epoch_limit=1000) == ("r3",)
-
-
-def test_distance_across_epochs_is_one_step() -> None:
-    """A roll-over of the log is one step, not 2^31 of them."""
-    assert csns_behind(csn(4, 49), csn(5, 1), epoch_limit=50) == 2
-    assert csns_behind(csn(3, 49), csn(5, 1), epoch_limit=50) == 52
-    assert csns_behind(csn(5, 1), csn(4, 49), epoch_limit=50) == 0

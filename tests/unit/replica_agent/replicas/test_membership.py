@@ -36,7 +36,7 @@ class Peers:
         await self.gate.wait()
         if (csn := self.reached[api]) is None:
             raise UnavailableError(f"{api} does not answer")
-        return SimpleNamespace(snapshot_csn=csn)
+        return SimpleNamespace(snapshot_csn=csn, time_ms=0)
 
 
 def view(alive: dict[ReplicaId, bool]) -> Any:
@@ -126,3 +126,20 @@ async def test_a_peer_that_does_not_answer_counts_as_silent() -> None:
     assert await asked.ask() == {}
     peers.gate.set()
     assert await asked.ask() == {R2: 5}
+
+
+async def test_a_commit_is_delayed_until_the_others_have_caught_up() -> None:
+    """The delay ends as soon as nobody lags, and at the latest after the longest delay."""
+    peers = Peers()
+    peers.reached = {"r2": Csn(5), "r3": Csn(2)}
+    around = membership(
+        peers, {R1: True, R2: True, R3: True}, max_lag=1, lag_delay_max_s=1000, blocked_after_s=1000
+    )
+    waiting = asyncio.create_task(around.delay_commit(10_000.0))
+    await until(lambda: len(peers.asked) > 4)
+    assert not waiting.done()
+    peers.reached["r3"] = Csn(5)
+    assert not (await waiting).behind
+    peers.reached["r3"] = Csn(2)
+    around = membership(peers, {R1: True, R2: True, R3: True}, max_lag=1, lag_delay_max_s=5)
+    assert (await around.delay_commit(10_000.0)).behind == (R3,)

@@ -35,6 +35,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
+from tidelock.replication.core.lag import LagVerdict
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 
@@ -127,7 +128,7 @@ class Home:
             applied=AppliedCommits(
                 reader=catalog.reader, waiters=self.waiters, applied_on=unused, clock=time.monotonic
             ),
-            settlement=settlement, closer=closer, lagging=_nobody, clock=time.monotonic,
+            settlement=settlement, closer=closer, delay=_no_delay, clock=time.monotonic,
         )  # fmt: skip
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
@@ -169,9 +170,9 @@ class _NoRemovals:
         """Release its locks."""
 
 
-async def _nobody(timeout_s: float) -> tuple[ReplicaId, ...]:
+async def _no_delay(timeout_s: float) -> LagVerdict:
     del timeout_s
-    return ()
+    return LagVerdict()
 
 
 @pytest.fixture

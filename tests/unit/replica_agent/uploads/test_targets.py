@@ -15,6 +15,7 @@ from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.uploads.targets import FRESH_S, STALE_S, RoundRobin, UploadTargets
+from tidelock.replication.core.lag import LagVerdict
 from tidelock.replication.core.model import Peer
 from tidelock.wire.peers import PeerStatus
 
@@ -42,9 +43,9 @@ class Around:
         """Return the replicas that show a sign of life."""
         return [replica for replica in self.known if replica not in self.silent]
 
-    def lagging(self) -> tuple[ReplicaId, ...]:
+    def lag(self) -> LagVerdict:
         """Return the replicas that are behind."""
-        return self.behind
+        return LagVerdict(far=frozenset(self.behind))
 
     def peers(self) -> tuple[Peer, ...]:
         """Return all other replicas."""

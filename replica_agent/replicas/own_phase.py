@@ -1,0 +1,73 @@
+"""The phase of this replica: how it follows the log, for the progress that it publishes, status and log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.model import ReplicaPhase
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.states import Condition
+from tidelock.replication.apply import Applier
+from tidelock.replication.core.phase import PhaseReport, PhaseWatch, Signs
+
+_log = structlog.get_logger("phase")
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class OwnPhase:
+    """Watches how this replica follows the log.
+
+    Attributes:
+        clock: Monotonic seconds.
+        wall_ms: Wall time (Unix, ms), for people.
+    """
+
+    applier: Applier
+    watch: PhaseWatch
+    metrics: Metrics
+    condition: Condition
+    clock: Callable[[], float]
+    wall_ms: Callable[[], int]
+    #: The CSN from which on it has caught up; None while the end of the log is not known.
+    _aim: Csn | None = field(default=None, init=False)
+    _report: PhaseReport = field(default=PhaseReport(ReplicaPhase.STARTING), init=False)
+    _since_ms: int = field(default=0, init=False)
+
+    def catch_up_to(self, aim: Csn) -> None:
+        """Note the CSN that this boot has to apply before it follows."""
+        self._aim = aim
+
+    def look(self) -> tuple[PhaseReport, int]:
+        """Return the phase, and the time since when it is this one (Unix, ms)."""
+        applier = self.applier
+        signs = Signs(
+            caught_up=self._aim is not None and applier.snapshot_csn >= self._aim,
+            movement=applier.movement(),
+            waits=applier.waiting > 0,
+            blocked=applier.blocked,
+            full=applier.no_room,
+        )
+        report = self.watch.observe(signs, self.clock())
+        self.condition.stuck = self._why_stuck() if report.stuck else ""
+        if report != self._report or not self._since_ms:
+            self._say(report)
+            self._report, self._since_ms = report, self.wall_ms()
+        return self._report, self._since_ms
+
+    def _why_stuck(self) -> str:
+        blocked = self.applier.blocked
+        if self.applier.trouble is not None or blocked is None:
+            return self.applier.trouble or "its catalog takes no records"
+        return f"CSN {blocked.csn} lacks {blocked.part} of {blocked.tid}: {blocked.reason}"
+
+    def _say(self, report: PhaseReport) -> None:
+        self.metrics.phase.state(report.phase.value)
+        blocked = report.blocked_by
+        details = {} if blocked is None else {"csn": blocked.csn, "tid": blocked.tid, "part": blocked.part}
+        trouble = report.phase in {ReplicaPhase.BLOCKED, ReplicaPhase.FULL}
+        say = _log.warning if trouble else _log.info
+        say("phase", before=self._report.phase.value, now=report.phase.value, **details)

@@ -1,0 +1,143 @@
+"""A replica that lives and cannot apply the log stops nobody, says what it lacks, and comes back by itself.
+
+Three real agents, `copies` = 2, and a small `max_lag`: the third replica is stuck, the others are well.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates
+from tests.support.faults.refusals import Addresses, http
+from tests.support.faults.small_disk import SmallDisk
+from tests.support.waiting import eventually
+from tidelock.cluster import LocalCluster
+from tidelock.errors import UnavailableError
+
+MAX_LAG: Final = 10
+SETTINGS: Final = QUICK | {"max_lag": MAX_LAG, "blocked_after_s": 1, "lag_delay_max_s": 0.2}
+#: Commits while a replica is stuck: far more than the lag at which commits are delayed.
+COMMITS: Final = 4 * MAX_LAG
+STUCK: Final = "r3"
+SCHEMA: Final = pa.schema([("k", pa.int64())])
+#: By gate: the fault points at which the stuck replica meets the trouble.
+TROUBLES: Final = {
+    "enospc": ("agent.catalog.before",),
+    "always": ("replication.accept.before", "replication.fetch.before"),
+    "pause": ("replication.apply.before",),
+}
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """The troubles of r3, none of which acts yet."""
+    points = {point: kind for kind, points in TROUBLES.items() for point in points}
+    return Gates(tmp_path_factory.mktemp("gates"), {STUCK: points})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
+    """The cluster, with a table."""
+    local = module_cluster(settings=SETTINGS, environment_of={STUCK: gates.environment(STUCK)})
+    with local.connect("r1") as db:
+        db.create_table("t", SCHEMA)
+    return local
+
+
+def commit_many(local: LocalCluster, homes: tuple[str, ...] = ("r1", "r2"), count: int = COMMITS) -> int:
+    """Commit at these homes in turn; return the last CSN. A refusal is a failed test."""
+    last = 0
+    with local.connect(homes[0]) as one, local.connect(homes[-1]) as other:
+        for number in range(count):
+            db = (one, other)[number % 2]
+            last = db.insert("t", pa.table({"k": [number]}, schema=SCHEMA)).csn or 0
+    return last
+
+
+def seen(local: LocalCluster, of: str, by: str = "r1") -> dict[str, Any]:
+    """Return a replica as another one shows it."""
+    replicas = http("GET", f"{Addresses.of(local, by).api}/status").json["replicas"]
+    return next(row for row in replicas if row["id"] == of)
+
+
+def rows_at(local: LocalCluster, replica: str, csn: int) -> int:
+    """Return the rows of the table at a CSN on one replica."""
+    with local.connect(replica) as db, db.snapshot(csn=csn) as snap:
+        return snap.scan("t").count()
+
+
+def require_healed(local: LocalCluster, csn: int) -> None:
+    """All replicas have the CSN, with the same rows, and follow."""
+    eventually(
+        lambda: all(seen(local, of)["snapshot_csn"] >= csn for of in local.replicas), what="catching up"
+    )
+    eventually(
+        lambda: {seen(local, of)["phase"] for of in local.replicas} == {"following"}, what="the phases"
+    )
+    assert len({rows_at(local, replica, csn) for replica in local.replicas}) == 1
+
+
+@pytest.mark.parametrize("kind", TROUBLES)
+def test_commits_go_on_while_one_replica_is_stuck(local: LocalCluster, gates: Gates, kind: str) -> None:
+    """Whether its disk is full, it gets no parts, or its catalog hangs: no commit of the others fails."""
+    with gates.open(STUCK, *TROUBLES[kind]):
+        csn = commit_many(local)
+        eventually(lambda: seen(local, STUCK)["phase"] in {"blocked", "full"}, what="the phase")
+        stuck = seen(local, STUCK)
+        assert stuck["phase"] == ("full" if kind == "enospc" else "blocked")
+        assert stuck["snapshot_csn"] < csn - MAX_LAG
+        if kind == "always":
+            blocked_by = stuck["blocked_by"]
+            assert blocked_by["csn"] == stuck["snapshot_csn"] + 1
+            explained = http("GET", f"{Addresses.of(local, 'r1').api}/explain/{blocked_by['tid']}").json
+            assert blocked_by["part"] in {part["part"] for part in explained["parts"]}
+        assert stuck["phase_since_ms"] > 0
+        csn = commit_many(local)
+    require_healed(local, csn)
+
+
+def test_a_stuck_replica_begins_no_transaction(local: LocalCluster, gates: Gates) -> None:
+    """It could not show a client what it has committed; the reason names the part that it lacks."""
+    with gates.open(STUCK, *TROUBLES["always"]):
+        csn = commit_many(local)
+        eventually(lambda: seen(local, STUCK, by=STUCK)["phase"] == "blocked", what="the phase")
+        with local.connect(STUCK) as db, pytest.raises(UnavailableError, match="cannot apply the log"):
+            db.begin()
+        before = seen(local, STUCK)["snapshot_csn"]
+        assert rows_at(local, STUCK, before) > 0  # what it has applied is read there
+    require_healed(local, csn)
+
+
+def test_a_replica_that_comes_back_stops_nobody(local: LocalCluster) -> None:
+    """A replica that has missed many CSNs is not waited for while it fetches them."""
+    local.kill(STUCK)
+    commit_many(local, count=8 * MAX_LAG)
+    local.start(STUCK)
+    csn = commit_many(local, count=2 * MAX_LAG)
+    require_healed(local, csn)
+
+
+def test_commits_go_on_while_a_real_disk_is_full(module_cluster: ClusterFactory) -> None:
+    """As above, with a file system that has no byte left; with room the replica comes back by itself."""
+    local = module_cluster(settings=SETTINGS, start=False)
+    disk = SmallDisk(local.data_dir(STUCK))
+    if not disk.mount():
+        pytest.skip("no file system may be mounted here")
+    try:
+        local.up()
+        with local.connect("r1") as db:
+            db.create_table("t", SCHEMA)
+            db.insert("t", pa.table({"k": [1]}, schema=SCHEMA), wait="all")
+        with disk.full():
+            csn = commit_many(local)
+            eventually(lambda: seen(local, STUCK)["phase"] == "full", what="the phase")
+            csn = commit_many(local)
+        require_healed(local, csn)
+    finally:
+        for replica in local.replicas:
+            local.kill(replica)
+        disk.unmount()

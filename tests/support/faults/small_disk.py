@@ -1,0 +1,54 @@
+"""A file system that is really full: a small one in memory, where mounting is allowed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+MIB: Final = 1 << 20
+DISK_BYTES: Final = 24 * MIB
+
+
+def _done(program: str, *arguments: str) -> bool:
+    """Run a program of the system; False if there is none, or it failed."""
+    found = shutil.which(program)
+    if found is None:
+        return False
+    return subprocess.run([found, *arguments], capture_output=True, check=False).returncode == 0
+
+
+class SmallDisk:
+    """A file system of `DISK_BYTES` at a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def mount(self) -> bool:
+        """Mount it; False where that is not allowed."""
+        self.folder.mkdir(parents=True)
+        return _done("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder))
+
+    def unmount(self) -> None:
+        """Give it back, also while a dying process still holds it."""
+        _done("umount", "--lazy", str(self.folder))
+
+    @property
+    def room(self) -> int:
+        """Bytes that are free."""
+        return shutil.disk_usage(self.folder).free
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """Leave no byte while inside."""
+        ballast = self.folder / "ballast"
+        with ballast.open("wb", buffering=0) as file:
+            while self.room:
+                file.write(bytes(min(self.room, MIB)))
+        try:
+            yield
+        finally:
+            ballast.unlink()
