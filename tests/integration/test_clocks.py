@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -185,7 +186,8 @@ def test_the_time_of_a_log_that_most_clocks_have_made_wrong_heals(
         assert len(snap.read(table)) == 1
     for replica in REPLICAS:
         with local.connect(replica) as there:
-            eventually(lambda there=there: there.time_of(wrong.csn) <= datetime.now(UTC), what="a true time")
+            csn, read = wrong.csn, there.time_of
+            eventually(partial(has_come, read, csn), what=f"a true time at {replica}")
     assert db.csn_at(now) >= wrong.csn
     require_clean_audit(local)
 
@@ -196,8 +198,10 @@ def test_the_time_of_an_idle_shard_goes_on(local: LocalCluster, db: Database, ta
     assert done.csn is not None
     assert done.time is not None
 
+    after = done.csn + 1
+
     def later() -> list[dict[str, Any]]:
-        return [entry for entry in db.log(done.csn + 1) if not entry["tids"]]
+        return [entry for entry in db.log(after) if not entry["tids"]]
 
     ticks = eventually(lambda: later()[3:] and later(), what="four ticks")
     assert {(entry["kind"], entry["home"]) for entry in ticks} == {("commit", "r1")}
@@ -223,6 +227,11 @@ def test_another_replica_writes_the_ticks_while_the_first_one_is_away(
             )
     finally:
         local.start("r1")
+
+
+def has_come(time_of: Callable[[int], datetime], csn: int) -> bool:
+    """Return whether the time of a CSN is not in the future."""
+    return time_of(csn) <= datetime.now(UTC)
 
 
 def off(local: LocalCluster, replica: str) -> Any:

@@ -108,7 +108,7 @@ def test_tables_of_a_time_are_attached(local: LocalCluster, spark: SparkProcess,
     with local.connect("r1") as db:
         before = db.last_change(table)
         assert before.time is not None
-        eventually(lambda: (db.truncate(table).time or before.time) > before.time, what="a later time")
+        eventually(lambda: db.time_of(db.truncate(table).csn or 0) > before.time, what="a later time")
         spark.call("join", url=local.url("r1"))
         at_ms = int(before.time.timestamp() * 1000)
         assert before.csn <= spark.call("attach", tables=[table], at=at_ms)["csn"]

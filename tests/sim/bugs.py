@@ -312,7 +312,7 @@ def forget_by_the_wall_clock() -> Iterator[None]:
     """Each replica forgets by its own wall clock."""
 
     def now_ms(_: RetentionClock) -> int:
-        return int(background.time.time() * 1000)
+        return int(vars(background)["time"].time() * 1000)  # the clock of the simulated host
 
     with mock.patch.object(RetentionClock, "now_ms", now_ms):
         yield
