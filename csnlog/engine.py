@@ -250,7 +250,7 @@ class Engine:
             case commits.Halted(reason):
                 self.stopped = self.stopped or reason
                 self.on_change()
-            case commits.FenceRaised() | commits.Fenced():
+            case commits.FenceRaised() | commits.FenceLost() | commits.Fenced():
                 self.on_change()
             case _:
                 assert_never(instruction)

@@ -20,6 +20,7 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits, Proposal
 from tidelock.csnlog.core.commit_errors import to_error
 from tidelock.csnlog.core.committer_messages import (
+    CallOff,
     Cause,
     CommitDecision,
     DeadlinePassed,
@@ -36,7 +37,7 @@ from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refu
 from tidelock.csnlog.core.store import Check, LinkState, Op, Store, Written
 from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine, LogClocks
 from tidelock.csnlog.reading import read_page
-from tidelock.errors import FencedError, UnavailableError
+from tidelock.errors import CommitUnknownError, FencedError, UnavailableError
 
 __all__ = ["CsnLog", "LogLimits", "LogState", "Proposal"]
 
@@ -50,10 +51,10 @@ class LogState(enum.Enum):
     FOLLOWING = "following"
     #: No connection: nothing is committed, and the newest CSN is not known.
     SUSPENDED = "suspended"
-    #: Another replica has raised this one's fence: all open transactions are aborted, no lock is held. New
-    #: commits and fenced writes are refused from the moment at which this is found. The state itself follows
-    #: when the commits that were in doubt then are decided, so that no committed transaction is called
-    #: aborted.
+    #: Another replica has raised this one's fence: nothing new is accepted, every fenced write is refused.
+    #: Commits that were in doubt are still looked up, so that no committed transaction is called aborted.
+    FENCING = "fencing"
+    #: They are decided: all open transactions are aborted, no lock is held.
     FENCED = "fenced"
     #: Records that this replica lacks are deleted: it must clone.
     TOO_LATE = "too_late"
@@ -121,12 +122,14 @@ class CsnLog:
             return LogState.TOO_LATE
         if engine.stopped:
             return LogState.STOPPED
+        if engine.committer.fenced:
+            return LogState.FENCING
         return LogState.FOLLOWING if self._store.link is LinkState.CONNECTED else LogState.SUSPENDED
 
     @property
     def reason(self) -> str:
         """The reason why the log has ended, for people; "" while it has not."""
-        if self._is_fenced():
+        if self._engine.committer.fenced:
             return "another replica has raised the fence of this one"
         return self._engine.stopped
 
@@ -143,7 +146,7 @@ class CsnLog:
 
     def deciding(self, tid: Tid) -> bool:
         """Return whether a commit of this tid is queued, under way or in doubt: do not judge it meanwhile."""
-        return str(tid) in self._engine.committer.pending.tids
+        return self._engine.committer.pending.decides(str(tid))
 
     # ----------------------------------------------------------------------------------------- life
 
@@ -167,6 +170,7 @@ class CsnLog:
             TooLargeError, FencedError: Certainly not committed.
             UnavailableError: Certainly not committed: not sent within the time, the queue is full, or the log
                 has ended.
+            TransactionClosedError: Certainly not committed: :meth:`call_off` was in time.
             CommitUnknownError: Sent, and the outcome is not known yet. It is found out in the background:
                 repeat the call, or search with :meth:`find`.
         """
@@ -195,6 +199,29 @@ class CsnLog:
         if isinstance(decision, Committed):
             return decision
         raise to_error(proposal, decision)
+
+    def call_off(self, tid: Tid) -> None:
+        """Keep a transaction out of the log if it can still be helped; callers of commit() hear the truth."""
+        self._engine.tell(CallOff(str(tid)))
+
+    async def decided(self, tid: Tid) -> Committed | None:
+        """Return the commit of a transaction that was just proposed, or None, once that is certain.
+
+        Raises:
+            CommitUnknownError: The log has ended on this replica before it was decided.
+        """
+        pending = self._engine.committer.pending
+        while pending.decides(str(tid)) and not self._engine.broken:
+            caller: asyncio.Future[CommitDecision] = asyncio.get_running_loop().create_future()
+            self._callers.setdefault(str(tid), set()).add(caller)
+            await caller
+        if self._engine.broken or str(tid) in pending.abandoned:
+            raise CommitUnknownError(
+                f"tid {tid}: the log has ended on this replica before it was decided; ask outcome()",
+                tid=str(tid),
+            )
+        csn = pending.remembered.get(str(tid))
+        return None if csn is None else Committed(csn)
 
     def _answered(self, tid: str, decision: CommitDecision) -> None:
         for caller in self._callers.pop(tid, set()):

@@ -52,6 +52,7 @@ __all__ = [
     "TokenRightError",
     "TooLargeError",
     "TooManyPartsError",
+    "TransactionAgeError",
     "TransactionClosedError",
     "UnavailableError",
     "UnknownTableError",
@@ -196,6 +197,10 @@ class UnknownTransactionError(RefusedError):
     """This replica has no such transaction; only its home replica knows an open one."""
 
     http_status = 404
+
+
+class TransactionAgeError(TransactionClosedError):
+    """The transaction was open for longer than the agent allows, so it was rolled back (``held_csn``)."""
 
 
 class LeaseExpiredError(TransactionClosedError):

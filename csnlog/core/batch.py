@@ -214,9 +214,7 @@ def too_large(item: Queued, home: ReplicaId, limits: LogLimits) -> tuple[str, in
     return None
 
 
-def choose(
-    queue: tuple[Queued, ...], home: ReplicaId, limits: LogLimits, tids_max: int
-) -> tuple[Queued, ...]:
+def choose(queue: Iterable[Queued], home: ReplicaId, limits: LogLimits, tids_max: int) -> tuple[Queued, ...]:
     """Choose the next batch: the first of the queue, and those behind it that may share its record.
 
     A proposal that conflicts is passed over and keeps its position, so it soon becomes the first one.

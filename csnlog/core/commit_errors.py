@@ -20,6 +20,7 @@ from tidelock.errors import (
     TableExistsError,
     TidelockError,
     TooLargeError,
+    TransactionClosedError,
     UnavailableError,
 )
 
@@ -65,5 +66,10 @@ def to_error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockErro
             return UnavailableError(f"tid {tid}: {detail} commits wait already; try again later", tid=tid)
         case Cause.DEADLINE:
             return UnavailableError(f"tid {tid} was not committed in time; try again", tid=tid)
+        case Cause.CALLED_OFF:
+            return TransactionClosedError(
+                f"tid {tid}: the commit was called off before it had a CSN; begin a new transaction",
+                tid=tid, state="rolled_back",
+            )  # fmt: skip
         case Cause.STOPPED:
             return UnavailableError(f"tid {tid} was not committed, the log has ended here: {detail}", tid=tid)

@@ -32,6 +32,9 @@ before any read counts as the newest (F3). If a raise finds a nonce that is not 
 fenced this one (F2c); that is final. Even then the log is searched for a batch in doubt first, so
 that no caller of a committed transaction gets "aborted".
 
+A transaction can be called off until it has a CSN: it is dropped from the queue; from a batch it is dropped
+when the batch certainly was not applied. Its callers hear what happened, not what was asked for.
+
 **Invariants.** A commit is under way with a batch that is not in doubt; a batch with no commit under way is
 in doubt. A committer that has ended holds no transaction. No tid is held twice. Only tids of the batch can be
 expired.
@@ -227,6 +230,8 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 self.tick = True
             case msg.DeadlinePassed(tid):
                 self.pending.expire(tid)
+            case msg.CallOff(tid):
+                self.pending.call_off(tid)
             case msg.LinkChanged(connected, session):
                 self.connected, self.session, self.paused = connected, session, False
             case msg.Resumed():
@@ -348,6 +353,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 self._out.append(msg.FenceRaised(fence.version, fence.session))
             case FenceFinding.FOREIGN:
                 self.doubted, self.fenced = -1, True
+                self._out.append(msg.FenceLost())
             case FenceFinding.READ:
                 self.doubted = fence.version
             case FenceFinding.UNCHANGED if self.fenced:
@@ -402,7 +408,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         if epoch_of(self.end) == epoch and sequence_of(self.end) + 1 >= self.limits.epoch_limit:
             self._send(Flight.ROLLOVER, msg.SendRollover(Rollover(self.home, fence, epoch, version)))
             return
-        items = choose(self.pending.queue, self.home, self.limits, self.tids_max)
+        items = choose(self.pending.queue.values(), self.home, self.limits, self.tids_max)
         commit = plan(items, home=self.home, fence=fence, epoch=epoch, epoch_version=version)
         self.pending.send(SentBatch.of(commit, fence))
         self.tick = False

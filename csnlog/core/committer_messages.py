@@ -38,6 +38,8 @@ class Cause(enum.Enum):
     QUEUE_FULL = "queue_full"
     #: Its time was up before it was sent, or while it was known not to have been applied.
     DEADLINE = "deadline"
+    #: A client has called it off before it was sent, or while it was known not to have been applied.
+    CALLED_OFF = "called_off"
     FENCED = "fenced"
     #: The log has stopped on this replica.
     STOPPED = "stopped"
@@ -84,6 +86,13 @@ class Propose:
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The caller of this tid waits no longer."""
+
+    tid: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallOff:
+    """This tid is not to be committed if it can still be helped; its callers are answered with the truth."""
 
     tid: str
 
@@ -194,6 +203,7 @@ Command = (
     LinkChanged
     | Propose
     | DeadlinePassed
+    | CallOff
     | Followed
     | TickWanted
     | FenceWanted
@@ -273,6 +283,11 @@ class FenceRaised:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceLost:
+    """Another replica has raised the fence: nothing new is accepted; a batch in doubt is still looked up."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fenced:
     """Another replica raised the fence. Final: open transactions are aborted, no lock may be assumed held."""
 
@@ -299,6 +314,7 @@ Instruction = (
     | ReadLog
     | AnswerCallers
     | FenceRaised
+    | FenceLost
     | Fenced
     | Halted
     | RetryLater

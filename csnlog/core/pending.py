@@ -7,7 +7,6 @@ reports the end of a batch to it, and it answers each transaction exactly once, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -59,6 +58,7 @@ class PendingState:
         queue: Transactions that are certainly not sent, first come first served.
         batch: The transactions that are sent and not answered.
         expired: Tids of the batch whose callers got Undecided.
+        called_off: Tids of the batch that clients have called off.
         abandoned: Tids of the batch that was in doubt when the log ended here; only others can decide them.
         remembered: CSNs of the last commits, oldest first, since callers may request a commit again: callers
             that gave up, and clients whose HTTP answer was lost.
@@ -67,6 +67,7 @@ class PendingState:
     queue: tuple[Queued, ...]
     batch: SentBatch | None
     expired: frozenset[str]
+    called_off: frozenset[str]
     abandoned: frozenset[str]
     remembered: tuple[tuple[str, Csn], ...]
 
@@ -77,14 +78,18 @@ class Pending:
     The fields are those of :class:`PendingState`; ``answers`` are the answers that are to be sent.
     """
 
-    __slots__ = ("abandoned", "answers", "batch", "expired", "home", "limits", "queue", "remembered")
+    __slots__ = (
+        *("abandoned", "answers", "batch", "called_off", "expired", "home", "limits", "queue"),
+        "remembered",
+    )
 
     def __init__(self, home: ReplicaId, limits: LogLimits) -> None:
         self.home: Final = home
         self.limits: Final = limits
-        self.queue: tuple[Queued, ...] = ()
+        self.queue: dict[str, Queued] = {}  # by tid, first come first served
         self.batch: SentBatch | None = None
         self.expired: frozenset[str] = frozenset()
+        self.called_off: frozenset[str] = frozenset()
         self.abandoned: frozenset[str] = frozenset()
         self.remembered: dict[str, Csn] = {}
         self.answers: list[AnswerCallers] = []
@@ -92,12 +97,20 @@ class Pending:
     def snapshot(self) -> PendingState:
         """Return the whole state except ``answers``."""
         remembered = tuple(self.remembered.items())
-        return PendingState(self.queue, self.batch, self.expired, self.abandoned, remembered)
+        return PendingState(
+            queue=tuple(self.queue.values()),
+            batch=self.batch,
+            expired=self.expired,
+            called_off=self.called_off,
+            abandoned=self.abandoned,
+            remembered=remembered,
+        )
 
     def restore(self, state: PendingState) -> None:
         """Go back to a state that :meth:`snapshot` has returned."""
-        self.queue, self.batch = state.queue, state.batch
-        self.expired, self.abandoned = state.expired, state.abandoned
+        self.queue, self.batch = {item.tid: item for item in state.queue}, state.batch
+        self.expired, self.called_off = state.expired, state.called_off
+        self.abandoned = state.abandoned
         self.remembered = dict(state.remembered)
 
     @property
@@ -105,11 +118,9 @@ class Pending:
         """The tids of the batch."""
         return self.batch.tids if self.batch is not None else frozenset()
 
-    @property
-    def tids(self) -> tuple[str, ...]:
-        """All tids whose outcome is still to be decided here."""
-        items = (*(self.batch.items if self.batch is not None else ()), *self.queue)
-        return tuple(item.tid for item in items)
+    def decides(self, tid: str) -> bool:
+        """Return whether the outcome of this tid is still to be decided here."""
+        return tid in self.queue or tid in self.sent
 
     def propose(self, proposal: Proposal, end: Rejected | None) -> None:
         """Queue a transaction; a transaction known already is answered, or joins the one under way.
@@ -130,7 +141,7 @@ class Pending:
             if self.batch.csn is not None:
                 self.answer(tid, Committed(self.batch.csn))
             return
-        if any(item.tid == tid for item in self.queue):
+        if tid in self.queue:
             return
         if end is not None:
             self.answer(tid, end)
@@ -143,20 +154,30 @@ class Pending:
             limit, most, found = excess
             self.answer(tid, Rejected(Cause.TOO_LARGE, f"{limit} is {most} bytes, found {found}"))
             return
-        self.queue = (*self.queue, item)
+        self.queue[tid] = item
 
     def expire(self, tid: str) -> None:
         """Stop waiting for this tid: drop it if it is not sent; keep it until it is decided if it is sent."""
-        if any(item.tid == tid for item in self.queue):
-            self._take_out({tid})
+        if self.queue.pop(tid, None) is not None:
             self.answer(tid, Rejected(Cause.DEADLINE))
         elif self.batch is not None and self.batch.csn is None and tid in self.sent - self.expired:
             self.expired |= {tid}
             self.answer(tid, Undecided())
 
+    def call_off(self, tid: str) -> None:
+        """Do not commit this tid if it can still be helped: drop it if it is not sent, or not sent again.
+
+        A tid that is sent is answered when the store has answered. One that is not here changes nothing.
+        """
+        if self.queue.pop(tid, None) is not None:
+            self.answer(tid, Rejected(Cause.CALLED_OFF))
+        elif self.batch is not None and self.batch.csn is None and tid in self.sent:
+            self.called_off |= {tid}
+
     def send(self, batch: SentBatch) -> None:
         """Move transactions from the queue into the batch."""
-        self._take_out(batch.tids)
+        for tid in batch.tids:
+            self.queue.pop(tid, None)
         self.batch = batch
 
     def doubt(self) -> None:
@@ -178,7 +199,7 @@ class Pending:
                     f"the multi says CSN {csn}, the log says CSN {batch.csn} of the same batch"
                 )
             return
-        self.expired = frozenset()
+        self.expired = self.called_off = frozenset()
         self.batch = None if batch.in_doubt else replace(batch, csn=csn)
         for item in batch.items:
             self._committed(item.tid, csn)
@@ -199,21 +220,20 @@ class Pending:
         """
         if self.batch is not None and self.batch.csn is None:
             self.landed_if_in(records)
-        known = {item.tid for item in self.queue} & records.keys()
-        if known:
-            self._take_out(known)
-            for tid in sorted(known):
-                self._committed(tid, records[tid])
+        for tid in sorted(tid for tid in records if tid in self.queue):
+            del self.queue[tid]
+            self._committed(tid, records[tid])
 
     def requeue(self, rejected: Mapping[str, Rejected]) -> None:
         """Reject these tids and put the others first in the queue: the batch was certainly not applied.
 
-        Tids whose callers have given up are not sent again; they are decided by this.
+        Tids that were called off, or whose callers have given up, are not sent again; this decides them.
         """
         assert self.batch is not None, "a batch was not applied that was not sent"
-        gone = {tid: Rejected(Cause.DEADLINE) for tid in sorted(self.expired)} | dict(rejected)
-        self.queue = (*(item for item in self.batch.items if item.tid not in gone), *self.queue)
-        self.batch, self.expired = None, frozenset()
+        gone = {tid: Rejected(Cause.DEADLINE) for tid in sorted(self.expired)}
+        gone |= {tid: Rejected(Cause.CALLED_OFF) for tid in sorted(self.called_off)} | dict(rejected)
+        self.queue = {item.tid: item for item in self.batch.items if item.tid not in gone} | self.queue
+        self.batch, self.expired, self.called_off = None, frozenset(), frozenset()
         for tid, decision in gone.items():
             self.answer(tid, decision)
 
@@ -223,10 +243,10 @@ class Pending:
             self.abandoned = self.sent
             for tid in sorted(self.sent - self.expired):
                 self.answer(tid, Undecided())
-        self.batch, self.expired = None, frozenset()
-        queue, self.queue = self.queue, ()
-        for item in queue:
-            self.answer(item.tid, decision)
+        self.batch, self.expired, self.called_off = None, frozenset(), frozenset()
+        queue, self.queue = self.queue, {}
+        for tid in queue:
+            self.answer(tid, decision)
 
     def _committed(self, tid: str, csn: Csn) -> None:
         self.remembered[tid] = csn
@@ -241,15 +261,16 @@ class Pending:
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is one that no correct history leads to."""
         self.check_step()
-        assert len(self.tids) == len(set(self.tids)), f"a tid twice: {self.tids}"
+        twice = self.sent & self.queue.keys()
+        assert not twice, f"both sent and in line: {sorted(twice)}"
+        assert all(item.tid == tid for tid, item in self.queue.items()), "a transaction under another tid"
         assert self.expired <= self.sent, f"expired {self.expired} outside the batch {self.sent}"
+        assert self.called_off <= self.sent, f"called off {self.called_off} outside the batch {self.sent}"
 
     def check_step(self) -> None:
         """Raise AssertionError for a contradiction that can be seen in constant time."""
         batch, queue_max = self.batch, self.limits.queue_tids_max + self.limits.batch_tids_max
         assert len(self.queue) <= queue_max, f"{len(self.queue)} in line, at most {queue_max} expected"
         assert batch is not None or not self.expired, "tids have expired that are in no batch"
+        assert batch is not None or not self.called_off, "tids were called off that are in no batch"
         assert batch is None or not batch.in_doubt or batch.csn is None, "in doubt, but its CSN is known"
-
-    def _take_out(self, tids: AbstractSet[str]) -> None:
-        self.queue = tuple(item for item in self.queue if item.tid not in tids)

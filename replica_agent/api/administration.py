@@ -11,7 +11,15 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.services.administration import AdministrationService
-from tidelock.wire.cluster import HorizonAnswer, HorizonBound, HorizonRequest, OptimizeAnswer, OptimizeRequest
+from tidelock.wire.cluster import (
+    HorizonAnswer,
+    HorizonBound,
+    HorizonRequest,
+    OptimizeAnswer,
+    OptimizeRequest,
+    SwitchesAnswer,
+    SwitchRequest,
+)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -26,6 +34,11 @@ class AdministrationRoutes:
         csn = None if asked.csn is None else Csn(asked.csn)
         moved = await self.service.force_horizon(csn, drop_pins=asked.drop_pins)
         return answer(HorizonAnswer(moved.horizon, HorizonBound(**asdict(moved.held_by))))
+
+    async def switch(self, request: web.Request) -> web.Response:
+        """Set a switch of this replica until its agent is started again, and show all of them."""
+        asked = await body(request, SwitchRequest)
+        return answer(SwitchesAnswer(self.service.set_switch(asked.name, asked.value)))
 
     async def optimize(self, request: web.Request) -> web.Response:
         """Merge the parts of a table or of one partition until nothing is left to merge or the time is up."""

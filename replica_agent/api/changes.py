@@ -46,7 +46,7 @@ class ChangeRoutes:
         """Stream the rows that commits have changed."""
         asked = await body(request, ChangedRowsRequest)
         since, until = _range(asked)
-        with self.service.failures.noted(None):
+        with self.service.failures.noted(None, "the read of changes"):
             wanted = await self.service.changes.rows(full_name(request.match_info["table"]), since, until)
             async with self.service.sql.statement(wanted) as running:
                 return await send_rows(request, running)

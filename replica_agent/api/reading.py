@@ -75,7 +75,7 @@ class ReadingRoutes:
 
     async def _run(self, request: web.Request, asked: QueryRequest) -> web.StreamResponse:
         claims = claims_of(request)
-        with self.service.failures.noted(asked.tid, spoils=claims is None):  # another process has a token
+        with self.service.failures.noted(asked.tid, "the query", spoils=claims is None):
             statement = await self._prepare(asked, request)
             async with self.service.sql.statement(statement) as running:
                 if running.affected is not None:

@@ -395,6 +395,10 @@ _ADMIN: Final = (
         request=cluster.HorizonRequest, optional=True, response=cluster.HorizonAnswer,
         errors=(NoSuchCsnError,), action=AgentAction.COLLECT,
     ),
+    ApiRoute(
+        method="POST", path=f"{_V1}/admin/switches", handler=AdministrationRoutes.switch, subject="admin",
+        request=cluster.SwitchRequest, response=cluster.SwitchesAnswer,
+    ),
 )  # fmt: skip
 
 _UPLOAD: Final = (*_ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)

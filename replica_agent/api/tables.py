@@ -16,7 +16,7 @@ from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.storage.catalog_reads import TableRow
 from tidelock.replica_agent.tables.schema import Derivation, full_name
-from tidelock.wire.tables import CreatedTable, CreateTableRequest, PartInfo, TableInfo
+from tidelock.wire.tables import CreatedTable, CreateTableRequest, TableInfo
 
 
 def _derivation(asked: CreateTableRequest) -> Derivation | None:
@@ -87,17 +87,4 @@ class TableRoutes:
         """List the parts of a table that are visible at a CSN."""
         name = full_name(request.query.get("table", ""))
         csn = await self._csn(request, name)
-        namespace, _, short = name.partition(".")
-        return answer(
-            [
-                PartInfo(
-                    part=part.part,
-                    path=part.path,
-                    rows=part.rows,
-                    length=part.length,
-                    checksum=part.checksum,
-                    file=f"{namespace}/{short}/{part.name}",
-                )
-                for part in self.service.parts(name, csn)
-            ]
-        )
+        return answer(await self.service.parts(name, csn))

@@ -16,6 +16,7 @@ from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.compaction.survey import MergeWork, Survey
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.storage.part_counts import PartCounts
 
 _log = structlog.get_logger("compaction")
@@ -40,6 +41,7 @@ class Compactor:
 
     replica: ReplicaId
     settings: AgentSettings
+    switches: Switches
     survey: Survey
     runner: Runner
     counts: PartCounts
@@ -78,7 +80,7 @@ class Compactor:
 
     async def merge_due(self) -> None:
         """Merge until no group is worth merging, or none can be merged now."""
-        while self.settings.compaction and self.serving():
+        while self.switches.compaction and self.serving():
             due = (await self.survey.due(self._mine))[:_GROUPS]
             for work in due:
                 self.survey.claim(work)

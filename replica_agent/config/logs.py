@@ -35,6 +35,25 @@ class _Lossy(io.TextIOBase):
             self._file.flush()
 
 
+class _Level:
+    """The lowest level that is logged; an operator changes it while the process runs."""
+
+    lowest = logging.INFO
+
+    @classmethod
+    def drop_lower(cls, _logger: object, method: str, event: EventDict) -> EventDict:
+        """Drop an event below it; ``exception`` counts as an error."""
+        if getattr(logging, method.upper(), logging.ERROR) < cls.lowest:
+            raise structlog.DropEvent
+        return event
+
+
+def set_level(level: str) -> None:
+    """Set the lowest level that this process logs from now on."""
+    _Level.lowest = getattr(logging, level.upper())
+    logging.getLogger().setLevel(_Level.lowest)
+
+
 def configure(replica: str, level: str, form: str) -> None:
     """Set up the logs of this process: JSON lines, or text for people, on standard error."""
 
@@ -56,8 +75,8 @@ def configure(replica: str, level: str, form: str) -> None:
         structlog.processors.format_exc_info,
     ]
     structlog.configure(
-        processors=[*common, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        processors=[_Level.drop_lower, *common, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(file=lines),
         cache_logger_on_first_use=True,
     )
@@ -68,4 +87,5 @@ def configure(replica: str, level: str, form: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    logging.basicConfig(level=level.upper(), handlers=[others], force=True)
+    logging.basicConfig(handlers=[others], force=True)
+    set_level(level)

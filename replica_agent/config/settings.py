@@ -7,7 +7,7 @@ Durations are in seconds, sizes in bytes.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import (
@@ -25,6 +25,9 @@ Count = Annotated[int, Field(ge=1)]
 Bytes = Annotated[int, Field(ge=1)]
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+#: The levels of the log, the most talkative first.
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 #: Pairs of settings in which the first must not be above the second, and why.
 _IN_ORDER = (
@@ -144,8 +147,26 @@ class AgentSettings(BaseSettings):
     lease_s: Positive = Field(60.0, description="Lease of a transaction when the client names none.")
     lease_max_s: Positive = Field(3600.0, description="Longest lease a client may ask for.")
     transactions_max: Count = Field(10_000, description="Most open transactions on this replica.")
+    transaction_age_max_s: float = Field(
+        24 * 3600.0,
+        ge=0,
+        description=(
+            "Longest time that a transaction may be open, however often its lease is renewed: it holds the "
+            "history of all tables. 0 = no bound."
+        ),
+    )
     closed_kept_s: Positive = Field(
         600.0, description="How long a finished transaction still answers by its own state."
+    )
+    closed_max: Count = Field(
+        100_000,
+        description=(
+            "Most finished transactions that still answer by their own state; each takes up to 200 bytes of "
+            "memory, and one that failed its error besides, up to 512 bytes."
+        ),
+    )
+    closed_shown_max: Count = Field(
+        1000, description="Most finished transactions in a list of transactions; the last ones are shown."
     )
     token_ttl_s: Positive = Field(24 * 3600.0, description="Longest life of a token of a transaction.")
     staged_files_max: Count = Field(
@@ -461,9 +482,15 @@ class AgentSettings(BaseSettings):
         "last steps of the machine in its log.",
     )
     log_level: str = Field(
-        "info", pattern="^(debug|info|warning|error)$", description="Lowest level that is logged."
+        "info", pattern=f"^({'|'.join(LOG_LEVELS)})$", description="Lowest level that is logged."
     )
     log_format: str = Field("json", pattern="^(json|text)$", description="Form of the log lines.")
+    catalog_jobs_max: Count = Field(
+        10_000, description="Most writes that wait for the catalog; as many requests more wait for a place."
+    )
+    catalog_wait_s: Positive = Field(
+        10.0, description="How long a request waits for a place among the writes of the catalog."
+    )
     catalog_cache_bytes: Bytes = Field(32 << 20, description="SQLite page cache.")
 
     @classmethod

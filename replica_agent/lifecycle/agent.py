@@ -26,6 +26,7 @@ from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
@@ -109,6 +110,7 @@ class Agent:
             session=session,
             events=self,
             condition=self.condition,
+            switches=Switches.of(self.settings),
             metrics=self._metrics,
             stack=self._stack,
         )
@@ -225,6 +227,8 @@ class Agent:
     def log_state(self, state: LogState, reason: str) -> None:
         """Follow the state of the log; three of its states end this boot."""
         match state:
+            case LogState.FENCING:  # the boot ends when the commits in doubt are decided
+                self._become(AgentState.FENCED, reason)
             case LogState.FENCED:
                 self._become(AgentState.FENCED, reason)
                 self.parts.transactions.commits.abort_all(
@@ -314,9 +318,16 @@ class Agent:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
+        if not task.cancelled():
+            self._stop(task, task.exception())
+
+    def _spawned_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stop(task, error)
+
+    def _stop(self, task: asyncio.Task[None], error: BaseException | None) -> None:
+        """Stop (I15): work has ended that must not end, or with an error that nobody has foreseen."""
         if isinstance(error, InvariantError):
             self.broken(error)
             return
@@ -326,10 +337,13 @@ class Agent:
         self._end(BootEnd.STOPPED)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, object]) -> None:
-        """Run something once, concurrently; if it is not possible now, that is logged."""
+        """Run something once, concurrently; if it is not possible now, that is logged.
+
+        Any other error stops the agent (I15).
+        """
         task = asyncio.create_task(self._once(name, work), name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._spawned_ended)
 
     @staticmethod
     async def _once(name: str, work: Coroutine[Any, Any, object]) -> None:
@@ -353,12 +367,18 @@ class Agent:
             self.spawn("drain", self._drain())
 
     async def _drain(self) -> None:
-        """Let readers finish their reads and decide the requested commits, both within ``drain_s``."""
-        async with asyncio.TaskGroup() as group:
-            if self._local is not None:
-                group.create_task(self._local.readers.drain(self.settings.drain_s))
-            if self._parts is not None:
-                group.create_task(self._finish_commits())
+        """Let readers finish their reads and decide the requested commits, both within ``drain_s``.
+
+        The boot ends in any case: an agent that was asked to stop must not go on because it stops badly.
+        """
+        work: list[Coroutine[Any, Any, object]] = []
+        if self._local is not None:
+            work.append(self._local.readers.drain(self.settings.drain_s))
+        if self._parts is not None:
+            work.append(self._finish_commits())
+        for ended in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                _log.error("not_drained", reason=repr(ended), exc_info=ended)
         self._end(BootEnd.ASKED)
 
     async def _finish_commits(self) -> None:
@@ -380,6 +400,7 @@ class Agent:
         tasks = list(self._tasks)
         for task in tasks:
             task.remove_done_callback(self._task_ended)
+            task.remove_done_callback(self._spawned_ended)
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._stack.aclose()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
+import structlog
+
 from tidelock.csnlog.cluster.bootstrap import keep_alive
 from tidelock.csnlog.cluster.replica_progress import read_progress
 from tidelock.csnlog.core import tree
@@ -18,7 +20,7 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import LinkState, SetData
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import read_tail
-from tidelock.errors import LeaseExpiredError, TidelockError
+from tidelock.errors import LeaseExpiredError, TidelockError, TransactionAgeError
 from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.lifecycle.wiring import AgentParts
@@ -28,6 +30,9 @@ from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollectio
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
+
+_log = structlog.get_logger("background")
 
 PeriodicTask = Callable[[], Coroutine[Any, Any, object]]
 
@@ -43,6 +48,7 @@ class BackgroundTasks:
         means, replication = parts.means, parts.replication
         self._settings, self._local, self._store = means.settings, means.local, means.store
         self._condition, self._metrics, self._session = means.condition, means.metrics, means.session
+        self._switches = means.switches
         self._log, self._compactor = replication.log, parts.compactor
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
         self._locks, self._phase = parts.transactions.locks, replication.own_phase
@@ -85,9 +91,13 @@ class BackgroundTasks:
             ("undecided", settings.undecided_check_s, self._if_collecting(self._undecided.resolve_all)),
             ("alive", settings.member_refresh_s, self.keep_alive),
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
-            ("clean", settings.clean_interval_s, self._if_collecting(self._clean)),
+            ("clean", settings.clean_interval_s, self._if_collecting(self._unless_switched_off(self._clean))),
             ("compaction", TICK_S, self._compactor.tick),
-            ("history", settings.horizon_interval_s, self._if_collecting(self._move_horizon)),
+            (
+                "history",
+                settings.horizon_interval_s,
+                self._if_collecting(self._unless_switched_off(self._move_horizon)),
+            ),
             ("clocks", settings.clock_check_interval_s, self._timekeeper.check),
             ("tick", settings.tick_interval_s / TICK_CHECKS, self._if_collecting(self._timekeeper.tick)),
         ]
@@ -100,6 +110,15 @@ class BackgroundTasks:
                 await work()
 
         return when_allowed
+
+    def _unless_switched_off(self, work: PeriodicTask) -> PeriodicTask:
+        """Return work that is skipped while an operator has switched collection off."""
+
+        async def when_on() -> None:
+            if self._switches.collection:
+                await work()
+
+        return when_on
 
     async def keep_alive(self) -> None:
         """Write the sign of life in the present ZooKeeper session; the next run repeats a failed write."""
@@ -133,7 +152,10 @@ class BackgroundTasks:
                 self._published = progress
 
     async def _end_leases(self) -> None:
-        for tx in self._transactions.expired(self._local.waiters.reached):
+        expired = self._transactions.expired(self._local.waiters.reached)
+        if not self._switches.lease_sweep:
+            expired = []
+        for tx in expired:
             await self._commits.roll_back(
                 tx,
                 LeaseExpiredError(
@@ -142,9 +164,26 @@ class BackgroundTasks:
                     tid=str(tx.tid),
                 ),
             )
-        await self._snapshots.sweep()
+        for tx in self._transactions.too_old():
+            await self._end_too_old(tx)
+        await self._snapshots.sweep(expire=self._switches.lease_sweep)
         self._metrics.open_transactions.set(len(self._transactions.live()))
         self._metrics.staged_memory.set(self._transactions.memory_bytes)
+
+    async def _end_too_old(self, tx: Transaction) -> None:
+        limit, held = self._settings.transaction_age_max_s, tx.tid.snapshot
+        _log.warning("transaction_too_old", tid=str(tx.tid), age_max_s=limit, held_csn=held)
+        await self._commits.roll_back(
+            tx,
+            TransactionAgeError(
+                f"transaction {tx.tid} was rolled back: it was open for more than {limit:g} s "
+                f"(transaction_age_max_s), and held the history of all tables at CSN {held}, which is free "
+                "now; begin a new one, and commit more often",
+                tid=str(tx.tid),
+                state=TxState.ROLLED_BACK.value,
+                held_csn=held,
+            ),
+        )
 
     async def _sweep_locks(self) -> None:
         """Delete removal locks that are not needed any more."""

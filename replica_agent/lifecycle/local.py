@@ -60,7 +60,13 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
     files.open()
     stack.callback(files.close)
     initial = {"replica": settings.replica, "disk": secrets.token_hex(8)}
-    catalog = Catalog(settings.data_dir, initial=initial, cache_bytes=settings.catalog_cache_bytes)
+    catalog = Catalog(
+        settings.data_dir,
+        initial=initial,
+        cache_bytes=settings.catalog_cache_bytes,
+        jobs_max=settings.catalog_jobs_max,
+        wait_s=settings.catalog_wait_s,
+    )
     stack.push_async_callback(catalog.close)
     owner = catalog.reader.meta("replica")
     if owner != settings.replica:

@@ -16,6 +16,7 @@ from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.lifecycle.local import Local
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replication.core.model import Held, ResolvedRecord
@@ -62,6 +63,7 @@ class Means:
     session: OwnSession
     events: Events
     condition: Condition
+    switches: Switches
     metrics: Metrics
     stack: AsyncExitStack
 

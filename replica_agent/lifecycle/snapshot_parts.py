@@ -110,6 +110,7 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
     compactor = Compactor(
         replica=means.replica,
         settings=settings,
+        switches=means.switches,
         survey=survey,
         runner=runner,
         counts=local.counts,

@@ -67,6 +67,7 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
     means.stack.callback(staging.close)
     removals = Removals(
         settings=settings,
+        switches=means.switches,
         catalog=local.catalog,
         files=local.files,
         transactions=registry,
@@ -87,7 +88,7 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         tables=tables,
         staging=staging,
         removals=removals,
-        keys=UniqueKeys(settings=settings, reader=reader, transactions=registry, locks=locks),
+        keys=UniqueKeys(switches=means.switches, reader=reader, transactions=registry, locks=locks),
         sql=sql,
     )
     inserts = Inserts(

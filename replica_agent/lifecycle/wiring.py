@@ -169,8 +169,10 @@ def _administration(parts: AgentParts, reads: ReadService) -> AdministrationServ
         settings=means.settings,
         replica=means.replica,
         condition=means.condition,
+        switches=means.switches,
         waiters=means.local.waiters,
         reader=means.reader,
+        catalog=means.local.catalog,
         tables=transactions.tables,
         derived=transactions.inserts.derived,
         transactions=transactions.registry,
@@ -188,6 +190,7 @@ def _status(parts: AgentParts) -> StatusService:
     return StatusService(
         settings=means.settings,
         condition=means.condition,
+        switches=means.switches,
         session=means.session,
         clock=time.monotonic,
         metrics=means.metrics,

@@ -18,9 +18,11 @@ from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
+from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
@@ -30,6 +32,8 @@ from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.wire.audit import Digests
+from tidelock.wire.cluster import SwitchInfo
+from tidelock.wire.tables import PartInfo
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -39,8 +43,10 @@ class AdministrationService:
     settings: AgentSettings
     replica: ReplicaId
     condition: Condition
+    switches: Switches
     waiters: CsnWaiters
     reader: CatalogReader
+    catalog: Catalog
     tables: Tables
     derived: DerivedTables
     transactions: Transactions
@@ -108,10 +114,14 @@ class AdministrationService:
         """Return the CSN at which a transaction of this home sees tables."""
         return self.transactions.find(tid).tid.snapshot
 
-    def parts(self, name: TableName, csn: Csn) -> list[PartRow]:
-        """Return the parts of a table at a readable CSN; UnknownTableError if the table does not exist."""
-        self.reader.require_table(name, csn)
-        return self.reader.parts(name, csn)
+    async def parts(self, name: TableName, csn: Csn) -> list[PartInfo]:
+        """Describe the parts of a table at a readable CSN; UnknownTableError if the table does not exist."""
+
+        def read(reader: CatalogReader) -> list[PartInfo]:
+            reader.require_table(name, csn)
+            return [_described(part) for part in reader.parts(name, csn)]
+
+        return await self.catalog.read(read)
 
     # -- operators -------------------------------------------------------------------------------------------
 
@@ -140,6 +150,15 @@ class AdministrationService:
             await self.snapshots.forget_ended()
         return moved
 
+    def set_switch(self, name: str, value: str) -> list[SwitchInfo]:
+        """Set a switch until the agent is started again, and return all switches; in any state of the agent.
+
+        Raises:
+            BadRequestError: No switch has this name, or the value is not one of its values.
+        """
+        self.switches.set(name, value)
+        return [SwitchInfo(*shown) for shown in self.switches.shown()]
+
     def admit_audit(self) -> None:
         """Raise unless the agent's state allows an audit."""
         self.condition.require(AgentAction.LATEST)
@@ -151,3 +170,14 @@ class AdministrationService:
         return await asyncio.to_thread(
             digests, self.settings.data_dir, self.replica, csn, above, tables=tables
         )
+
+
+def _described(part: PartRow) -> PartInfo:
+    return PartInfo(
+        part=part.part,
+        path=part.path,
+        rows=part.rows,
+        length=part.length,
+        checksum=part.checksum,
+        file=f"{part.table.replace('.', '/')}/{part.name}",
+    )

@@ -1,9 +1,10 @@
-"""The consequences of a failed query for its transaction, and for a part with wrong bytes."""
+"""The consequences of a failed statement for its transaction, and for a part with wrong bytes."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import PartId
@@ -20,7 +21,7 @@ from tidelock.replica_agent.transactions.transaction import TxState
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QueryFailures:
-    """Notes the failures of queries.
+    """Notes the failures of statements.
 
     Attributes:
         damaged: Called with a part whose bytes are wrong here, and with the finding.
@@ -30,19 +31,25 @@ class QueryFailures:
     damaged: Callable[[PartId, str], None]
 
     @contextlib.contextmanager
-    def noted(self, tid: str | None, *, spoils: bool = True) -> Iterator[None]:
-        """Run a query of a transaction (None = outside of one); a failure leaves it rollback only.
+    def noted(self, tid: str | None, subject: str, *, spoils: bool = True) -> Iterator[None]:
+        """Run a statement of a transaction (None = outside of one); a failure leaves it rollback only.
 
-        Without ``spoils`` a failure leaves the transaction as it is: another process than its own asked.
+        The answer "not now" is the one exception: the same statement may be repeated. A part that is damaged
+        here is fetched again; outside a transaction the answer is "standby", since another replica has the
+        part.
 
-        The answer "not now" is the one exception: the same query may be repeated. A part that is damaged here
-        is fetched again; outside a transaction the answer is "standby", since another replica has the part.
+        Args:
+            tid: The transaction.
+            subject: The statement, as messages name it.
+            spoils: False: a failure leaves the transaction as it is: another process than its own asked.
 
         Raises:
-            TransactionClosedError: The transaction ended during the query, and its parts were deleted.
+            TransactionClosedError: The transaction ended during the statement, and its parts were deleted.
+            Others as :meth:`TransactionEnding.failing`.
         """
         try:
-            yield
+            with self._failing(tid if spoils else None, subject):
+                yield
         except TidelockError as error:
             if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
                 self.damaged(part, error.message)
@@ -53,6 +60,12 @@ class QueryFailures:
                     tx = self.transactions.find(tid)
                     if tx.state is TxState.ROLLED_BACK:
                         self.transactions.require_open(tx)
-                    if spoils and not isinstance(error, UnavailableError):
-                        tx.ending.fail(error)
             raise
+
+    def _failing(self, tid: str | None, subject: str) -> AbstractContextManager[None]:
+        if tid is not None:
+            with contextlib.suppress(UnknownTransactionError):
+                tx = self.transactions.find(tid)
+                # A client that hangs up in the middle of its rows may go on with the transaction.
+                return tx.ending.failing(subject, spared=(UnavailableError, ConnectionError))
+        return contextlib.nullcontext()

@@ -17,6 +17,7 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -34,6 +35,7 @@ from tidelock.wire.cluster import (
     HorizonBound,
     ReplicaStatus,
     StatusAnswer,
+    SwitchInfo,
 )
 from tidelock.wire.transactions import OutcomeAnswer
 
@@ -61,6 +63,7 @@ class StatusService:
 
     settings: AgentSettings
     condition: Condition
+    switches: Switches
     session: OwnSession
     clock: Callable[[], float]
     metrics: Metrics
@@ -97,6 +100,7 @@ class StatusService:
             holding_back=HorizonBound(**asdict(self.horizon.held_by())),
             time_ms=self.reader.meta("time_ms"),
             clock=self._clock(),
+            switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
         )
 
     def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:
@@ -134,7 +138,7 @@ class StatusService:
         It has the transaction's state here, its outcome, where its parts are stored, and what it waits for.
         """
         outcome = outcome_answer(tid, await self.outcomes.outcome(tid, CLIENT))
-        here = [tx.describe(self.clock()) for tx in self.transactions.all() if tx.tid == tid]
+        here = self.transactions.find(str(tid)) if self.transactions.outcome(str(tid)) else None
         return Explanation(
             tid=str(tid),
             home=tid.home,
@@ -142,7 +146,7 @@ class StatusService:
             outcome=outcome.outcome,
             csn=outcome.csn,
             asked=self.session.replica,
-            here=here[0] if here else None,
+            here=None if here is None else here.describe(self.clock()),
             parts=[
                 ExplainedPart(
                     row.part, row.table, row.path, row.rows, row.length, row.state, row.file, row.creation_csn

@@ -103,7 +103,7 @@ class TransactionService:
     def describe_all(self) -> list[TransactionInfo]:
         """Return the descriptions of the open and recently ended transactions of this home."""
         now = self.clock()
-        return [tx.describe(now) for tx in self.transactions.all()]
+        return [tx.describe(now) for tx in self.transactions.shown()]
 
     def describe(self, tid: str) -> TransactionInfo:
         """Return the description of one transaction; UnknownTransactionError if it does not exist."""
@@ -136,7 +136,7 @@ class TransactionService:
         partition: Mapping[str, Any] | None = None,
     ) -> tuple[int, int]:
         """Insert rows; see :meth:`Inserts.insert`. Its end is a sign of life if the caller says so."""
-        with self.failures.noted(str(tx.tid)):  # for a table with a unique key it reads the existing rows
+        with self.failures.noted(str(tx.tid), f"the insert into {table}"):
             return await self.inserts.insert(tx, table, content, length, partition=partition)
 
     def refused(self, tid: str, error: TidelockError) -> None:
@@ -146,20 +146,22 @@ class TransactionService:
 
     async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
         """Delete rows; see :meth:`Mutations.delete`."""
-        return await self._change(tx, self.mutations.delete(tx, table, action))
+        return await self._change(tx, f"the delete in {table}", self.mutations.delete(tx, table, action))
 
     async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
         """Give columns new values; see :meth:`Mutations.update`."""
-        return await self._change(tx, self.mutations.update(tx, table, action))
+        return await self._change(tx, f"the update of {table}", self.mutations.update(tx, table, action))
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
     ) -> ChangeResult:
         """Merge rows by key; see :meth:`Mutations.merge`."""
-        return await self._change(tx, self.mutations.merge(tx, table, action, body, length))
+        return await self._change(
+            tx, f"the merge into {table}", self.mutations.merge(tx, table, action, body, length)
+        )
 
-    async def _change(self, tx: Transaction, work: Awaitable[ChangeResult]) -> ChangeResult:
-        with self.failures.noted(str(tx.tid)):
+    async def _change(self, tx: Transaction, subject: str, work: Awaitable[ChangeResult]) -> ChangeResult:
+        with self.failures.noted(str(tx.tid), subject):
             return await self._keep_alive(tx, work)
 
     async def drop_partition(self, tx: Transaction, table: str, values: Mapping[str, Any]) -> RemoveResult:

@@ -291,10 +291,10 @@ class Snapshots:
         if isinstance(result, Ok) or result == Refused(Reason.NO_NODE):
             self._leaving.pop(pin_id, None)
 
-    async def sweep(self) -> None:
-        """Release the pins whose lease ran out, and those that could not be deleted before."""
+    async def sweep(self, *, expire: bool = True) -> None:
+        """Release the pins whose lease ran out, if ``expire``, and those that could not be deleted before."""
         now = self.clock()
-        for pin in [pin for pin in self._pins.values() if now > pin.until]:
+        for pin in [pin for pin in self._pins.values() if expire and now > pin.until]:
             _log.info("snapshot_expired", pin=pin.id, csn=pin.csn)
             self._leave(pin.id)
         if self.log.state is not LogState.FOLLOWING:

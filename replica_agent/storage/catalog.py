@@ -6,6 +6,12 @@ transaction is on disk. If a job of a batch fails, the batch is rolled back and 
 so that a failure reaches its own caller only. Jobs must therefore depend on nothing but the database and
 their arguments.
 
+At most ``jobs_max`` jobs are queued. A caller beyond that waits for a place, at most ``wait_s``, and is
+refused then; if as many callers wait already, it is refused at once (I16).
+
+Reads come in two kinds: :attr:`Catalog.reader` answers small questions in the event loop, and
+:meth:`Catalog.read` runs a read of many rows in a thread of its own.
+
 Not promised: order between jobs of different callers. Failure model: an exception of SQLite itself (disk
 full, I/O error) reaches every caller of the batch and nothing of it is stored.
 """
@@ -18,6 +24,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,12 +43,16 @@ _log = structlog.get_logger("catalog")
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
+#: Jobs that are queued, and seconds that a caller waits for a place, where the settings say nothing else.
+_JOBS_MAX, _WAIT_S = 10_000, 10.0
+
 
 @dataclass(slots=True)
 class _Pending:
     job: Job[Any]
     done: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    leave: Callable[[], None] = lambda: None  # called in the loop when the job has ended, heard or not
 
 
 class Catalog:
@@ -51,13 +62,23 @@ class Catalog:
         data_dir: The agent's data directory.
         initial: Meta rows of a new catalog (replica, disk, ...).
         cache_bytes: SQLite page cache of the writer.
+        jobs_max: Jobs that are queued at once.
+        wait_s: How long a caller waits for a place in the queue.
 
     Raises:
         ConfigError: The catalog was written by a newer version.
         CorruptError: SQLite cannot read the file.
     """
 
-    def __init__(self, data_dir: Path, *, initial: dict[str, Any], cache_bytes: int) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        initial: dict[str, Any],
+        cache_bytes: int,
+        jobs_max: int = _JOBS_MAX,
+        wait_s: float = _WAIT_S,
+    ) -> None:
         """Open or create the catalog and start the writer thread."""
         self._path = data_dir / "catalog.db"
         self._cache_bytes = cache_bytes
@@ -71,6 +92,9 @@ class Catalog:
             )
             raise ConfigError(msg)
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
+        self._jobs_max, self._wait_s = jobs_max, wait_s
+        self._places = asyncio.Semaphore(jobs_max)  # of jobs that are queued or run
+        self._callers = 0  # that have a place, or wait for one
         #: Files to be deleted, with their undo rows (unused_files.py); for the thread of the event loop.
         self.late_removals: set[str] = set()
         self._closed = False
@@ -109,15 +133,55 @@ class Catalog:
             CorruptError: SQLite cannot read its file, the job contradicts what is stored, or the writer has
                 ended: this replica cannot go on.
             DiskFullError: The disk has no room; nothing of the job is stored.
-            UnavailableError: The catalog is closed, or SQLite failed otherwise; nothing of the job is stored.
+            UnavailableError: The catalog is closed, its queue is full, or SQLite failed otherwise; nothing of
+                the job is stored.
         """
-        if self._closed:
-            msg = "the catalog is closed: the agent is stopping"
-            raise UnavailableError(msg)
+        self._require_open()
+        await self._take_place()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._queue.put(_Pending(job, done, loop))
+        self._queue.put(_Pending(job, done, loop, self._leave))
         return await done
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UnavailableError("the catalog is closed: the agent is stopping")
+
+    async def _take_place(self) -> None:
+        """Wait for a place in the queue; the job gives it back when it has ended."""
+        if self._callers >= 2 * self._jobs_max:
+            raise self._full("as many requests wait for a place")
+        self._callers += 1
+        try:
+            async with asyncio.timeout(self._wait_s if self._places.locked() else None):
+                await self._places.acquire()
+        except BaseException as error:
+            self._callers -= 1
+            if isinstance(error, TimeoutError):
+                raise self._full(f"no place was free for {self._wait_s:g} s") from error
+            raise
+        if self._closed:
+            self._leave()
+            self._require_open()
+
+    def _leave(self) -> None:
+        self._callers -= 1
+        self._places.release()
+
+    def _full(self, why: str) -> UnavailableError:
+        return UnavailableError(
+            f"{self._jobs_max} writes wait for the catalog (catalog_jobs_max), and {why}: the disk of this "
+            "replica does not keep up; try again, or use another replica"
+        )
+
+    async def read(self, work: Callable[[CatalogReader], T]) -> T:
+        """Return what ``work`` reads, in a thread: a read of many rows would hold up the event loop."""
+
+        def run() -> T:
+            with closing(CatalogReader(self._path.parent)) as reader:
+                return work(reader)
+
+        return await asyncio.to_thread(run)
 
     async def close(self) -> None:
         """Finish what is queued, then close the file."""
@@ -249,6 +313,7 @@ def _format(db: sqlite3.Connection) -> int:
 
 def _settle(item: _Pending, *, result: Any = None, error: Exception | None = None) -> None:
     def finish() -> None:
+        item.leave()
         if item.done.done():
             return
         if error is None:

@@ -352,6 +352,11 @@ class CatalogReader:
         args = {"table": table, "path": path} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
+    def partitions(self, table: TableName, at: Csn) -> set[str]:
+        """Return the partition paths of ``table`` that have parts at ``at``."""
+        sql = f"SELECT DISTINCT path FROM parts WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL}"
+        return {path for (path,) in self._db.execute(sql, {"table": table} | visible_args(at))}
+
     def changed_partitions(self, table: TableName, since: Csn) -> set[str]:
         """Return the partitions of ``table`` whose rows commits above ``since`` have changed.
 

@@ -1,18 +1,19 @@
 """The registry of a home's transactions: begin, leases, memory, ends; a restart aborts them all.
 
-Ended transactions are remembered for ``closed_kept_s``, so that a repeated commit() or rollback() gets the
-same answer.
+Ended transactions are remembered for ``closed_kept_s``, but at most ``closed_max`` of them, so that a
+repeated commit() or rollback() gets the same answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.errors import (
     BadRequestError,
@@ -24,6 +25,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
+from tidelock.replica_agent.transactions.ended import pack, unpack
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TransactionLease, TxState
 
 
@@ -41,8 +43,9 @@ class Transactions:
     clock: Callable[[], float]
     _counter: int = field(default=0, init=False)
     _live: dict[str, Transaction] = field(default_factory=dict, init=False)
-    _closed: dict[str, Transaction] = field(default_factory=dict, init=False)  # in the order of their ends
-    _keyed: dict[str, Transaction] = field(default_factory=dict, init=False)  # live or closed
+    _closed: dict[int, bytes] = field(default_factory=dict, init=False)  # by counter, in the order of ends
+    _keyed: dict[str, Tid] = field(default_factory=dict, init=False)  # live or closed
+    _applied: Csn = field(default=CSN_NONE, init=False)  # the catalog knows the outcomes up to it
     memory_bytes: int = field(default=0, init=False)
 
     def begin(
@@ -67,7 +70,7 @@ class Transactions:
             TransactionClosedError: The transaction that was begun with this key takes no more statements.
             UnavailableError: Too many transactions are open.
         """
-        if key is not None and (begun := self._keyed.get(key)) is not None:
+        if key is not None and (begun := self._by_key(key)) is not None:
             self.require_open(begun)
             if (begun.label, begun.batch, begun.isolation) != (label, batch, isolation):
                 msg = (
@@ -90,6 +93,12 @@ class Transactions:
                 f"transactions_max={self.settings.transactions_max}; commit or roll back some"
             )
             raise UnavailableError(msg)
+        if len(self._closed) > self.settings.closed_max:
+            msg = (
+                f"{len(self._closed)} transactions have ended and are not applied on this replica yet, the "
+                f"limit is closed_max={self.settings.closed_max}; try again, or use another replica"
+            )
+            raise UnavailableError(msg)
         self._counter += 1
         tid = Tid(snapshot, self.replica, self.boot, self._counter)
         now = self.clock()
@@ -106,20 +115,24 @@ class Transactions:
         )
         self._live[str(tid)] = tx
         if key is not None:
-            self._keyed[key] = tx
+            self._keyed[key] = tid
         return tx
+
+    def _by_key(self, key: str) -> Transaction | None:
+        tid = self._keyed.get(key)
+        return None if tid is None else self._remembered(str(tid))
 
     def open_by(self, key: str) -> bool:
         """Return whether a transaction that was begun with this key takes statements."""
-        tx = self._keyed.get(key)
+        tx = self._by_key(key)
         return tx is not None and tx.state is TxState.OPEN
 
     def find(self, tid: str, *, sign_of_life: bool = False) -> Transaction:
         """Return a transaction, open or recently closed; UnknownTransactionError otherwise.
 
-        With ``sign_of_life`` its lease begins again.
+        With ``sign_of_life`` its lease begins again. A closed one is made again for each caller.
         """
-        tx = self._live.get(tid) or self._closed.get(tid)
+        tx = self._remembered(tid)
         if tx is None:
             msg = (
                 f"replica {self.replica} has no transaction {tid}: it ended long ago, or its home "
@@ -135,12 +148,25 @@ class Transactions:
 
         A committed transaction that changed nothing has left nothing, and counts as aborted.
         """
-        tx = self._live.get(tid) or self._closed.get(tid)
+        tx = self._remembered(tid)
         if tx is None:
             return None
         if tx.ending.outcome is not None:
             return tx.ending.outcome
         return Running() if tx.ending.closed_at is None else Aborted()
+
+    def _remembered(self, text: str) -> Transaction | None:
+        """Return a live transaction, or a closed one that is still remembered."""
+        live = self._live.get(text)
+        if live is not None:
+            return live
+        try:
+            tid = Tid.parse(text)
+        except ValueError:
+            return None
+        packed = self._closed.get(tid.counter) if (tid.home, tid.boot) == (self.replica, self.boot) else None
+        tx = None if packed is None else unpack(packed, tid)
+        return tx if tx is not None and tx.tid == tid else None
 
     def is_open(self, tid: str) -> bool:
         """Return whether a transaction of this replica takes statements."""
@@ -230,38 +256,57 @@ class Transactions:
             InvalidTransitionError: The state that it is in does not allow this end.
         """
         tx.ending.close(state, at=self.clock(), totals=tx.staged.totals, outcome=outcome, error=error)
+        if self._live.pop(str(tx.tid), None) is not None:
+            self._closed[tx.tid.counter] = pack(tx)
+            self._forget(len(self._closed) - self.settings.closed_max)
         self.forget_memory(tx)
         tx.staged.stored.clear()
         tx.staged.removed.clear()
         tx.staged.adopted = AdoptedMerges()
-        if self._live.pop(str(tx.tid), None) is not None:
-            self._closed[str(tx.tid)] = tx
 
     def expired(self, applied: Csn) -> list[Transaction]:
         """Return open transactions whose lease has run out; forget closed ones that were kept long enough.
 
         A committed one is kept at least until it is applied here: until then nothing else knows its outcome.
         """
+        self._applied = applied
         now = self.clock()
-        old: list[str] = []
-        for tid, tx in self._closed.items():
-            if tx.ending.closed_at is None or now - tx.ending.closed_at <= self.settings.closed_kept_s:
-                break
-            if tx.ending.outcome is None or tx.ending.outcome.csn <= applied:
-                old.append(tid)
-        for tid in old:
-            forgotten = self._closed.pop(tid)
-            if forgotten.key is not None:
-                del self._keyed[forgotten.key]
+        self._forget(len(self._closed), until=now - self.settings.closed_kept_s)
+        self._forget(len(self._closed) - self.settings.closed_max)
         return [tx for tx in self._live.values() if tx.leased and now > tx.lease.until]
+
+    def _forget(self, count: int, until: float = float("inf")) -> None:
+        """Forget closed transactions, the oldest first, up to ``count`` of those that ended before ``until``.
+
+        A commit that is not applied here ends it: later ones are hardly applied before.
+        """
+        for _ in range(count):
+            counter, packed = next(iter(self._closed.items()))
+            tx = unpack(packed, Tid(CSN_NONE, self.replica, self.boot, counter))
+            ended_at, outcome = tx.ending.closed_at, tx.ending.outcome
+            if ended_at is None or ended_at >= until or (outcome and outcome.csn > self._applied):
+                break
+            del self._closed[counter]
+            if tx.key is not None:
+                del self._keyed[tx.key]
+
+    def too_old(self) -> list[Transaction]:
+        """Return open transactions that are older than ``transaction_age_max_s``, however alive they are."""
+        most = self.settings.transaction_age_max_s
+        begun_before = self.clock() - most
+        return [tx for tx in self._live.values() if most and tx.leased and tx.begun_at < begun_before]
 
     def live(self) -> list[Transaction]:
         """Return the transactions that have not ended."""
         return list(self._live.values())
 
-    def all(self) -> list[Transaction]:
-        """Return every transaction that is still remembered."""
-        return [*self._live.values(), *self._closed.values()]
+    def shown(self) -> list[Transaction]:
+        """Return the transactions that have not ended, then the last ``closed_shown_max`` that have."""
+        latest = itertools.islice(reversed(self._closed.items()), self.settings.closed_shown_max)
+        ended = [
+            unpack(packed, Tid(CSN_NONE, self.replica, self.boot, counter)) for counter, packed in latest
+        ]
+        return [*self._live.values(), *reversed(ended)]
 
     def oldest_snapshot(self, default: Csn) -> Csn:
         """Return the smallest S in use, or ``default``."""

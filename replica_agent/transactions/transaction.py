@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -22,6 +22,7 @@ from tidelock.errors import (
     TableChangedError,
     TidelockError,
     TooLargeError,
+    TransactionClosedError,
     UnsealedWriteError,
 )
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
@@ -195,6 +196,9 @@ class TransactionEnding:
     Attributes:
         state: Changed by the methods of this class alone, as :data:`TRANSITIONS` allows.
         commit_task: The one task that decides the transaction, shared by all requests for the commit.
+        commit_asked: The commit was requested.
+        called_off: A client does not want the commit any more; it ends as rolled back unless it is too late.
+        wait: The wait of the commit that a call-off ends at once.
         outcome: The commit, if it has changed something.
         error: Why the transaction takes no more statements.
         closed_at: Monotonic time of the end, None before it.
@@ -203,10 +207,13 @@ class TransactionEnding:
 
     state: TxState = field(default=TxState.OPEN, init=False)
     commit_task: asyncio.Task[Committed | None] | None = None
+    commit_asked: bool = field(default=False, init=False)
+    called_off: bool = False
     outcome: Committed | None = None
     error: TidelockError | None = None
     closed_at: float | None = None
     totals: tuple[int, int, int] | None = None
+    wait: asyncio.Timeout | None = field(default=None, init=False)
 
     def fail(self, error: TidelockError) -> None:
         """Accept rollback only, for this reason; without effect unless the transaction is open."""
@@ -215,12 +222,14 @@ class TransactionEnding:
             self.error = error
 
     @contextlib.contextmanager
-    def failing(self, subject: str, *, spared: type[TidelockError]) -> Iterator[None]:
+    def failing(
+        self, subject: str, *, spared: type[Exception] | tuple[type[Exception], ...]
+    ) -> Iterator[None]:
         """Accept rollback only if the block raises an error.
 
         Args:
             subject: The statement, as messages name it.
-            spared: Errors of this class change nothing: the same call may be repeated.
+            spared: Errors of these classes change nothing: the same call may be repeated.
 
         Raises:
             TooLargeError: The block ran out of memory.
@@ -246,6 +255,14 @@ class TransactionEnding:
     def seal(self) -> None:
         """Accept no more statements: the commit was requested."""
         self._enter(TxState.SEALED)
+        self.commit_asked = True
+
+    def call_off(self) -> None:
+        """Note that the commit is not wanted any more, and end the wait that it is in."""
+        if not self.called_off:
+            self.called_off = True
+            if self.wait is not None:
+                self.wait.reschedule(asyncio.get_running_loop().time())
 
     def close(
         self,
@@ -309,12 +326,39 @@ class Transaction:
         Raises:
             BadRequestError: It has another label, or its commit was already requested without a label.
         """
-        if self.label is None and self.ending.commit_task is None:
+        if self.label is None and not self.ending.commit_asked:
             self.label, self.batch = label, batch
         elif (self.label, self.batch) != (label, batch):
             had = "no label" if self.label is None else f"label {self.label!r}, batch {self.batch}"
             msg = f"{self.tid} has {had}: it cannot be committed under {label!r}, batch {batch}"
             raise BadRequestError(msg, tid=str(self.tid), label=self.label, batch=self.batch)
+
+    def called_off_error(self) -> TransactionClosedError:
+        """Return the answer to the commit of a transaction that was called off in time."""
+        return TransactionClosedError(
+            f"the commit of {self.tid} was called off before it had a CSN, and it is rolled back; begin a "
+            "new transaction",
+            tid=str(self.tid),
+            state=TxState.ROLLED_BACK.value,
+        )
+
+    def require_wanted(self) -> None:
+        """Raise TransactionClosedError if the commit was called off."""
+        if self.ending.called_off:
+            raise self.called_off_error()
+
+    @contextlib.asynccontextmanager
+    async def cuttable_wait(self) -> AsyncIterator[None]:
+        """Run a wait of the commit that a call-off may cut at any point; errors as :meth:`require_wanted`."""
+        self.require_wanted()
+        try:
+            async with asyncio.timeout(None) as self.ending.wait:
+                yield
+        except TimeoutError:
+            self.require_wanted()
+            raise
+        finally:
+            self.ending.wait = None
 
     def use(self, table: TableName, version: int) -> None:
         """Note the version of a table's definition that a statement uses; the commit checks it.

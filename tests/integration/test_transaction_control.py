@@ -347,7 +347,7 @@ def test_what_cannot_be_killed(local: LocalCluster, db: Database, table: str) ->
     tx = db.begin()
     tx.insert(table, ROWS)
     tx.commit()
-    with pytest.raises(TransactionClosedError, match="is committed and cannot be rolled back"):
+    with pytest.raises(TransactionClosedError, match=r"is committed at CSN \d+ and cannot be"):
         db.kill(tx.tid)
     with pytest.raises(BadRequestError, match="expected a tid"):
         db.kill("nonsense")
@@ -407,7 +407,7 @@ def test_commands_do_what_the_client_does(local: LocalCluster, db: Database, tab
     done = db.insert(table, ROWS)
     refused = tidelock("kill", done.tid, "--json")
     assert (refused.exit_code, refused.stdout) == (Exit.REFUSED, "")
-    assert "is committed and cannot be rolled back" in refused.stderr
+    assert f"is committed at CSN {done.csn} and cannot be rolled back" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ r3 delays that replica.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,6 +32,7 @@ from workloads.agents import ask
 REPLICAS = ("r1", "r2", "r3")
 SLOW = "r3"
 APPLY, COMMIT = "replication.apply.before", "csnlog.commit.before"
+ACCEPT = "replication.accept.before"
 NAMES = itertools.count(1)
 #: Levels, each with the replicas that are killed right after the commit; the home is r1. For "copies" see
 #: also test_a_level_that_is_not_reached_in_time.
@@ -48,8 +51,11 @@ SLOW_KILLS: list[tuple[Wait, tuple[str, ...]]] = [
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """Gates that delay the apply of r3 and the commit of r1."""
-    return Gates(tmp_path_factory.mktemp("gates"), {SLOW: {APPLY: "pause"}, "r1": {COMMIT: "pause"}})
+    """Gates that delay the apply of r3, the commit of r1, and the copies at both peers."""
+    return Gates(
+        tmp_path_factory.mktemp("gates"),
+        {SLOW: {APPLY: "pause", ACCEPT: "pause"}, "r2": {ACCEPT: "pause"}, "r1": {COMMIT: "pause"}},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,7 @@ def shared(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluste
     """One cluster for the module; nothing is left over at its end."""
     made = module_cluster(
         settings={**QUICK, "session_timeout_s": 3, "wait_bound_s": 1, "reader_workers": 1},
-        environment_of={replica: gates.environment(replica) for replica in (SLOW, "r1")},
+        environment_of={replica: gates.environment(replica) for replica in REPLICAS},
     )
     yield made
     require_clean_audit(made)
@@ -160,7 +166,7 @@ def test_a_level_outlives_the_home(local: LocalCluster, gates: Gates, table: str
 
 
 def test_a_commit_under_way(local: LocalCluster, gates: Gates, table: str) -> None:
-    """A commit under way is `sealed` for its client and `running` for all, and cannot be taken back."""
+    """A commit under way is `sealed` for its client and `running` for all; only the log decides it."""
     with local.connect("r1") as db:
         tx = db.begin()
         tx.insert(table, ROWS)
@@ -172,15 +178,35 @@ def test_a_commit_under_way(local: LocalCluster, gates: Gates, table: str) -> No
             for replica in REPLICAS:
                 with local.connect(replica) as other:
                     assert other.outcome(tx.tid).decision is Decision.RUNNING
-            with pytest.raises(TransactionClosedError, match="is sealed and cannot be rolled back"):
+            with pytest.raises(CommitUnknownError, match="was sent before and is not decided yet"):
                 db.kill(tx.tid)
-            with pytest.raises(TransactionClosedError, match="is sealed"):
+            with pytest.raises(CommitUnknownError, match="was sent before and is not decided yet"):
                 tx.rollback()
+            check_state(tx, TransactionState.SEALED)
             with pytest.raises(TransactionClosedError, match="is sealed"):
                 tx.insert(table, ROWS)
         csn = tx.commit().csn
+        with pytest.raises(TransactionClosedError, match=f"is committed at CSN {csn}"):
+            db.kill(tx.tid)
         check_state(tx, TransactionState.COMMITTED)
         assert count(db, table, csn) == 2 * ROWS.num_rows
+
+
+def test_a_commit_that_waits_for_copies_is_called_off(local: LocalCluster, gates: Gates, table: str) -> None:
+    """No peer takes copies, so the commit waits; the rollback of another thread ends both, with the truth."""
+    with local.connect("r1") as db, ThreadPoolExecutor() as pool, contextlib.ExitStack() as stopped:
+        for peer in ("r2", "r3"):
+            stopped.enter_context(gates.open(peer, ACCEPT))
+        tx = db.begin()
+        tx.insert(table, ROWS)
+        commit = pool.submit(tx.commit)
+        gates.await_hit("r2", ACCEPT)
+        tx.rollback()
+        with pytest.raises(TransactionClosedError, match="called off before it had a CSN"):
+            commit.result()
+        check_state(tx, TransactionState.ROLLED_BACK)
+        assert db.outcome(tx.tid).decision is Decision.ABORTED
+        assert count(db, table) == ROWS.num_rows
 
 
 def test_what_a_begin_may_not_miss(local: LocalCluster, gates: Gates, table: str) -> None:

@@ -75,7 +75,7 @@ async def _removed(services: Services, tid: Tid, statement: model.Statement) -> 
 async def _changed(services: Services, tid: Tid, statement: model.Statement) -> tuple[Csn, ChangeResult]:
     """POST delete, update, upsert; returns the CSN that was read, and what was done."""
     tx, mutations = find(services, tid), services.transactions.mutations
-    with services.reads.failures.noted(str(tid)):
+    with services.reads.failures.noted(str(tid), "the change"):
         match statement:
             case model.Delete(table, where):
                 sql, params = model.in_sql(where)
@@ -103,7 +103,7 @@ def _update(where: model.Condition, change: model.Add | model.Put) -> UpdateRows
 async def _read(services: Services, tid: Tid, table: str, where: model.Condition) -> tuple[Csn, bytes]:
     """POST /query inside a transaction; returns the CSN that was read, and the rows."""
     sql, params = model.in_sql(where)
-    with services.reads.failures.noted(str(tid)):
+    with services.reads.failures.noted(str(tid), "the query"):
         csn, adopted = await services.reads.prepare_own_read(str(tid))
         text = select_statement(table, None, sql)
         request = SqlRequest(csn=csn, tid=str(tid), sql=text, params=tuple(params), adopted=adopted)

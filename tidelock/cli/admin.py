@@ -13,7 +13,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
-from tidelock.errors import TidelockError
+from tidelock.errors import BadRequestError, TidelockError
 
 #: Value of a partition column that means null, as in the folder's name.
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -23,9 +23,10 @@ _PROGRESS_INTERVAL_S: Final = 1.0
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    group = typer.Typer(no_args_is_help=True, help="Operate a cluster: optimize, horizon.")
+    group = typer.Typer(no_args_is_help=True, help="Operate a cluster: optimize, horizon, set.")
     group.command()(on_target(optimize))
     group.command()(on_target(horizon))
+    group.command("set")(on_target(set_switch))
     app.add_typer(group, name="admin", rich_help_panel="Operating")
 
 
@@ -85,6 +86,31 @@ def horizon(
     if held["kind"] != "asked":
         what = {"pin": "a pin", "oldest": "open transactions, snapshots or a lag of replica"}[held["kind"]]
         output.hint(f"held back by {what} {held['name']} at CSN {held['csn']}; tidelock status shows more")
+
+
+def set_switch(
+    target: ClusterOptions,
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="collection, compaction, lease_sweep, lock_wait_s, log_level.", show_default=False
+        ),
+    ],
+    value: Annotated[str, typer.Argument(help="on, off; seconds; a level.", show_default=False)],
+    everywhere: Annotated[bool, typer.Option("--all", help="On all replicas.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Change how agents work until they are started again: on one replica (--replica), or on --all."""
+    if everywhere == (target.replica is not None):
+        raise BadRequestError("say where: give either --replica, or --all")
+    with target.connect() as db:
+        done = db.set_switch(name, value)
+    if as_json:
+        output.print_json(done)
+        return
+    for replica, switches in sorted(done.items()):
+        [switch] = [switch for switch in switches if switch["name"] == name]
+        output.say(f"{replica}: {name} is {switch['value']}; a restart restores {switch['configured']}")
 
 
 def _value(text: str) -> tuple[str, str | None]:

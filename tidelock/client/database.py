@@ -32,7 +32,7 @@ from tidelock.errors import (
     TidelockError,
     UnavailableError,
 )
-from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer
+from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer, SwitchRequest
 from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
 from tidelock.wire.tables import CreatedTable, CreateTableRequest
@@ -390,10 +390,12 @@ class Database(AutocommitStatements, Joining):
     def kill(self, tid: str) -> None:
         """Roll back an open transaction of any client; harmless when it is rolled back already.
 
-        Only its home can do that. Its changes never become visible; its owner's next statement is refused.
+        A commit that was requested is called off if it has no CSN yet. Only its home can do that. Its changes
+        never become visible; its owner's next statement is refused.
 
         Raises:
-            TransactionClosedError: It is committed, or its commit was requested and may still succeed.
+            TransactionClosedError: It is committed (`csn` in its details).
+            CommitUnknownError: Its commit was sent, and it is not known in time whether it is committed.
             UnknownTransactionError: It ended long ago, or with an earlier boot of its home: see `outcome`.
             UnavailableError: Its home does not answer; the transaction ends with its lease or its home.
             BadRequestError: `tid` is no transaction id, or no such replica exists.
@@ -418,6 +420,40 @@ class Database(AutocommitStatements, Joining):
         """
         body = HorizonRequest(csn, drop_pins)
         return self._connection.ask("POST", "/admin/horizon", answer=dict[str, Any], body=body)
+
+    def set_switch(self, name: str, value: str) -> dict[str, list[dict[str, str]]]:
+        """Change how agents work until they are started again: on all replicas, or on the client's only one.
+
+        Args:
+            name: `collection`, `compaction`, `lease_sweep` (on, off), `lock_wait_s` (seconds) or `log_level`.
+            value: The new value, as text.
+
+        Returns:
+            By replica all its switches, each with `name`, `value` and `configured`, which a restart restores.
+
+        Raises:
+            BadRequestError: No switch has this name, or the value is not one of its values.
+            UnavailableError: Replicas did not answer (`replicas`); the switch is set on the others (`set`).
+        """
+        body = SwitchRequest(name, value)
+        done: dict[str, list[dict[str, str]]] = {}
+        failed: dict[str, str] = {}
+        for member in self._connection.members.in_order():
+            call = self._connection.small("POST", "/admin/switches", answer=dict[str, Any], body=body)
+            try:
+                done[member.id] = call(member)["switches"]
+            except UnavailableError as error:
+                self._connection.members.note(member, error)
+                failed[member.id] = error.message
+        if failed:
+            reasons = "; ".join(f"{replica}: {why}" for replica, why in sorted(failed.items()))
+            raise UnavailableError(
+                f"the switch {name} is set on {', '.join(sorted(done)) or 'no replica'}, and these replicas "
+                f"did not answer ({reasons}); repeat the call",
+                replicas=sorted(failed),
+                set=sorted(done),
+            )
+        return done
 
     def optimize(
         self, table: str, partition: Mapping[str, Any] | None = None, *, timeout_s: float = 600.0

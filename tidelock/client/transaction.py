@@ -28,6 +28,7 @@ from tidelock.errors import (
     LeaseExpiredError,
     RefusedError,
     TidelockError,
+    TransactionAgeError,
     TransactionClosedError,
     UnavailableError,
     UnknownTransactionError,
@@ -169,8 +170,12 @@ class Transaction(RowReader, Statements):
     def rollback(self) -> None:
         """Drop all changes of the transaction; harmless when it is rolled back already.
 
+        A commit that was requested, here or by another thread, is called off if it has no CSN yet.
+
         Raises:
-            TransactionClosedError: It is committed, or its commit was requested and may still succeed.
+            TransactionClosedError: It is committed (`csn` in its details): the call came too late.
+            CommitUnknownError: Its commit was sent, and it is not known in time whether it is committed.
+                Repeat rollback() or commit(), or call `Database.outcome`.
             UnavailableError: The home does not answer. Nothing becomes visible in any case: the lease is not
                 renewed any more, and the home rolls back when the lease ends.
         """
@@ -189,6 +194,14 @@ class Transaction(RowReader, Statements):
             if self._state is TransactionState.SEALED:
                 raise
         except TidelockError as error:
+            if error.details.get("state") == TransactionState.COMMITTED:
+                self._end(TransactionState.COMMITTED, csn=error.details.get("csn"))
+            if self._state is TransactionState.SEALED and isinstance(error, UnavailableError):
+                raise CommitUnknownError(
+                    f"the commit of {self.tid} was to be called off, and its home does not answer "
+                    f"({error.message}); repeat rollback() or commit(), or call outcome(tid)",
+                    tid=self.tid,
+                ) from error
             self.fail(error)
             raise
         self._end(TransactionState.ROLLED_BACK)
@@ -309,7 +322,9 @@ class Transaction(RowReader, Statements):
     def _closed(self) -> TransactionClosedError:
         reason = f" ({self._why.message})" if self._why else ""
         step = "roll it back" if self._state is TransactionState.FAILED else "begin a new one"
-        kind = LeaseExpiredError if isinstance(self._why, LeaseExpiredError) else TransactionClosedError
+        kind: type[TransactionClosedError] = TransactionClosedError
+        if isinstance(self._why, LeaseExpiredError | TransactionAgeError):
+            kind = type(self._why)
         return kind(
             f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
         )

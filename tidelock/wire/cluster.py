@@ -89,6 +89,27 @@ class ClockInfo(msgspec.Struct, frozen=True):
     ahead_s: dict[str, float]
 
 
+class SwitchInfo(msgspec.Struct, frozen=True):
+    """A switch of an agent: its name, its value now, and the value that a restart restores."""
+
+    name: str
+    value: str
+    configured: str
+
+
+class SwitchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /admin/switches: the name of a switch, and its new value as text."""
+
+    name: str
+    value: str
+
+
+class SwitchesAnswer(msgspec.Struct, frozen=True):
+    """All switches of an agent."""
+
+    switches: list[SwitchInfo]
+
+
 class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a replica, and its knowledge of the others.
 
@@ -113,6 +134,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         holding_back: What keeps the horizon from rising.
         time_ms: Effective time (Unix, ms) of the CSN up to which it has applied the log.
         clock: Its wall clock.
+        switches: What an operator can change, and may have changed, while the agent runs.
     """
 
     id: str
@@ -135,6 +157,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     holding_back: HorizonBound | None = None
     time_ms: int = 0
     clock: ClockInfo | None = None
+    switches: list[SwitchInfo] = []
 
 
 class AddedPart(msgspec.Struct, frozen=True, tag="AddPart", tag_field="action"):

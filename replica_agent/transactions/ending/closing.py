@@ -36,12 +36,12 @@ class TransactionCloser:
 
     async def commit(self, tx: Transaction, done: Committed | None) -> None:
         """Close a committed transaction; None: it changed nothing, and the log does not have it."""
-        if done is None:  # its locks were taken for no change
-            await self.removals.release(tx)
-        else:
+        if done is not None:
             self.removals.committed(tx, done.csn)
         self.transactions.close(tx, TxState.COMMITTED, outcome=done)
         self.copies.release(tx.tid)
+        if done is None:  # its locks were taken for no change
+            await self.removals.release(tx)
 
     async def roll_back(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
         """Close a transaction, so that nothing more is added, and end its running statements.

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NoReturn
 
 import structlog
 
@@ -186,20 +187,34 @@ class Commits:
         raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
 
     async def roll_back(self, tx: Transaction, error: TidelockError | None = None) -> None:
-        """Roll back; without effect if that is done already.
+        """Roll back, or call the running commit off; without effect if it is rolled back already.
 
         Raises:
-            TransactionClosedError: It is committed, or its commit is running.
+            TransactionClosedError: It is committed: the call came too late.
+            CommitUnknownError: Its commit was sent, and is not decided within ``wait_bound_s``.
         """
-        if tx.state is TxState.ROLLED_BACK:
+        if tx.leased:
+            await self.closer.roll_back(tx, error, pushed=False)
             return
-        if tx.state in {TxState.SEALED, TxState.COMMITTED}:
+        if tx.state is TxState.SEALED and tx.ending.commit_task is not None:
+            self.settlement.call_off(tx)
+            await asyncio.wait({tx.ending.commit_task}, timeout=self.settings.wait_bound_s)
+        if tx.state is TxState.SEALED:
             msg = (
-                f"transaction {tx.tid} is {tx.state.value} and cannot be rolled back; ask commit() "
-                "or outcome(tid) how it ended"
+                f"the commit of {tx.tid} was called off, but it was sent before and is not decided yet; "
+                "repeat rollback() or commit(), or ask outcome(tid)"
             )
-            raise TransactionClosedError(msg, tid=str(tx.tid), state=tx.state.value)
-        await self.closer.roll_back(tx, error, pushed=False)
+            raise CommitUnknownError(msg, tid=str(tx.tid))
+        if tx.state is TxState.COMMITTED:
+            done = tx.ending.outcome
+            at = "" if done is None else f" at CSN {done.csn}"
+            raise TransactionClosedError(
+                f"transaction {tx.tid} is committed{at} and cannot be rolled back; begin a new one to change "
+                "its rows",
+                tid=str(tx.tid),
+                state=tx.state.value,
+                csn=None if done is None else done.csn,
+            )
 
     def abort_all(self, error: TidelockError) -> None:
         """End every transaction whose commit is not running, at once and without I/O.
@@ -220,19 +235,28 @@ class Commits:
         except CommitUnknownError:
             raise  # only when the log has ended here: this boot can learn no more, the next one will
         except TidelockError as error:
-            refusal = _refusal(tx, error)
-            self.metrics.commits.labels("refused").inc()
-            _log.info("commit_refused", tid=str(tx.tid), error=type(refusal).__name__, reason=refusal.message)
-            await self.closer.roll_back(tx, refusal, pushed=True)
-            if refusal is error:
-                raise
-            raise refusal from error
+            await self._refuse(tx, error)
+        except Exception as error:
+            _log.exception("commit_met_unforeseen_error", tid=str(tx.tid))
+            done = await self.settlement.find_out(tx)
+            if done is None:
+                await self._refuse(tx, UnavailableError(f"unforeseen: {error!r}; see the agent's log"))
         await self.closer.commit(tx, done)
         if done is not None:
             await self.applied.waiters.wait(done.csn, self.settings.commit_timeout_s)
             self.metrics.commits.labels("committed").inc()
             self.metrics.commit_seconds.observe(self.clock() - begun)
         return done
+
+    async def _refuse(self, tx: Transaction, error: TidelockError) -> NoReturn:
+        """Roll a transaction back that certainly is not committed, and raise the error for its callers."""
+        refusal = _refusal(tx, error)
+        self.metrics.commits.labels("refused").inc()
+        _log.info("commit_refused", tid=str(tx.tid), error=type(refusal).__name__, reason=refusal.message)
+        await self.closer.roll_back(tx, refusal, pushed=True)
+        if refusal is error:
+            raise error
+        raise refusal from error
 
     async def _cut_statements(self, tx: Transaction) -> None:
         """Cut the running statements and wait for their end: until then their parts look like all others."""
@@ -252,7 +276,8 @@ class Commits:
         tx.require_sealed()
         if not tx.staged.any:
             return None
-        await self._delay(deadline)
+        async with tx.cuttable_wait():
+            await self._delay(deadline)
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
         # build; a serializable transaction is a batch of its own.
         if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
@@ -282,8 +307,11 @@ class Commits:
 def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:
     """Return the error with which a commit that certainly failed is answered.
 
-    "Unavailable" tells a caller to repeat the call, but the transaction is rolled back.
+    "Unavailable" tells a caller to repeat the call, but the transaction is rolled back. A commit that was
+    called off says so, whichever step of it was cut.
     """
+    if tx.ending.called_off:
+        return tx.called_off_error()
     if not isinstance(error, UnavailableError):
         return error
     msg = f"{tx.tid} is not committed, and rolled back ({error.message}); begin again"

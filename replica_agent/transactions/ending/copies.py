@@ -14,7 +14,7 @@ from typing import assert_never
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
-from tidelock.errors import NotEnoughReplicasError
+from tidelock.errors import NotEnoughReplicasError, TidelockError
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.copies import Copies
@@ -49,6 +49,7 @@ class CopyMaker:
 
         Raises:
             NotEnoughReplicasError: The copies were not made within ``timeout_s``.
+            TidelockError: The error of :meth:`call_off`.
             DiskFullError, UnavailableError: This replica itself could not store the parts.
         """
         ready: asyncio.Future[tuple[ReplicaId, ...]] = asyncio.get_running_loop().create_future()
@@ -68,6 +69,12 @@ class CopyMaker:
             return await ready
         finally:
             self._waiting.pop(str(tid), None)
+
+    def call_off(self, tid: Tid, error: TidelockError) -> None:
+        """End the wait for the copies of a transaction with this error; its rows here are awaited first."""
+        ready = self._waiting.get(str(tid))
+        if ready is not None and not ready.done():
+            ready.set_exception(error)
 
     def acknowledged(self, held: Held) -> None:
         """Note that a peer has answered a push."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -55,12 +56,14 @@ class Settlement:
             CommitUnknownError: The log has ended here, and the record was sent: the next boot learns more.
             TidelockError: Certainly not committed.
         """
+        tx.require_wanted()
         proposal = await self.proposals.build(tx, deadline - self.clock())
         if tx.isolation is not Isolation.SERIALIZABLE:
             return await self._commit_labelled(tx, proposal, deadline)
 
         async def validate_and_commit() -> Committed:
-            version = await self.validation.validate(tx, deadline - self.clock())
+            async with tx.cuttable_wait():
+                version = await self.validation.validate(tx, deadline - self.clock())
             validated = dataclasses.replace(proposal, head_version=version)
             return await self._commit_labelled(tx, validated, deadline)
 
@@ -80,7 +83,7 @@ class Settlement:
         if tx.batch is not None:
             await place_label()
         return await retried(
-            lambda: self._commit_once(proposal, deadline),
+            lambda: self._commit_once(tx, proposal, deadline),
             after=(LabelExistsError, LabelMovedError),
             may_retry=self._before(deadline),
             between=place_label,
@@ -89,23 +92,27 @@ class Settlement:
     async def _place_label(self, tx: Transaction, proposal: Proposal, deadline: float) -> Proposal:
         assert tx.label is not None
         left = max(_CALL_S, deadline - self.clock())
-        move = await self.labels.place(tx.label, tx.batch, proposal.tid, left)
+        async with tx.cuttable_wait():
+            move = await self.labels.place(tx.label, tx.batch, proposal.tid, left)
         return dataclasses.replace(proposal, move=move)
 
-    async def _commit_once(self, proposal: Proposal, deadline: float) -> Committed:
+    async def _commit_once(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+        tx.require_wanted()
         try:
             return await self.log.commit(proposal, timeout_s=max(_CALL_S, deadline - self.clock()))
         except CommitUnknownError:
             _log.warning("commit_unknown", tid=proposal.tid)
             return await retried(
-                lambda: self._ask_again(proposal), after=(CommitUnknownError,), may_retry=self._log_lives
+                lambda: self._ask_again(tx, proposal), after=(CommitUnknownError,), may_retry=self._log_lives
             )
 
-    async def _ask_again(self, proposal: Proposal) -> Committed:
+    async def _ask_again(self, tx: Transaction, proposal: Proposal) -> Committed:
         """Repeat a proposal that was sent and may or may not be in the log.
 
         The same tid never gets a second CSN.
         """
+        if tx.ending.called_off:  # the log may have judged it meanwhile, and then takes it for a new one
+            asyncio.get_running_loop().call_soon(self.log.call_off, tx.tid)
         try:
             return await self.log.commit(proposal, timeout_s=self.settings.commit_timeout_s)
         except UnavailableError as error:
@@ -113,8 +120,23 @@ class Settlement:
                 raise CommitUnknownError(error.message, tid=proposal.tid) from error
             raise
 
+    def call_off(self, tx: Transaction) -> None:
+        """Keep a sealed transaction out of the log, if it can still be helped; its commit hears the truth."""
+        tx.ending.call_off()
+        self.proposals.copies.call_off(tx.tid, tx.called_off_error())
+        self.log.call_off(tx.tid)
+
+    async def find_out(self, tx: Transaction) -> Committed | None:
+        """Return the commit of a transaction whose commit has met an unforeseen error, None if it has none.
+
+        Raises:
+            CommitUnknownError: The log has ended here, and the record was sent: the next boot learns more.
+        """
+        self.log.call_off(tx.tid)
+        return await self.log.decided(tx.tid)
+
     def _log_lives(self) -> bool:
-        return self.log.state in {LogState.FOLLOWING, LogState.SUSPENDED}
+        return self.log.state in {LogState.FOLLOWING, LogState.SUSPENDED, LogState.FENCING}
 
     def _before(self, deadline: float) -> Callable[[], bool]:
         return lambda: self.clock() <= deadline

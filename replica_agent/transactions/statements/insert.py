@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, TableName
-from tidelock.errors import BadRequestError, TooLargeError, UnavailableError
+from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.pool import Mutation
@@ -68,10 +68,7 @@ class Inserts:
             RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
         """
         self.transactions.require_open(tx)
-        with (
-            tx.statements.cuttable(),
-            tx.ending.failing(f"the insert into {table}", spared=UnavailableError),
-        ):
+        with tx.statements.cuttable():
             try:
                 return await self._insert(tx, full_name(table), content, length, partition)
             except asyncio.CancelledError:

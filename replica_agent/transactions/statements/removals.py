@@ -22,6 +22,7 @@ from typing import Any
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError, SerializationConflictError, UnsupportedInTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
@@ -47,6 +48,7 @@ class Removals:
     """Removes parts for the transactions of this home."""
 
     settings: AgentSettings
+    switches: Switches
     catalog: Catalog
     files: PartFs
     transactions: Transactions
@@ -135,11 +137,11 @@ class Removals:
                 if not left or tx.statements.half_applied or not (again or _compacted(conflict)):
                     raise
         at = self.adopt(tx, table)  # compaction may have run before the lock; it cannot any more
-        self._note_read(tx, table, path, at)
-        reader, own = self.catalog.reader, str(tx.tid)
+        await self._note_read(tx, table, path, at)
+        own, adopted = str(tx.tid), tuple(tx.staged.adopted.tids)
         if path is None:
-            return reader.parts(table, at, own, tx.staged.adopted.tids)
-        return reader.partition(table, path, at, own, tx.staged.adopted.tids)
+            return await self.catalog.read(lambda reader: reader.parts(table, at, own, adopted))
+        return await self.catalog.read(lambda reader: reader.partition(table, path, at, own, adopted))
 
     async def moved(
         self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
@@ -155,12 +157,12 @@ class Removals:
             return False
         return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.staged.adopted.tids
 
-    def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
+    async def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
         """Note a read of the partition (None: the table): the removal depends on the rows that exist."""
         if path is None or tx.isolation is not Isolation.SERIALIZABLE:
             tx.note_reads({table: None})
             return
-        paths = {part.path for part in self.catalog.reader.parts(table, at)}  # those of S: merges add none
+        paths = await self.catalog.read(lambda reader: reader.partitions(table, at))  # of S: merges add none
         tx.note_reads({table: frozenset(paths - {path})})
 
     def _table(self, tx: Transaction, table: str) -> tuple[TableName, TableSchema]:
@@ -202,7 +204,7 @@ class Removals:
     async def _lock(self, tx: Transaction, ask: LockAsk) -> None:
         """Lock what a statement removes. Commits applied here are no conflict: the mark checks those."""
         at = self.waiters.reached
-        await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
+        await self.locks.take(tx.tid, ask, at=at, wait_s=self.switches.lock_wait_s)
         self.transactions.require_open(tx)  # after a kill, or an expired lease, the rollback has run before
 
     async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> RemoveResult:

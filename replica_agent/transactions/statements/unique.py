@@ -18,7 +18,7 @@ import msgspec
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError, SerializationConflictError
-from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.sql.mutation import Action, MergeRows, UpdateRows
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.key_ranges import key_column, part_range, range_of
@@ -33,7 +33,7 @@ from tidelock.replication.locks.removal_locks import Locks
 class UniqueKeys:
     """Keeps the keys of new rows apart from those of other transactions."""
 
-    settings: AgentSettings
+    switches: Switches
     reader: CatalogReader
     transactions: Transactions
     locks: Locks
@@ -60,7 +60,7 @@ class UniqueKeys:
             return
         keys = range_of(key_column(schema), bounds)
         ask = LockAsk(schema.name, {}, (keys,))
-        await self.locks.take(tx.tid, ask, at=at, wait_s=self.settings.lock_wait_s)
+        await self.locks.take(tx.tid, ask, at=at, wait_s=self.switches.lock_wait_s)
         self.transactions.require_open(tx)  # it was killed, or its lease ran out, while it waited
         for path, statistics in self.reader.added_since(schema.name, at):
             if overlap(keys, part_range(schema, path, statistics)):

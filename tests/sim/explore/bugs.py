@@ -35,11 +35,13 @@ from tidelock.csnlog.cluster.replica_progress import Fenced, read_progress
 from tidelock.csnlog.core import batch, codec, tree
 from tidelock.csnlog.core import committer as committer_module
 from tidelock.csnlog.core.committer import Committer
+from tidelock.csnlog.core.committer_messages import Cause, Rejected
 from tidelock.csnlog.core.fence import OwnFence
 from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
 from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
+from tidelock.csnlog.core.pending import Pending
 from tidelock.csnlog.core.results import LogReading, Ok
 from tidelock.csnlog.core.store import Create, Op, SetData, Store
 from tidelock.csnlog.core.visibility import PartVersions
@@ -82,6 +84,17 @@ def _raise_boot_too(fence: OwnFence) -> tuple[Op, ...]:
     """The number in the tids is the fence: each own raise raises it too."""
     state = msgspec.structs.replace(fence.state, nonce=fence.pending, boot=fence.version + 1)
     return (SetData(fence.path, codec.encode_session(state), fence.version),)
+
+
+CALL_OFF = Pending.call_off
+
+
+def _call_off_at_once(pending: Pending, tid: str) -> None:
+    """A transaction that was sent is called off at once, before the store has answered."""
+    CALL_OFF(pending, tid)
+    if tid in pending.called_off:
+        pending.expired |= {tid}
+        pending.answer(tid, Rejected(Cause.CALLED_OFF))
 
 
 class LogBeforeFence(CsnLog):
@@ -247,6 +260,12 @@ BUGS = (
         frozenset({"I8 DECIDED"}),
         _commits(T1, lose_request=1, fence=1, ask=1),
         planted=lambda: mock.patch.object(OwnFence, "ops", _raise_unconditionally),
+    ),
+    Bug(
+        "a commit called off although it was sent",
+        frozenset({"I8 DECIDED", "I17 TRUTHFUL"}),
+        _commits(T1, call_off=1),
+        planted=lambda: mock.patch.object(Pending, "call_off", _call_off_at_once),
     ),
     Bug(
         "boot = fence",

@@ -45,6 +45,7 @@ from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.committer_messages import (
+    CallOff,
     CommitEnded,
     DeadlinePassed,
     EpochRead,
@@ -85,7 +86,7 @@ class CommitModel(ZooKeeperMoves):
 
     faults = frozenset(
         {"lose request", "lose reply", "delay", "session", "crash", "fence", "strike", "expire"}
-        | {"again", "ask", "tail", "want"}
+        | {"again", "ask", "call off", "tail", "want"}
     )
     idle: frozenset[str] = frozenset()
 
@@ -206,6 +207,9 @@ class CommitModel(ZooKeeperMoves):
         if heard == WAITING and w.budget.expire:
             expired = DeadlinePassed(str(self.txs[tx].tid(boot)))
             yield ("expire", tx), self._step(w.less("expire"), home, ("expire", tx), expired)
+        if w.budget.call_off and heard in {WAITING, UNDECIDED} and boot == replica.boot and replica.running:
+            off = CallOff(str(self.txs[tx].tid(boot)))
+            yield ("call off", tx), self._step(w.less("call_off"), home, ("call off", tx), off)
         for which, asker in enumerate(w.replicas):
             strange = which != home or asker.boot > boot
             if boot and w.budget.ask and asker.running and asker.asked < 0 and strange:

@@ -15,6 +15,7 @@ from tidelock.csnlog.core.committer_messages import (
     DrawNonce,
     Event,
     Fenced,
+    FenceLost,
     FenceRaised,
     Halted,
     Instruction,
@@ -129,5 +130,5 @@ def _noted(said: Said, instruction: Instruction) -> Said:
             return said._replace(fenced=True)
         case Halted(reason):
             return said._replace(halted=reason)
-        case FenceRaised() | DrawNonce():
+        case FenceRaised() | FenceLost() | DrawNonce():
             return said

@@ -62,7 +62,8 @@ def unsettled(model: CommitModel, w: CommitWorld) -> Broken | None:
         name = NAMES[which]
         if not replica.running:
             return Broken("I14 LIVE", f"{name} does not run")
-        waiting = model.committers.at(replica.machine).pending.tids
+        pending = model.committers.at(replica.machine).pending
+        waiting = sorted(pending.sent | pending.queue.keys())
         if waiting or replica.request is not None:
             return Broken("I14 LIVE", f"{name} does not go on with {waiting or replica.request}")
         if replica.applied != end:

@@ -110,6 +110,8 @@ SCENARIOS = (
     _commits("2 commits", PAIR, fast=True, lose_request=1, lose_reply=2),
     _commits("2 commits", PAIR, fast=True, delay=1, session=1),
     _commits("2 commits", PAIR, fast=True, expire=1, again=1, lose_reply=1, lose_request=1),
+    _commits("2 commits", PAIR, fast=True, call_off=1, lose_reply=1, delay=1),
+    _commits("3 commits", FOUR[:3], call_off=1, expire=1, again=1, lose_request=1),
     _commits("2 commits", PAIR, fast=True, tail=1, strike=1, lose_reply=1),
     _commits("2 commits", PAIR, fast=True, want=1, delay=1),
     _commits("2 commits, epochs of 3", PAIR, fast=True, epoch_limit=3, delay=1, want=1),

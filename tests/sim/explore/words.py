@@ -35,13 +35,14 @@ _WORDS = {
 def describe(model: CommitModel, w: CommitWorld, move: Move) -> str:
     """A move, made in this state, in words."""
     kind, about = str(move[0]), cast("int", move[1])
-    if kind in {"propose", "again", "expire", "ask"}:
+    if kind in {"propose", "again", "expire", "call off", "ask"}:
         tx = model.txs[about]
         tid = tx.tid(w.boots[about] or w.replicas[tx.home].boot)
         return {
             "propose": f"{NAMES[tx.home]} is asked to commit {tid}",
             "again": f"{NAMES[tx.home]} is asked again to commit {tid}",
             "expire": f"the client of {tid} waits no longer",
+            "call off": f"a client calls the commit of {tid} off",
             "ask": f"{NAMES[cast('int', move[-1]) % len(NAMES)]} is asked for the outcome of {tid}",
         }[kind]
     if kind == "land":

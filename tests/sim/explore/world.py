@@ -70,6 +70,8 @@ class CommitBudget(NamedTuple):
     expire: int = 0
     #: That caller asks again.
     again: int = 0
+    #: A client calls a commit off that was asked for.
+    call_off: int = 0
     #: Another multi of a replica (a pin, its progress) ends unknown, so its fence has to be raised.
     want: int = 0
     #: The other replica is asked for an outcome.

@@ -232,6 +232,8 @@ def _line(instruction: msg.Instruction) -> str:
             return f"{_short(one)} is undecided"
         case msg.FenceRaised(fence, _):
             return f"fence is {fence}"
+        case msg.FenceLost():
+            return "fence is lost"
         case msg.Fenced():
             return "fenced by another"
         case msg.Halted(reason):

@@ -20,6 +20,7 @@ from tidelock.csnlog.core.committer_messages import (
     EpochRead,
     Event,
     Fenced,
+    FenceLost,
     FenceRaised,
     FenceRead,
     Halted,
@@ -155,6 +156,8 @@ class Bench:
                     self.verdicts.setdefault(one, []).append(decision)
                 case FenceRaised(fence, _):
                     self.raised.append(fence)
+                case FenceLost():
+                    pass
                 case Fenced():
                     self.fenced = True
                 case Halted(reason):

@@ -190,7 +190,7 @@ class World:
                     assert log[one] == [last.csn], f"I17: {one} {said}"
                 committed = [decision for decision in said if isinstance(decision, Committed)]
                 assert len(set(committed)) <= 1, f"I8: {one} {said}"
-                if isinstance(last, Rejected) and one not in bench.machine.pending.tids:
+                if isinstance(last, Rejected) and not bench.machine.pending.decides(one):
                     assert one not in log, f"I17: {one} {said}"
 
     def heal(self) -> None:
@@ -204,7 +204,7 @@ class World:
                 else:
                     break
             assert bench.request is None
-            assert bench.machine.pending.tids == ()
+            assert (bench.machine.pending.batch, bench.machine.pending.queue) == (None, {})
         while self.late:
             self.apply(self.late.pop(0)[1])
 

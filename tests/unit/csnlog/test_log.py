@@ -19,7 +19,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Create, Delete, SetData
 from tidelock.csnlog.log import LogLimits, LogState, Proposal
 from tidelock.csnlog.reading import read_page
-from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, nth
+from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
 from tidelock.errors import (
     CommitUnknownError,
     CorruptError,
@@ -267,6 +267,33 @@ async def test_a_fenced_replica_writes_nothing_more(ensemble: MemoryEnsemble, no
         with pytest.raises(FencedError):
             await work
     assert (node.states[-1], "fence" in node.log.reason) == (LogState.FENCED, True)
+
+
+async def test_a_foreign_fence_is_told_before_the_batch_in_doubt_is_decided(
+    ensemble: MemoryEnsemble, node: LogNode
+) -> None:
+    """Nothing new is accepted at once; the commit in doubt is looked up later, and told as it is (I17)."""
+    lost = nth(1, RequestFault.REPLY_LOST, lambda call: call.store == "r1" and bool(call.ops))
+
+    def plan(call: StoreRequest) -> RequestFault | None:
+        """Lose the answer to the commit, and all reads of the log."""
+        unread = call.store == "r1" and call.kind == "get" and call.path.startswith("csn/0/")
+        return RequestFault.REQUEST_LOST if unread else lost(call)
+
+    ensemble.plan = plan
+    commit = asyncio.create_task(node.commit(1))
+    await until(lambda: ensemble.tree.get(tree.record(Csn(2))) is not None)
+    await fence(ensemble, node)
+    await until(lambda: node.log.state is LogState.FENCING)
+    assert (commit.done(), node.log.reason) == (False, "another replica has raised the fence of this one")
+    with pytest.raises(FencedError):
+        await node.log.fenced(())
+    with pytest.raises(FencedError):
+        await node.commit(2)
+    ensemble.plan = None
+    assert await commit == Csn(2)
+    await until(lambda: node.log.state is LogState.FENCED)
+    assert node.states[-2:] == [LogState.FENCING, LogState.FENCED]
 
 
 async def test_a_commit_of_a_fenced_replica_is_aborted(ensemble: MemoryEnsemble, node: LogNode) -> None:

@@ -19,6 +19,7 @@ from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.compaction.planner import Group
 from tidelock.replica_agent.compaction.survey import Survey, limits_of
 from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.part_counts import PartCounts
@@ -63,9 +64,11 @@ class World:
             clock=lambda: self.now_s,
             now_ms=lambda: TIME_MS + self.csn,
         )
+        self.switches = Switches.of(made)
         self.compactor = Compactor(
             replica=ReplicaId("r1"),
             settings=made,
+            switches=self.switches,
             survey=self.survey,
             runner=cast("Any", self),
             counts=self.counts,

@@ -195,7 +195,7 @@ def test_a_closed_transaction_is_remembered_for_its_time(transactions: Transacti
     tx.ending.seal()
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(9)))
     assert (transactions.memory_bytes, transactions.live()) == (0, [])
-    assert transactions.find(str(tx.tid)) is tx
+    assert transactions.find(str(tx.tid)).ending.outcome == Committed(Csn(9))
     clock.now += 6
     transactions.expired(Csn(9))
     with pytest.raises(UnknownTransactionError):
@@ -209,7 +209,7 @@ def test_a_commit_is_remembered_until_it_is_applied(transactions: Transactions, 
     transactions.close(tx, TxState.COMMITTED, outcome=Committed(Csn(9)))
     clock.now += 1000
     transactions.expired(Csn(8))
-    assert transactions.find(str(tx.tid)) is tx
+    assert transactions.find(str(tx.tid)).ending.outcome == Committed(Csn(9))
     transactions.expired(Csn(9))
     with pytest.raises(UnknownTransactionError):
         transactions.find(str(tx.tid))

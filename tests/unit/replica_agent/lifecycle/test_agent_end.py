@@ -6,9 +6,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
 from tests.support.rows import settings
-from tidelock.errors import DiskFullError
-from tidelock.replica_agent.lifecycle.agent import Agent
+from tidelock.csnlog.log import LogState
+from tidelock.errors import DiskFullError, StandbyError, UnavailableError
+from tidelock.replica_agent.config.states import AgentAction, AgentState
+from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
 
 
@@ -59,3 +64,53 @@ async def test_the_end_of_a_boot_begins_no_garbage_collection() -> None:
     await asyncio.wait([task], timeout=30)
     assert task.cancelled()
     assert not collected
+
+
+async def test_an_unforeseen_error_of_work_that_runs_once_stops_the_agent() -> None:
+    """No caller waits for such work: its error was seen by nobody, and the agent went on (I15)."""
+    agent = Agent(settings())
+
+    async def broken() -> None:
+        raise OSError("input/output error")
+
+    with capture_logs() as logs:
+        agent.spawn("repair", broken())
+        assert await asyncio.wait_for(agent.until_ended(), 30) is BootEnd.STOPPED
+    assert (agent.condition.state, agent.condition.reason) == (
+        AgentState.STOPPED,
+        "repair: input/output error",
+    )
+    assert [line["log_level"] for line in logs if line["event"] == "stopped"] == ["error"]
+    await agent.close()
+
+
+async def test_an_agent_that_cannot_drain_ends_all_the_same() -> None:
+    """SIGTERM ended nothing when the readers could not be told to finish: the agent never ended."""
+    agent = Agent(settings())
+
+    async def drain(_: float) -> None:
+        raise OSError("broken pipe")
+
+    agent._local = SimpleNamespace(readers=SimpleNamespace(drain=drain))  # type: ignore[assignment]
+    with capture_logs() as logs:
+        agent.ask_to_stop()
+        assert await asyncio.wait_for(agent.until_ended(), 30) is BootEnd.ASKED
+    assert [line["reason"] for line in logs if line["event"] == "not_drained"] == ["OSError('broken pipe')"]
+    await agent.close()
+
+
+async def test_an_agent_whose_fence_is_lost_accepts_nothing_at_once() -> None:
+    """Its boot ends later: a batch in doubt is looked up first, and its callers wait for the truth."""
+    agent = Agent(settings())
+    agent.log_state(LogState.FOLLOWING, "")
+    agent._caught_up = True
+    agent.log_state(LogState.FOLLOWING, "")
+    agent.condition.require(AgentAction.BEGIN)
+    agent.log_state(LogState.FENCING, "another replica has raised the fence of this one")
+    for action in (AgentAction.BEGIN, AgentAction.INSERT, AgentAction.COMMIT, AgentAction.ACK):
+        with pytest.raises(UnavailableError, match="fenced"):
+            agent.condition.require(action)
+    with pytest.raises(StandbyError, match="fenced"):
+        agent.condition.require(AgentAction.READ)
+    assert not agent._ended.done()
+    await agent.close()

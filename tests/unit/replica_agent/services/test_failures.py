@@ -8,7 +8,14 @@ import pytest
 
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
-from tidelock.errors import BadRequestError, CorruptError, LeaseExpiredError, StandbyError, TidelockError
+from tidelock.errors import (
+    BadRequestError,
+    CorruptError,
+    LeaseExpiredError,
+    StandbyError,
+    TidelockError,
+    TooLargeError,
+)
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
@@ -20,10 +27,10 @@ def transactions() -> Transactions:
     return Transactions(ReplicaId("r1"), 1, settings(), time.monotonic)
 
 
-def query(transactions: Transactions, tx: Transaction, error: TidelockError, *, spoils: bool = True) -> None:
+def query(transactions: Transactions, tx: Transaction, error: Exception, *, spoils: bool = True) -> None:
     """Run a query that ends in an error."""
     failures = QueryFailures(transactions=transactions, damaged=lambda *_: None)
-    with failures.noted(str(tx.tid), spoils=spoils):
+    with failures.noted(str(tx.tid), "the query", spoils=spoils):
         raise error
 
 
@@ -54,13 +61,26 @@ def test_a_failed_query_of_another_process_does_not_spoil_the_transaction(transa
 
 @pytest.mark.parametrize(
     ("error", "state"),
-    [(StandbyError("not now"), TxState.OPEN), (BadRequestError("no such column"), TxState.FAILED)],
+    [
+        (StandbyError("not now"), TxState.OPEN),
+        (ConnectionResetError("the client hung up"), TxState.OPEN),
+        (BadRequestError("no such column"), TxState.FAILED),
+        (KeyError("k"), TxState.FAILED),
+    ],
 )
 def test_only_an_error_other_than_not_now_leaves_the_rollback(
-    transactions: Transactions, error: TidelockError, state: TxState
+    transactions: Transactions, error: Exception, state: TxState
 ) -> None:
     """The same query may be repeated when the answer is "not now"."""
     tx = transactions.begin(Csn(5))
     with pytest.raises(type(error)):
         query(transactions, tx, error)
     assert tx.state is state
+
+
+def test_a_statement_that_needs_too_much_memory_leaves_the_rollback(transactions: Transactions) -> None:
+    """Of a change half may be staged when memory ends; it was left open, and could be committed so."""
+    tx = transactions.begin(Csn(5))
+    with pytest.raises(TooLargeError, match="the query needs more memory"):
+        query(transactions, tx, MemoryError("no room"))
+    assert tx.state is TxState.FAILED

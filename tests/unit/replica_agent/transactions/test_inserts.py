@@ -21,6 +21,7 @@ from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
 from tidelock.errors import DiskFullError, TooLargeError, TransactionClosedError
 from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
@@ -132,8 +133,11 @@ class Home:
         )  # fmt: skip
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
-        """Insert into the table."""
-        return await self.inserts.insert(tx, "t", cast("Any", body), None)
+        """Insert into the table, as the service for transactions does."""
+        with QueryFailures(transactions=self.transactions, damaged=lambda *_: None).noted(
+            str(tx.tid), "the insert into t"
+        ):
+            return await self.inserts.insert(tx, "t", cast("Any", body), None)
 
     async def make(
         self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float

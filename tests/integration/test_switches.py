@@ -1,0 +1,117 @@
+"""Switches of running agents, by the command line, and the largest age of a transaction (real processes)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.clusters.client_process import ROWS
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.refusals import Addresses, http
+from tests.support.waiting import eventually
+from tidelock.cli import app as cli
+from tidelock.cli.exits import Exit
+from tidelock.client import TransactionState
+from tidelock.cluster import LocalCluster
+from tidelock.errors import TransactionAgeError
+from workloads.agents import ask
+
+REPLICAS = ("r1", "r2")
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Two replicas on which no transaction is open for more than five seconds."""
+    made = module_cluster(
+        replicas=2, settings={**QUICK, "reader_workers": 1, "transaction_age_max_s": 5, "compaction": False}
+    )
+    with made.connect("r1") as db:
+        db.create_table("t", ROWS.schema)
+    return made
+
+
+def tidelock(local: LocalCluster, *arguments: str) -> Result:
+    """Run the command line on the cluster."""
+    return CliRunner().invoke(cli.app, [*arguments, "--url", local.url("r1")], env={"NO_COLOR": "1"})
+
+
+def switches(local: LocalCluster, replica: str) -> dict[str, tuple[str, str]]:
+    """Return the switches that a replica shows in its status: value, and configured value."""
+    shown: list[dict[str, Any]] = ask(local, replica, "/status")["switches"]
+    return {switch["name"]: (switch["value"], switch["configured"]) for switch in shown}
+
+
+def test_a_switch_is_set_on_all_replicas_and_lost_at_a_restart(local: LocalCluster) -> None:
+    """The status of each shows it beside the configured value, which a restart restores."""
+    said = tidelock(local, "admin", "set", "compaction", "on", "--all")
+    assert said.exit_code == Exit.OK, said.output
+    assert said.stdout.splitlines() == [
+        f"{replica}: compaction is on; a restart restores off" for replica in REPLICAS
+    ]
+    assert [switches(local, replica)["compaction"] for replica in REPLICAS] == [("on", "off")] * 2
+    one = tidelock(local, "admin", "set", "log_level", "debug", "--replica", "r2", "--json")
+    assert list(json.loads(one.stdout)) == ["r2"]
+    assert switches(local, "r2")["log_level"][0] == "debug"
+    assert switches(local, "r1")["log_level"][0] != "debug"
+    local.stop("r2")
+    local.start("r2")
+    assert switches(local, "r2")["compaction"] == ("off", "off")
+    assert switches(local, "r1")["compaction"] == ("on", "off")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("compactoin", "off", "--all"), Exit.USAGE, "collection, compaction, lease_sweep, lock_wait_s"),
+        (("compaction", "maybe", "--all"), Exit.USAGE, "takes on or off"),
+        (("compaction", "off"), Exit.USAGE, "either --replica, or --all"),
+        (("compaction", "off", "--all", "--replica", "r1"), Exit.USAGE, "either --replica, or --all"),
+    ],
+)
+def test_what_no_switch_takes_is_refused(
+    local: LocalCluster, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    """An unknown name is answered with the list, a value with the values; where to set it must be said."""
+    before = [switches(local, replica) for replica in REPLICAS]
+    refused = tidelock(local, "admin", "set", *arguments)
+    assert (refused.exit_code, said in refused.stderr) == (code, True), refused.stderr
+    assert [switches(local, replica) for replica in REPLICAS] == before
+
+
+def test_leases_are_kept_while_their_sweep_is_off(local: LocalCluster) -> None:
+    """A transaction without a sign of life stays open until the sweep is switched on again."""
+    api = Addresses.of(local, "r1").api
+    assert tidelock(local, "admin", "set", "lease_sweep", "off", "--replica", "r1").exit_code == Exit.OK
+    tid = http("POST", f"{api}/transactions", {"lease_s": 0.1}).json["tid"]
+
+    def shown() -> dict[str, Any]:
+        found: dict[str, Any] = http("GET", f"{api}/transactions/{tid}").json
+        return found
+
+    eventually(lambda: shown()["lease_left_s"] == 0, what="the end of the lease")
+    assert shown()["state"] == "open"
+    assert tidelock(local, "admin", "set", "lease_sweep", "on", "--replica", "r1").exit_code == Exit.OK
+    eventually(lambda: shown()["state"] == "rolled_back", what="the rollback")
+    assert "no sign of life" in shown()["error"]
+
+
+def test_a_transaction_that_is_alive_ends_at_its_largest_age(local: LocalCluster) -> None:
+    """Its client renews the lease all the time; the error says what it held, and the horizon may pass."""
+    with local.connect("r1") as db:
+        tx = db.begin(lease="2s")
+        tx.insert("t", ROWS)
+        db.insert("t", ROWS)
+        eventually(lambda: tx.state is TransactionState.ROLLED_BACK, what="the rollback")
+        with pytest.raises(TransactionAgeError, match="transaction_age_max_s"):
+            tx.insert("t", ROWS)
+        [found] = [row for row in db.transactions() if row["tid"] == tx.tid]
+        assert (found["state"], "transaction_age_max_s" in found["error"]) == ("rolled_back", True)
+
+        def oldest() -> int:
+            [csn] = [row["oldest"] for row in db.status()["replicas"] if row["id"] == "r1"]
+            return int(csn)
+
+        eventually(lambda: oldest() > tx.snapshot_csn, what="an oldest CSN above that of the transaction")
