@@ -62,8 +62,8 @@ class Timekeeper:
         await self.membership.ask()
         found = self.clocks.check()
         if found.offset_s is not None:
-            self.metrics.clock_offset.set(found.offset_s)
-            self.metrics.clock_off.set(found.off)
+            self.metrics.clock.offset.set(found.offset_s)
+            self.metrics.clock.off.set(found.off)
             if found.off != self._off:
                 say = _log.error if found.off else _log.info
                 ahead_s = {name: round(ahead, 3) for name, ahead in found.ahead_s.items()}

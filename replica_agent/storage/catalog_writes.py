@@ -285,10 +285,10 @@ def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
 
     Each CSN gets the largest of the agreed times of its own record and those before it, without those above
     ``now_ms``. So a record whose own clocks were wrong gets the time before it: no snapshot of a time after
-    its commit misses it. Where an agreed time is not known, ``now_ms`` counts.
+    its commit misses it. Where an agreed time or an earlier time is not known, ``now_ms`` counts.
     """
     sql = "SELECT csn, time_ms FROM csns WHERE time_ms <= ? ORDER BY csn DESC LIMIT 1"
-    after, base_ms = db.execute(sql, (now_ms,)).fetchone() or (-1, 0)
+    after, base_ms = db.execute(sql, (now_ms,)).fetchone() or (-1, now_ms)
     args = {"after": after, "base": base_ms, "now": now_ms}
     db.execute(
         """

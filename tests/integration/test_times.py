@@ -71,7 +71,7 @@ def test_each_commit_has_its_time_and_each_time_its_commit(db: Database, table: 
 
 
 def test_a_time_that_has_not_come_is_refused(db: Database, table: str) -> None:
-    """What a snapshot of tomorrow holds is not decided yet; clocks that differ a little do no harm."""
+    """The content of a snapshot of tomorrow is not decided yet; clocks that differ a little do no harm."""
     csn = db.insert(table, rows(1)).csn
     assert csn is not None
     tomorrow = datetime.now(UTC) + timedelta(days=1)

@@ -116,7 +116,7 @@ def test_a_tick_gives_way_to_transactions(bench: Bench) -> None:
 
 
 def test_a_tick_in_doubt_is_not_sent_again(bench: Bench) -> None:
-    """Nobody waits for it: the fence is raised, the log is read, and the next transaction goes on."""
+    """It has no caller: the fence is raised, the log is read, and the next transaction goes on."""
     bench.tell(TickWanted())
     bench.apply(bench.ops())
     bench.answer_multi(LOST, session=0)

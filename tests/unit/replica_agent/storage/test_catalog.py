@@ -232,6 +232,14 @@ async def test_times_of_a_catalog_of_before_heal_to_the_time_of_the_healing(cata
     assert [catalog.reader.time_of(Csn(csn)) for csn in (1, 2, 3)] == [5000, 5000, 5000]
 
 
+async def test_a_log_that_steps_back_before_its_begin_has_the_time_of_the_step(catalog: Catalog) -> None:
+    """If most clocks are slow, no commit gets a time of long ago, by which it would be forgotten."""
+    first = jobs.AppliedRecord(Csn(1), 9_000_000, [committed(1)], {}, agreed_ms=9_000_000)
+    await catalog.write(lambda db: jobs.apply(db, [first]))
+    await catalog.write(lambda db: jobs.apply(db, [jobs.AppliedRecord(Csn(2), 5000, [], {}, agreed_ms=5000)]))
+    assert catalog.reader.outcome("1-r1-1-1") == (1, 5000)
+
+
 async def test_outcomes_are_kept_for_their_time(catalog: Catalog) -> None:
     """Pruned outcomes raise the floor, below which the answer is never "aborted" (too old to tell)."""
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1)], [TID]))
