@@ -32,7 +32,7 @@ from tidelock.csnlog.core.committer_messages import (
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.labels import LabelRead
-from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.model import LogRecord, SessionState
 from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, LinkState, Op, Store, Written
 from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine, LogClocks
@@ -134,6 +134,11 @@ class CsnLog:
         return self._engine.stopped
 
     @property
+    def fenced_by(self) -> SessionState | None:
+        """The session that another agent or replica has written over this one; None while not fenced."""
+        return self._engine.committer.fence.state if self._is_fenced() else None
+
+    @property
     def fence(self) -> int:
         """The version of the own session znode that every multi checks."""
         return self._engine.committer.fence.version
@@ -167,7 +172,7 @@ class CsnLog:
 
         Raises:
             TableChangedError, TableExistsError, LabelExistsError, LabelMovedError, HeadMovedError,
-            TooLargeError, FencedError: Certainly not committed.
+            MembersChangedError, TooLargeError, FencedError: Certainly not committed.
             UnavailableError: Certainly not committed: not sent within the time, the queue is full, or the log
                 has ended.
             TransactionClosedError: Certainly not committed: :meth:`call_off` was in time.

@@ -10,7 +10,7 @@ RUN groupadd --gid 10001 zookeeper \
  && useradd --uid 10001 --gid 10001 --home-dir /data --no-create-home --shell /usr/sbin/nologin zookeeper \
  && install -d -o zookeeper -g zookeeper -m 0750 /data
 # Java reads this variable itself, so that the heap can be set from outside. The heap holds all znodes.
-ENV JDK_JAVA_OPTIONS="-Xmx256m"
+ENV JDK_JAVA_OPTIONS="-Xmx512m"
 USER zookeeper
 WORKDIR /data
 VOLUME /data

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 import structlog
@@ -20,6 +21,12 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 
 _log = structlog.get_logger("main")
+
+#: Set for the process that follows a fenced boot: how many boots were fenced one after the other.
+ENV_FENCED = "TIDELOCK_FENCED_BOOTS"
+#: A boot that has lasted for so long was well, so the next fence is the first of a new series (seconds).
+_WELL_S = 600.0
+_PAUSE_MAX_S = 60.0
 
 #: Exit codes (the command line shares them; tidelock/cli).
 EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_CORRUPT = 0, 1, 2, 3, 5
@@ -72,6 +79,14 @@ def _exit_code(error: TidelockError) -> int:
             return EXIT_REFUSED
 
 
+def pause_after(boots: int) -> float:
+    """Return the pause before a start, in seconds, after so many boots that were fenced one after the other.
+
+    The first start is at once. Two agents that take the same disk from each other do it ever more slowly.
+    """
+    return 0.0 if boots <= 1 else min(_PAUSE_MAX_S, 2.0 ** (boots - 2))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent and return the exit code."""
     try:
@@ -84,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _raise_file_limit()
     map_large_blocks()
     configure(settings.replica, settings.log_level, settings.log_format)
+    begun = time.monotonic()
     try:
         ended = asyncio.run(run(settings))
     except TidelockError as error:
@@ -91,11 +107,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _exit_code(error)
     if ended is BootEnd.FENCED:
         # A fenced agent starts again with a new boot. A fresh process cannot carry old state over by mistake.
-        _log.warning("restarting_after_fence")
+        boots = 1 if time.monotonic() - begun > _WELL_S else int(os.environ.get(ENV_FENCED, "0")) + 1
+        pause_s = pause_after(boots)
+        _log.warning("restarting_after_fence", boots=boots, pause_s=pause_s)
+        time.sleep(pause_s)
+        os.environ[ENV_FENCED] = str(boots)
         os.execv(
             sys.executable,
             [sys.executable, "-m", "tidelock.replica_agent.main", *(sys.argv[1:] if argv is None else argv)],
         )
+    if ended is BootEnd.REPLACED:
+        return EXIT_USAGE
     return EXIT_OK if ended is BootEnd.ASKED else EXIT_CORRUPT
 
 

@@ -34,6 +34,8 @@ __all__ = [
     "LabelExistsError",
     "LabelMovedError",
     "LeaseExpiredError",
+    "MembersChangedError",
+    "MembershipError",
     "NoSuchCsnError",
     "NotCommittedError",
     "NotEnoughReplicasError",
@@ -161,6 +163,17 @@ class HeadMovedError(RefusedError):
     """Another commit came between validation and commit of a serializable transaction; validate again."""
 
     retriable = True
+
+
+class MembersChangedError(RefusedError):
+    """Replicas, disks or ``copies`` kept changing while the copies of a commit were counted; begin again."""
+
+    retriable = True
+    http_status = 503
+
+
+class MembershipError(RefusedError):
+    """A change of the members is refused: too few replicas would be left, or the id is not usable."""
 
 
 class LabelExistsError(RefusedError):

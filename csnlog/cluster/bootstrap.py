@@ -18,6 +18,7 @@ import msgspec
 
 from tidelock.csnlog.cluster.start_check import (
     FORMAT_VERSION,
+    ClusterReading,
     KnownState,
     check,
     check_startable,
@@ -28,6 +29,8 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
 from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, Record, RecordKind, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.roster import raised as raised_roster
+from tidelock.csnlog.core.roster import takes_copies
 from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
 
@@ -35,6 +38,8 @@ __all__ = ["KnownState", "OwnSession", "bootstrap", "keep_alive", "open_session"
 
 #: Pause before a request is repeated.
 _RETRY_S = 0.02
+#: Pause between two looks at the sign of life of an agent on another disk.
+_SILENCE_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,8 @@ async def open_session(
     disk: str,
     known: KnownState,
     nonce: Callable[[], str],
+    replace_disk: bool = False,
+    silence_s: float = 15.0,
     timeout_s: float = 30.0,
 ) -> OwnSession:
     """Begin a boot of this replica: check that ZooKeeper is the right one, raise boot number and fence.
@@ -160,15 +167,19 @@ async def open_session(
         disk: Id of the data directory, made together with the directory.
         known: What the catalog remembers.
         nonce: Returns a text that is unique.
+        replace_disk: Take the id over although an agent on another disk shows a sign of life.
+        silence_s: How long to wait for the end of that sign; it must exceed the session timeout, since the
+            sign of an agent that was killed ends with its session.
         timeout_s: How long ZooKeeper may take.
 
     Raises:
         ClusterMismatchError: ZooKeeper holds another cluster, or an older state than this replica has seen.
-        ConfigError: There is no cluster, the replica is not registered, or it must not start.
+        ConfigError: There is no cluster, the replica is not registered, it must not start, or an agent on
+            another disk runs under its id.
         UpgradeNeededError: The cluster was made by a newer version.
         UnavailableError: ZooKeeper did not answer in time.
     """
-    mine = nonce()
+    mine, begun = nonce(), time.monotonic()
     async with _bounded(timeout_s, f"begin the session of replica {replica}"):
         while True:
             reading = await read_cluster(store, replica, known)
@@ -190,16 +201,49 @@ async def open_session(
                 )
                 await _show_alive(store, own)
                 return own
+            if state.disk not in {"", disk} and not replace_disk and await _is_alive(store, replica):
+                if time.monotonic() - begun > silence_s:
+                    raise _taken(replica, state.disk, disk, reading.member)
+                await asyncio.sleep(_SILENCE_POLL_S)
+                continue
             raised = SessionState(boot=state.boot + 1, disk=disk, nonce=mine, state="serving")
             # The only write without a check of the fence: it is the compare-and-set of the fence. The next
             # read tells by the nonce whether it was applied. Over all iterations at most one write is
             # applied.
-            await store.multi(
-                (
-                    SetData(tree.session(replica), codec.encode_session(raised), reading.version),
-                    SetData(tree.replica(replica), codec.encode_member(_shown(member, reading.member))),
-                )
-            )
+            await store.multi(_begin_ops(reading, replica, state, raised, _shown(member, reading.member)))
+
+
+def _begin_ops(
+    reading: ClusterReading,
+    replica: ReplicaId,
+    before: SessionState,
+    raised: SessionState,
+    shown: MemberState,
+) -> tuple[Op, ...]:
+    """Return the multi that begins a boot; it raises the roster where copies may be gone (rule copies)."""
+    ops: list[Op] = [
+        SetData(tree.session(replica), codec.encode_session(raised), reading.version),
+        SetData(tree.replica(replica), codec.encode_member(shown)),
+    ]
+    if takes_copies(before, raised) or shown.rack != reading.member.rack:
+        ops.append(raised_roster(reading.roster))
+    return tuple(ops)
+
+
+async def _is_alive(store: Store, replica: ReplicaId) -> bool:
+    """Return whether a replica shows a sign of life; True if that could not be read."""
+    found = await store.exists(tree.alive(replica))
+    return not isinstance(found, Ok) or found.value is not None
+
+
+def _taken(replica: ReplicaId, there: str, here: str, member: MemberState) -> ConfigError:
+    return ConfigError(
+        f"expected no other agent under the id {replica}, found one on disk {there} at {member.api}; this "
+        f"data folder is disk {here}: give this agent another id or its own data folder, or start it with "
+        "--replace-disk to take the id over",
+        disk=there,
+        api=member.api,
+    )
 
 
 def _shown(member: MemberState, before: MemberState) -> MemberState:

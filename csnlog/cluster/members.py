@@ -3,6 +3,10 @@
 Watches are hints and may be lost. So a znode that a hint names is read again, and every znode is read again
 every ``refresh_s`` (Z8). The view may be old for a moment. It serves liveness and display, and says which
 disk belongs to which replica. A decision that an old value must not make checks a version inside a multi.
+
+Copies are counted for a version of ``replicas``, which is raised with each change that can take a copy away,
+and which commits check. So that version is read first, and shown only when everything that it covers has been
+read again behind it, in the same ZooKeeper session.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ T = TypeVar("T")
 
 #: Pause before znodes are read again whose read failed while the link was up.
 _RETRY_S = 0.2
+#: Stands for the data of ``replicas`` among the paths to read, beside the list of its children.
+_ROSTER = f"{tree.REPLICAS}#data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,12 @@ class Members:
         self._replicas: tuple[ReplicaId, ...] = ()
         #: The last result of each read, None for a znode that does not exist.
         self._nodes: dict[str, Node | None] = {}
-        self._to_read: set[str] = {tree.REPLICAS}
+        self._to_read: set[str] = {_ROSTER, tree.REPLICAS}
+        #: ``replicas`` as it was read last, the session of that read, and what was not read behind it yet.
+        self._roster_read: Node | None = None
+        self._roster_session = 0
+        self._behind_roster: set[str] = set()
+        self._roster: Node | None = None
         self._signs_of_life: set[str] = set()
         self._hints: dict[str, Callable[[], None]] = {}
         self._view: Mapping[ReplicaId, MemberView] = MappingProxyType({})
@@ -101,6 +112,11 @@ class Members:
         """Return the present view; the returned mapping never changes."""
         return self._view
 
+    @property
+    def roster(self) -> Node | None:
+        """``replicas``, at a version that is not newer than anything in the view; None before it was read."""
+        return self._roster
+
     def disk_of(self, replica: ReplicaId) -> str | None:
         """Return the disk that a replica's acks must name to count, or None if they never count."""
         view = self._view.get(replica)
@@ -125,7 +141,7 @@ class Members:
         self._woken.clear()
 
     def _paths(self) -> list[str]:
-        return [tree.REPLICAS, *(path for replica in self._replicas for path in _paths_of(replica))]
+        return [_ROSTER, tree.REPLICAS, *(path for replica in self._replicas for path in _paths_of(replica))]
 
     def _hint(self, path: str) -> None:
         self._to_read.add(path)
@@ -137,13 +153,42 @@ class Members:
 
     async def _read_all(self) -> None:
         """Read the znodes that are due; a znode whose read fails stays due."""
-        due, self._to_read = self._to_read, set()
-        await asyncio.gather(*(self._read(path) for path in sorted(due)))
+        if _ROSTER in self._to_read:
+            self._to_read.discard(_ROSTER)
+            await self._read_roster()
+        due, self._to_read = self._to_read, self._to_read & {_ROSTER}
+        await asyncio.gather(*(self._read(path) for path in sorted(due - {_ROSTER})))
         view = {replica: self._view_of(replica) for replica in self._replicas if self._is_known(replica)}
-        if view != self._view:
-            self._view = MappingProxyType(view)
+        roster = self._covering_roster()
+        if (view, roster) != (self._view, self._roster):
+            self._view, self._roster = MappingProxyType(view), roster
             for listener in self._listeners:
                 listener()
+
+    async def _read_roster(self) -> None:
+        """Read the data of ``replicas``; behind a new version all that it covers is read again."""
+        hint = self._hints.setdefault(_ROSTER, functools.partial(self._hint, _ROSTER))
+        session = self._store.session
+        node = await self._store.get(tree.REPLICAS, watch=hint)
+        if not isinstance(node, Ok):
+            self._to_read.add(_ROSTER)
+        elif self._roster_read is None or node.value.version > self._roster_read.version:
+            self._roster_read, self._roster_session = node.value, session
+            # A replica that is not known yet is read later, and does not count before.
+            self._behind_roster = {
+                path for replica in self._replicas for path in (tree.replica(replica), tree.session(replica))
+            }
+            self._to_read |= {tree.REPLICAS, *self._behind_roster}
+
+    def _covering_roster(self) -> Node | None:
+        """Return the newest roster behind which all that it covers was read, in one session."""
+        if self._behind_roster:
+            return self._roster
+        if self._roster_read != self._roster and self._store.session != self._roster_session:
+            self._roster_read = self._roster  # the reads may have come from a server that lags behind
+            self._to_read.add(_ROSTER)
+            self._woken.set()
+        return self._roster_read
 
     async def _read(self, path: str) -> None:
         # One object for each path: a store arms the same callback on the same znode once only.
@@ -161,9 +206,11 @@ class Members:
         else:
             node = await self._store.get(path, watch=hint)
             if isinstance(node, Ok):
+                self._behind_roster.discard(path)
                 self._take(path, node.value)
                 return
             if node == Refused(Reason.NO_NODE):
+                self._behind_roster.discard(path)
                 self._nodes[path] = None
                 return
         self._to_read.add(path)

@@ -15,19 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import Progress
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
+from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Check, Op, Store
 
 #: Applies a multi under the own fence (:meth:`tidelock.csnlog.log.CsnLog.fenced`).
 Fenced = Callable[[tuple[Op, ...]], Awaitable[Ok[tuple[object, ...]] | Refused | Unknown]]
-
-#: States of a session in which a replica holds back neither tail nor horizon.
-LEFT_OUT: Final = frozenset({"struck", "removed"})
 
 
 @dataclass(frozen=True, slots=True)

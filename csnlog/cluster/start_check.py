@@ -57,6 +57,8 @@ class ClusterReading:
     session: SessionState | None
     version: int
     member: MemberState
+    #: The znode ``replicas``: the roster.
+    roster: Node
     tail: Csn
     horizon: Csn
     has_last: bool
@@ -77,8 +79,9 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         raise CorruptError(f"the znode {tree.CLUSTER!r} was changed, which nothing in Tidelock ever does")
     if not isinstance(barrier, Ok):
         return None
-    cluster, tail, horizon, own, member, progress = await asyncio.gather(
+    cluster, roster, tail, horizon, own, member, progress = await asyncio.gather(
         store.get(tree.CLUSTER),
+        store.get(tree.REPLICAS),
         store.get(tree.TAIL),
         store.get(tree.HORIZON),
         store.get(tree.session(replica)),
@@ -94,6 +97,7 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         or not (isinstance(member, Ok) or member == Refused(Reason.NO_NODE))
         or not (isinstance(progress, Ok) or progress == Refused(Reason.NO_NODE))
         or not isinstance(cluster, Ok)
+        or not isinstance(roster, Ok)
         or not isinstance(tail, Ok)
         or not isinstance(horizon, Ok)
         or not isinstance(registered, Ok)
@@ -106,6 +110,7 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         session=codec.decode_session(own.value.data) if isinstance(own, Ok) else None,
         version=own.value.version if isinstance(own, Ok) else -1,
         member=codec.decode_member(member.value.data) if isinstance(member, Ok) else MemberState(),
+        roster=roster.value,
         tail=codec.decode_csn(tail.value.data),
         horizon=codec.decode_csn(horizon.value.data),
         has_last=last.value is not None,

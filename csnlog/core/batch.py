@@ -3,6 +3,7 @@
 The shape of the multi is fixed (rule commit)::
 
     check(replicas/<me>/session, fence)  check(csn/epoch, v)  [check(csn/head, v) of a serializable tid]
+    [check(replicas, version) at which the copies were counted]
     check(tables/<t>, version) of each table touched  [check(labels, version) where one is moved]
     [create or set tables/<t>]  [create or set labels/<hash>]  set(csn/head)
     create(csn/<epoch>/csn-, sequential)
@@ -39,6 +40,7 @@ class Proposal:
         ddl: Creates or sets of ``tables/<table>``, in the same multi.
         label: Its label, or None; the znode of the label is created in the same multi, or moved.
         move: The versions at which an existing label was read and is moved; None creates the label.
+        roster: The version of ``replicas`` at which its copies were counted; None if it has no parts.
         head_version: For a serializable transaction the version of ``csn/head``, read before the log was
             read to its end and the read set was validated; None otherwise. Such a transaction is sent alone,
             since two in one batch could invalidate each other (F11).
@@ -50,6 +52,7 @@ class Proposal:
     label: str | None = None
     head_version: int | None = None
     move: Move | None = None
+    roster: int | None = None
 
     @property
     def tid(self) -> str:
@@ -111,6 +114,8 @@ class ElementRole(enum.Enum):
     TABLE = "table"
     DEFINITION = "definition"
     LABEL = "label"
+    #: Nothing has changed that decides whose copies count.
+    ROSTER = "roster"
     #: No label of a stream was deleted since the moved label was read.
     LABELS = "labels"
     #: Elements that no other replica can make fail while the checks before them hold.
@@ -118,7 +123,7 @@ class ElementRole(enum.Enum):
 
 
 #: Checks that transactions of a batch share.
-_SHARED: Final = frozenset({ElementRole.TABLE, ElementRole.HEAD, ElementRole.LABELS})
+_SHARED: Final = frozenset({ElementRole.TABLE, ElementRole.HEAD, ElementRole.ROSTER, ElementRole.LABELS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +256,8 @@ class _Claims:
     def add(self, proposal: Proposal) -> bool:
         """Add a proposal; return False, and add nothing, when it cannot share the batch."""
         versions = {tree.table(table): version for table, version in proposal.tables.items()}
+        if proposal.roster is not None:
+            versions[tree.REPLICAS] = proposal.roster
         if proposal.move is not None:
             versions[tree.LABELS] = proposal.move.deletions
         defined = {op.path for op in proposal.ddl}
@@ -305,6 +312,8 @@ def _elements(proposal: Proposal) -> Iterable[tuple[Op, ElementRole]]:
     """Return the elements of one proposal. A set of a table with a version checks that version by itself."""
     if proposal.head_version is not None:
         yield Check(tree.HEAD, proposal.head_version), ElementRole.HEAD
+    if proposal.roster is not None:
+        yield Check(tree.REPLICAS, proposal.roster), ElementRole.ROSTER
     checked = {op.path for op in proposal.ddl if isinstance(op, SetData) and op.version is not None}
     for table, version in proposal.tables.items():
         path = tree.table(table)

@@ -37,6 +37,7 @@ from tidelock.csnlog.core.model import (
     Progress,
     Record,
     RecordKind,
+    Roster,
     SessionState,
     TidRecord,
 )
@@ -87,6 +88,8 @@ encode_session, decode_session = _form(SessionState, "session state")
 encode_member, decode_member = _form(MemberState, "member")
 #: ``cluster``.
 encode_cluster, decode_cluster = _form(ClusterState, "cluster state")
+#: ``replicas``, once an operator has changed something there.
+encode_roster, decode_roster = _form(Roster, "roster")
 #: ``replicas/<id>/progress``.
 encode_progress, decode_progress = _form(Progress, "progress")
 #: ``labels/<hash>``.

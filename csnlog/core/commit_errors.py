@@ -16,6 +16,7 @@ from tidelock.errors import (
     HeadMovedError,
     LabelExistsError,
     LabelMovedError,
+    MembersChangedError,
     TableChangedError,
     TableExistsError,
     TidelockError,
@@ -58,6 +59,11 @@ def to_error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockErro
             return HeadMovedError(
                 f"tid {tid}: another commit came first; validate its read set again", tid=tid
             )
+        case Cause.ROSTER_CHANGED:
+            return MembersChangedError(
+                f"tid {tid}: replicas, disks or copies changed after its copies were counted; count again",
+                tid=tid, version=proposal.roster,
+            )  # fmt: skip
         case Cause.TOO_LARGE:
             return TooLargeError(f"tid {tid} is too large for one commit: {detail}", tid=tid, limit=detail)
         case Cause.FENCED:

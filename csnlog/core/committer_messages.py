@@ -34,6 +34,8 @@ class Cause(enum.Enum):
     #: The label is not what it was when it was read; read it again.
     LABEL_MOVED = "label_moved"
     HEAD_MOVED = "head_moved"
+    #: Disks, members or `copies` are not what they were when its copies were counted; count again.
+    ROSTER_CHANGED = "roster_changed"
     TOO_LARGE = "too_large"
     QUEUE_FULL = "queue_full"
     #: Its time was up before it was sent, or while it was known not to have been applied.

@@ -220,6 +220,27 @@ class ClusterState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     epoch_limit: int
 
 
+class Roster(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``replicas``: what decides whose copies count, and how many of them a commit needs.
+
+    The data version of the znode is raised with every change that can take a copy away: of these values, of
+    the disk or rack of a replica, and of the replicas that are struck or removed. Commits check it, so copies
+    that were counted before such a change are counted again. A cluster of before has no data there: its
+    ``copies`` are those of ``cluster``.
+
+    Attributes:
+        copies: Durable copies that a commit needs, the home's own among them.
+        racks: Whether the acknowledgements of one rack count as one copy.
+        draining: Replicas that begin no transactions and whose copies do not count, since they will leave.
+    """
+
+    copies: int
+    racks: bool = False
+    draining: tuple[ReplicaId, ...] = ()
+
+
 #: Most CSNs of open transactions in the progress of a replica.
 PROGRESS_OPEN_MAX = 8
 

@@ -62,6 +62,7 @@ _BY_ELEMENT: Final[dict[tuple[ElementRole, Reason], Judgement]] = {
     (ElementRole.LABEL, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
     (ElementRole.LABEL, Reason.NO_NODE): Reject(msg.Cause.LABEL_MOVED),
     (ElementRole.LABELS, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
+    (ElementRole.ROSTER, Reason.BAD_VERSION): Reject(msg.Cause.ROSTER_CHANGED),
     (ElementRole.HEAD, Reason.BAD_VERSION): Reject(msg.Cause.HEAD_MOVED),
 }
 

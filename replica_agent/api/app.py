@@ -9,6 +9,7 @@ from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
+from tidelock.replica_agent.api.members import MembersRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
@@ -45,6 +46,7 @@ def application(services: Services) -> web.Application:
         HistoryRoutes(services.history),
         StatusRoutes(services.status),
         AdministrationRoutes(services.administration),
+        MembersRoutes(services.members),
         PeerRoutes(services.peers),
         DescriptionRoutes(),
     ):

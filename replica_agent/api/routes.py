@@ -21,6 +21,8 @@ from tidelock.errors import (
     HeadMovedError,
     LabelExistsError,
     LabelMovedError,
+    MembersChangedError,
+    MembershipError,
     NoSuchCsnError,
     NotCommittedError,
     NotEnoughReplicasError,
@@ -49,6 +51,7 @@ from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.arrow import ARROW_STREAM
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
+from tidelock.replica_agent.api.members import MembersRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.route import AnyToken, ApiRoute, Content, Parameter
@@ -59,7 +62,18 @@ from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.uploads.tokens import Right
-from tidelock.wire import audit, changes, cluster, history, peers, reads, statements, tables, transactions
+from tidelock.wire import (
+    audit,
+    changes,
+    cluster,
+    history,
+    members,
+    peers,
+    reads,
+    statements,
+    tables,
+    transactions,
+)
 
 
 class DescriptionRoutes:
@@ -101,6 +115,7 @@ _COMMIT: Final = (
     HeadMovedError,
     LabelExistsError,
     LabelMovedError,
+    MembersChangedError,
     NotCommittedError,
     NotEnoughReplicasError,
     SerializationConflictError,
@@ -401,6 +416,14 @@ _ADMIN: Final = (
     ),
 )  # fmt: skip
 
+_MEMBERS: Final = (
+    ApiRoute(
+        method="POST", path=f"{_V1}/admin/members", handler=MembersRoutes.change, subject="admin",
+        request=members.MembersRequest, response=members.MembersAnswer, errors=(FencedError, MembershipError),
+        action=AgentAction.LATEST,
+    ),
+)  # fmt: skip
+
 _UPLOAD: Final = (*_ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)
 _PEERS: Final = (
     ApiRoute(
@@ -450,6 +473,7 @@ ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     HistoryRoutes: _HISTORY,
     StatusRoutes: _STATUS,
     AdministrationRoutes: (*_AUDIT, *_ADMIN),
+    MembersRoutes: _MEMBERS,
     PeerRoutes: _PEERS,
     DescriptionRoutes: (
         ApiRoute(

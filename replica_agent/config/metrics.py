@@ -73,6 +73,25 @@ class ClockMetrics:
         )
 
 
+class HeldRecordMetrics:
+    """The records that each replica holds back in ZooKeeper."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the metrics."""
+        self.records = Gauge(
+            "tidelock_held_records",
+            "Records that a replica holds back in ZooKeeper.",
+            ["replica"],
+            registry=registry,
+        )
+        self.bytes = Gauge(
+            "tidelock_held_record_bytes",
+            "Estimated memory of ZooKeeper for the records that a replica holds back.",
+            ["replica"],
+            registry=registry,
+        )
+
+
 class Metrics:
     """All metrics of an agent, in a separate registry."""
 
@@ -119,13 +138,12 @@ class Metrics:
             "tidelock_tail_csn", "Below it commit records are deleted, as noted here.", registry=self.registry
         )
         self.pins = Gauge(
-            "tidelock_pins",
-            "Pins of the cluster, as this replica has last seen them.",
-            registry=self.registry,
+            "tidelock_pins", "Pins of the cluster, as this replica has seen them.", registry=self.registry
         )
         self.oldest = Gauge(
             "tidelock_oldest_csn", "Oldest CSN that this replica has in use.", registry=self.registry
         )
+        self.held = HeldRecordMetrics(self.registry)
         self.collected_parts = Counter(
             "tidelock_collected_parts", "Removed parts that were deleted here.", registry=self.registry
         )

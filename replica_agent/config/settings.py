@@ -39,6 +39,9 @@ _IN_ORDER = (
     ("compaction_parts_min", "compaction_parts_max", "so many parts must fit one compaction"),
     ("parts_delay_insert", "parts_refuse_insert", "inserts wait before they are refused"),
     ("outcome_retention_s", "label_retention_s", "no outcome is kept for less than the others"),
+    ("fence_timeout_s", "strike_timeout_s", "a replica is fenced long before it is struck"),
+    ("log_keep_records", "max_records", "no replica is struck for records that are kept anyway"),
+    ("log_keep_bytes", "max_records_bytes", "no replica is struck for records that are kept anyway"),
     ("outcome_retention_s", "stream_label_retention_s", "no outcome is kept for less than the others"),
 )
 
@@ -79,6 +82,20 @@ class AgentSettings(BaseSettings):
     bootstrap: Annotated[list[str], NoDecode] = Field(
         default=[],
         description="Replica ids to register if the cluster does not exist yet; empty = never make one.",
+    )
+    join: bool = Field(
+        False,
+        description=(
+            "The cluster at this root exists, and this empty data folder joins it; without it a start with "
+            "bootstrap is refused where others made the cluster."
+        ),
+    )
+    replace_disk: bool = Field(
+        False,
+        description=(
+            "Take this id over with another data folder although an agent on its former one shows a sign of "
+            "life; without it such a start is refused, with the address of that agent."
+        ),
     )
     copies: Count = Field(
         2,
@@ -455,6 +472,24 @@ class AgentSettings(BaseSettings):
     )
     log_keep_records: Count = Field(
         10_000, description="Commit records kept in ZooKeeper although every replica has applied them."
+    )
+    log_keep_bytes: Bytes = Field(
+        64 << 20,
+        description="ZooKeeper's memory for the records that log_keep_records keeps; large ones are fewer.",
+    )
+    strike_timeout_s: Positive = Field(
+        3600.0,
+        description=(
+            "A replica that is silent, or applies nothing while others commit, for so long is struck: it "
+            "holds nothing back any more, and clones before it serves. Never so that too few are left."
+        ),
+    )
+    max_records: Count = Field(
+        100_000, description="A replica that holds back more records in ZooKeeper is struck."
+    )
+    max_records_bytes: Bytes = Field(
+        128 << 20,
+        description="A replica that holds back more of ZooKeeper's memory, as estimated, is struck.",
     )
     collect_batch_parts: Count = Field(200, description="Most parts deleted in one catalog transaction.")
     outcome_retention_s: Positive = Field(24 * 3600.0, description="How long outcomes are kept.")

@@ -19,6 +19,8 @@ class AgentState(Enum):
     STARTING = "starting"
     #: Does everything.
     SERVING = "serving"
+    #: Does everything but begin transactions: an operator has it drained, before it is stopped.
+    DRAINING = "draining"
     #: No answer from ZooKeeper for 2/3 of the session timeout: acknowledges nothing, does not serve "latest".
     SUSPENDED = "suspended"
     #: Another replica raised its fence: all its open transactions are aborted. It starts again at once.
@@ -52,6 +54,7 @@ _ALL = frozenset(AgentAction)
 ALLOWED: dict[AgentState, frozenset[AgentAction]] = {
     AgentState.STARTING: frozenset({AgentAction.READ, AgentAction.ACK}),
     AgentState.SERVING: _ALL,
+    AgentState.DRAINING: _ALL - {AgentAction.BEGIN},
     # A requested commit waits for ZooKeeper until its own timeout; inserts need this replica alone.
     AgentState.SUSPENDED: frozenset({AgentAction.INSERT, AgentAction.COMMIT, AgentAction.READ}),
     AgentState.FENCED: frozenset(),

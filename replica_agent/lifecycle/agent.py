@@ -7,6 +7,7 @@ follow the log from the catalog's position, decide every undecided transaction o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
@@ -16,10 +17,12 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.codec import decode_member
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
-from tidelock.csnlog.core.results import Aborted
+from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
 from tidelock.errors import FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import application
@@ -41,6 +44,8 @@ from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
 _log = structlog.get_logger("agent")
 
 _CATCH_UP_TICK_S = 0.2
+#: Longest time to find out the address of the agent that has taken the id, in seconds.
+_WHO_S = 2.0
 _FINAL = frozenset({AgentState.FENCED, AgentState.STOPPED, AgentState.STOPPING})
 
 
@@ -49,6 +54,8 @@ class BootEnd(Enum):
 
     ASKED = "asked"
     FENCED = "fenced"
+    #: An agent on another disk has taken the id: this one must not take it back.
+    REPLACED = "replaced"
     STOPPED = "stopped"
 
 
@@ -238,17 +245,39 @@ class Agent:
                         replica=self.replica,
                     )
                 )
-                self._end(BootEnd.FENCED)
+                self.spawn("fenced", self._end_fenced())
             case LogState.TOO_LATE | LogState.STOPPED:
                 self._become(AgentState.STOPPED, reason or state.value)
                 self._end(BootEnd.STOPPED)
             case LogState.SUSPENDED:
                 self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
             case LogState.FOLLOWING:
-                if self._caught_up:
+                if self._caught_up and self._parts and self._parts.replication.membership.draining:
+                    self._become(AgentState.DRAINING, "an operator has it drained")
+                elif self._caught_up:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.STARTING, self._behind)
+
+    async def _end_fenced(self) -> None:
+        """End this boot: a fence by a start on another disk says that another agent has the id now."""
+        session, by = self.parts.means.session, self.parts.replication.log.fenced_by
+        if by is None or by.disk == session.disk:
+            self._end(BootEnd.FENCED)
+            return
+        found = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WHO_S):
+                found = await self.parts.means.store.get(tree.replica(self.replica))
+        api = decode_member(found.value.data).api if isinstance(found, Ok) else "an unknown address"
+        _log.error(
+            "replaced",
+            reason=f"another agent runs as {self.replica} on disk {by.disk} at {api}; this one, on disk "
+            f"{session.disk}, ends: give it another id, or stop the other agent",
+            disk=by.disk,
+            api=api,
+        )
+        self._end(BootEnd.REPLACED)
 
     def broken(self, error: InvariantError) -> None:
         """Stop (I15): a state machine contradicts itself. The log has the last steps of the machine."""
@@ -262,7 +291,9 @@ class Agent:
         peers = membership.peers()
         parts.replication.fetcher.members(peers)
         parts.replication.pusher.members(peers)
-        parts.replication.copies.members(membership.disks())
+        parts.replication.copies.members(membership.rules())
+        if self._caught_up:
+            self.log_state(parts.replication.log.state, parts.replication.log.reason)
 
     def _become(self, state: AgentState, reason: str) -> None:
         if self.condition.state in _FINAL or (self.condition.state, self.condition.reason) == (state, reason):

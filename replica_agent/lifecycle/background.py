@@ -28,6 +28,7 @@ from tidelock.replica_agent.replicas.timekeeper import Timekeeper
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
 from tidelock.replica_agent.storage.unused_files import remove_late
+from tidelock.replica_agent.transactions.ending.abandoned_labels import AbandonedLabels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
@@ -53,6 +54,7 @@ class BackgroundTasks:
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
         self._locks, self._phase = parts.transactions.locks, replication.own_phase
         self._snapshots, self._horizon = parts.snapshots.pinned, parts.snapshots.horizon
+        self._strikes = replication.strikes
         self._published: Progress | None = None
         catalog = means.local.catalog
         self._collection = GarbageCollection(
@@ -76,6 +78,12 @@ class BackgroundTasks:
             monotonic=time.monotonic,
         )
         self._outcomes = OutcomeRetention(means.replica, catalog, means.store, replication.log.fenced)
+        self._abandoned = AbandonedLabels(
+            store=means.store,
+            fenced=replication.log.fenced,
+            reader=catalog.reader,
+            removed=replication.membership.removed,
+        )
         self._undecided = UndecidedResolver(
             catalog,
             outcome=partial(parts.transactions.outcomes.outcome, policy=UNDECIDED),
@@ -93,6 +101,7 @@ class BackgroundTasks:
             ("locks", settings.lock_sweep_interval_s, self._if_collecting(self._sweep_locks)),
             ("clean", settings.clean_interval_s, self._if_collecting(self._unless_switched_off(self._clean))),
             ("compaction", TICK_S, self._compactor.tick),
+            ("strikes", settings.horizon_interval_s, self._if_collecting(self._strikes.check)),
             (
                 "history",
                 settings.horizon_interval_s,
@@ -202,6 +211,7 @@ class BackgroundTasks:
             now_ms - int(settings.label_retention_s * 1000),
             now_ms - int(settings.stream_label_retention_s * 1000),
         )
+        await self._abandoned.release()
 
     async def _move_horizon(self) -> None:
         """Move horizon and tail, then delete what is below them, whichever replica moved them."""

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import Final
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession, bootstrap, open_session
 from tidelock.csnlog.cluster.start_check import KnownState
+from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
+from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.lifecycle.local import Local
 from tidelock.replica_agent.storage import catalog_writes as jobs
+
+#: Session timeouts after which the sign of life of an agent that was killed is certainly gone.
+_SESSION_TIMEOUTS: Final = 2.0
 
 
 async def connect(local: Local, stack: AsyncExitStack) -> ZkStore:
     """Connect to ZooKeeper; UnavailableError when no server answers."""
     settings = local.settings
-    may_make = bool(settings.bootstrap) and local.catalog.reader.meta("cluster_id") is None
+    may_make = (
+        bool(settings.bootstrap) and not settings.join and local.catalog.reader.meta("cluster_id") is None
+    )
     store = ZkStore(
         settings.zk,
         session_timeout_s=settings.session_timeout_s,
@@ -35,18 +46,19 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
 
     Raises:
         ClusterMismatchError: The directory is another cluster's, or ZooKeeper is older than the directory.
-        ConfigError: The replica is not registered.
+        ConfigError: The replica is not registered, or others made the cluster at this root.
     """
     settings, catalog = local.settings, local.catalog
     # A replica that belongs to a cluster never creates another one: if its cluster is gone, an operator must
     # check.
-    if settings.bootstrap and catalog.reader.meta("cluster_id") is None:
+    if settings.bootstrap and not settings.join and catalog.reader.meta("cluster_id") is None:
         await bootstrap(
             store,
             replicas=[ReplicaId(replica) for replica in settings.bootstrap],
             copies=settings.copies,
             epoch_limit=settings.epoch_limit,
         )
+        await require_own_cluster(store, settings.bootstrap)
     known = KnownState(
         cluster_id=catalog.reader.meta("cluster_id"),
         boot=catalog.reader.meta("boot"),
@@ -62,6 +74,8 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         disk=catalog.reader.meta("disk"),
         known=known,
         nonce=lambda: secrets.token_hex(16),
+        replace_disk=settings.replace_disk,
+        silence_s=settings.session_timeout_s * _SESSION_TIMEOUTS,
     )
     await catalog.write(
         lambda db: jobs.set_meta(
@@ -74,3 +88,21 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         )
     )
     return session
+
+
+async def require_own_cluster(store: Store, made_of: Sequence[str]) -> None:
+    """Raise ConfigError if the cluster at this root is not the one that these replicas make.
+
+    A mistyped root may be that of another cluster, which an agent must not join by accident.
+    """
+    names = await store.children(tree.REPLICAS)
+    if not isinstance(names, Ok):
+        raise UnavailableError("the members could not be read from ZooKeeper; start again")
+    found = sorted(names.value)
+    if set(found) != set(made_of):
+        raise ConfigError(
+            f"expected to make a cluster of {', '.join(made_of)} (bootstrap), found one of "
+            f"{', '.join(found)} at this root: check the root in zk, or start with --join if this is the "
+            "cluster to join",
+            found=found,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.own_phase import OwnPhase
+from tidelock.replica_agent.replicas.strikes import Strikes
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
@@ -20,7 +22,9 @@ from tidelock.replication.apply import Applier
 from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.phase import PhaseWatch
+from tidelock.replication.core.strike_rules import StrikeLimits
 from tidelock.replication.fetch import Fetcher
+from tidelock.replication.membership import MemberChanges
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
 
@@ -44,6 +48,8 @@ class ReplicationParts:
     copies: CopyMaker
     clocks: Clocks
     retention: RetentionClock
+    changes: MemberChanges
+    strikes: Strikes
 
 
 def make_replication(means: Means) -> ReplicationParts:
@@ -69,8 +75,7 @@ def make_replication(means: Means) -> ReplicationParts:
     stack.push_async_callback(log.close)
     membership = Membership(
         replica=means.replica,
-        copies=session.cluster.copies,
-        epoch_limit=session.cluster.epoch_limit,
+        cluster=session.cluster,
         settings=settings,
         members=members,
         client=client,
@@ -78,8 +83,11 @@ def make_replication(means: Means) -> ReplicationParts:
         clock=time.monotonic,
         clocks=clocks,
     )
+    changes = _changes(means, log)
     applier = _applier(means, port, fetcher)
     return ReplicationParts(
+        changes=changes,
+        strikes=_strikes(means, log, membership, changes),
         numbers=numbers,
         stager=stager,
         catalog_port=port,
@@ -106,7 +114,7 @@ def make_replication(means: Means) -> ReplicationParts:
             fence_timeout_s=settings.fence_timeout_s,
         ),
         copies=CopyMaker(
-            machine=Copies(means.replica, session.cluster.copies, {}, thorough=settings.check_invariants),
+            machine=Copies(means.replica, membership.rules(), thorough=settings.check_invariants),
             stager=stager,
             pusher=pusher,
             fetcher=fetcher,
@@ -124,6 +132,32 @@ def _clocks(settings: AgentSettings) -> Clocks:
         offset_max_s=settings.clock_offset_max_s,
         kept_s=3 * settings.clock_check_interval_s,
         server_kept_s=3 * max(settings.tick_interval_s, settings.clock_check_interval_s),
+    )
+
+
+def _changes(means: Means, log: CsnLog) -> MemberChanges:
+    return MemberChanges(
+        replica=means.replica,
+        cluster=means.session.cluster,
+        store=means.store,
+        fenced=log.fenced,
+        end=log.barrier,
+        lag_max=means.settings.max_lag,
+        nonce=lambda: secrets.token_hex(16),
+    )
+
+
+def _strikes(means: Means, log: CsnLog, membership: Membership, changes: MemberChanges) -> Strikes:
+    settings = means.settings
+    return Strikes(
+        replica=means.replica,
+        store=means.store,
+        log=log,
+        membership=membership,
+        changes=changes,
+        limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
+        metrics=means.metrics,
+        clock=time.monotonic,
     )
 
 

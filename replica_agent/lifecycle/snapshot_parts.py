@@ -39,7 +39,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
     pinned = Snapshots(
         replica=means.replica,
         boot=means.session.boot,
-        copies=means.session.cluster.copies,
+        copies=lambda: replication.membership.copies,
         settings=settings,
         store=means.store,
         log=replication.log,
@@ -56,6 +56,9 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         log=replication.log,
         members=replication.members.snapshot,
         retained=replication.retention.newest_before,
+        records_kept=lambda: replication.strikes.records_to_keep(
+            settings.log_keep_records, settings.log_keep_bytes
+        ),
         clock=time.monotonic,
     )
     implicit_pins = ImplicitPins(

@@ -25,6 +25,7 @@ from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.services.history import HistoryService
+from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
@@ -58,6 +59,7 @@ class AgentParts:
             uploads=_uploads(self),
             peers=_peers(self),
             administration=_administration(self, reads),
+            members=MembersService(replica=self.means.replica, changes=self.replication.changes),
             status=_status(self),
         )
 
@@ -198,6 +200,7 @@ def _status(parts: AgentParts) -> StatusService:
         waiters=means.local.waiters,
         log=replication.log,
         membership=replication.membership,
+        strikes=replication.strikes,
         transactions=transactions.registry,
         outcomes=transactions.outcomes,
         applier=replication.applier,

@@ -14,17 +14,16 @@ from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
-from tidelock.csnlog.core.model import ReplicaPhase
+from tidelock.csnlog.core.model import ClusterState, ReplicaPhase, Roster
+from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, roster_of
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.lag import LagLimits, LagVerdict, LagWatch
-from tidelock.replication.core.model import Held, Peer
+from tidelock.replication.core.model import CopyPlace, CountingRules, Held, Peer
 from tidelock.replication.peers import PeerClient
 
-#: States of a replica's session in which its copies do not count and no commit waits for it.
-_OUT = frozenset({"struck", "removed"})
 #: Pause before peers are asked again during a wait.
 _POLL_S = 0.02
 
@@ -39,8 +38,7 @@ class Membership:
     """
 
     replica: ReplicaId
-    copies: int
-    epoch_limit: int
+    cluster: ClusterState
     settings: AgentSettings
     members: Members
     client: PeerClient
@@ -61,8 +59,7 @@ class Membership:
                 max_lag=settings.max_lag,
                 delay_max_s=settings.lag_delay_max_s,
                 stalled_after_s=settings.blocked_after_s,
-                copies=self.copies,
-                epoch_limit=self.epoch_limit,
+                epoch_limit=self.cluster.epoch_limit,
             )
         )
 
@@ -70,6 +67,26 @@ class Membership:
     def view(self) -> Mapping[ReplicaId, MemberView]:
         """Return every registered replica, including this one."""
         return self.members.snapshot()
+
+    @property
+    def roster(self) -> Roster:
+        """The newest roster that is known."""
+        return roster_of(self.members.roster, self.cluster)
+
+    @property
+    def copies(self) -> int:
+        """Durable copies that a commit needs, as far as this agent has seen."""
+        return self.roster.copies
+
+    @property
+    def draining(self) -> bool:
+        """Whether an operator has this replica drained."""
+        return self.replica in self.roster.draining
+
+    def rules(self) -> CountingRules:
+        """Return what decides whose copies count, for the version of ``replicas`` that was seen."""
+        node = self.members.roster
+        return counting_rules(self.replica, -1 if node is None else node.version, self.roster, self.view)
 
     def changed(self) -> None:
         """Note after a change of the view which replicas are silent, and since when."""
@@ -97,7 +114,7 @@ class Membership:
             data=found.member.data,
             disk=session.disk if session else "",
             alive=found.alive,
-            struck=session is not None and session.state in _OUT,
+            struck=session is not None and session.state in LEFT_OUT,
             snapshot=self.snapshot_of(replica, found),
             phase=found.progress.phase if found.progress else ReplicaPhase.STARTING,
         )
@@ -108,6 +125,14 @@ class Membership:
             return self.waiters.reached
         published = found.progress.snapshot if found.progress else CSN_NONE
         return max(published, self._heard.get(replica, CSN_NONE))
+
+    def removed(self) -> frozenset[ReplicaId]:
+        """Return the replicas that were removed from the cluster."""
+        return frozenset(
+            replica
+            for replica, found in self.view.items()
+            if found.session is not None and found.session.state == "removed"
+        )
 
     def serving(self) -> list[ReplicaId]:
         """Return the replicas that show a sign of life and have not been fenced, struck or removed."""
@@ -122,10 +147,6 @@ class Membership:
         view = self.view
         published = (view[replica].progress for replica in self.serving())
         return {csn for progress in published if progress is not None for csn in progress.open}
-
-    def disks(self) -> dict[ReplicaId, str]:
-        """Return the disks of the other replicas whose copies may count."""
-        return {peer.replica: peer.disk for peer in self.peers() if peer.disk and not peer.struck}
 
     def heard(self, held: Held) -> None:
         """Note the snapshot CSN in a peer's answer."""
@@ -167,7 +188,7 @@ class Membership:
 
     def lag(self) -> LagVerdict:
         """Return which replicas lag, and what that means for a commit now."""
-        return self._lags.judge(self.peers(), self.waiters.reached, self.clock())
+        return self._lags.judge(self.peers(), self.waiters.reached, self.clock(), self.copies)
 
     async def delay_commit(self, timeout_s: float) -> LagVerdict:
         """Delay a commit as the lags of the others demand, as long as they do.
@@ -205,3 +226,31 @@ class Membership:
             if self.clock() > until:
                 return tuple(sorted(wanted - done))
             await asyncio.sleep(_POLL_S)
+
+
+def counting_rules(
+    home: ReplicaId, version: int, roster: Roster, view: Mapping[ReplicaId, MemberView]
+) -> CountingRules:
+    """Return what decides whose copies count, as one view of the members shows it.
+
+    Args:
+        home: The replica that counts.
+        version: The version of ``replicas``, which is not newer than the view.
+        roster: The roster at that version.
+        view: The members.
+    """
+    places = {
+        replica: CopyPlace(found.session.disk, group_of(replica, roster, found.member))
+        for replica, found in view.items()
+        if found.session is not None
+        and found.session.disk
+        and found.session.state in COUNTED
+        and replica not in roster.draining
+    }
+    own = view.get(home)
+    return CountingRules(
+        version=version,
+        copies=roster.copies,
+        home=home if own is None else group_of(home, roster, own.member),
+        places=tuple((replica, places[replica]) for replica in sorted(places) if replica != home),
+    )

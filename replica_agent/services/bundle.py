@@ -8,6 +8,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.history import HistoryService
+from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
@@ -27,4 +28,5 @@ class Services:
     uploads: UploadService
     peers: PeerService
     administration: AdministrationService
+    members: MembersService
     status: StatusService

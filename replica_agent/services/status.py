@@ -12,6 +12,7 @@ from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.model import BlockedBy, LogRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
+from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.metrics import Metrics
@@ -19,6 +20,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.replicas.strikes import Strikes
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -26,6 +28,7 @@ from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolve
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.apply import Applier
+from tidelock.replication.core.strike_rules import HeldRecords
 from tidelock.wire.cluster import (
     BlockedPart,
     BlockedRecord,
@@ -71,6 +74,7 @@ class StatusService:
     waiters: CsnWaiters
     log: CsnLog
     membership: Membership
+    strikes: Strikes
     transactions: Transactions
     outcomes: OutcomeResolver
     applier: Applier
@@ -91,7 +95,7 @@ class StatusService:
             waiting_for=self._waiting_for(),
             replicas=[self._replica(replica, view) for replica, view in sorted(self.membership.view.items())],
             tables=len(self.reader.tables(self.waiters.reached)),
-            copies=self.session.cluster.copies,
+            copies=self.membership.copies,
             wait_bound_s=self.settings.wait_bound_s,
             open_transactions=len(self.transactions.live()),
             horizon=self.reader.horizon(),
@@ -105,6 +109,8 @@ class StatusService:
 
     def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:
         other = "alive" if view.alive else "silent"
+        member = view.session.state if view.session else ""
+        held = HeldRecords(0, 0) if member in LEFT_OUT else self.strikes.held(replica)
         progress = view.progress
         return ReplicaStatus(
             id=replica,
@@ -119,6 +125,11 @@ class StatusService:
             phase=progress.phase.value if progress else None,
             phase_since_ms=progress.since_ms if progress else None,
             blocked_by=_blocked_by(progress.blocked_by) if progress and progress.blocked_by else None,
+            member=member,
+            disk=view.session.disk if view.session else "",
+            draining=replica in self.membership.roster.draining,
+            held_records=held.records,
+            held_bytes=held.bytes,
         )
 
     def _clock(self) -> ClockInfo:

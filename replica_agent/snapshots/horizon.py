@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from tidelock.csnlog.cluster.members import MemberView
-from tidelock.csnlog.cluster.replica_progress import LEFT_OUT
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.log import CsnLog, LogState
 from tidelock.csnlog.tail import delete_below, move_tail
@@ -54,6 +54,7 @@ class HorizonMover:
 
     Attributes:
         members: The registered replicas.
+        records_kept: Returns how many of the records that all have applied are kept in ZooKeeper.
         retained: Returns the CSN that was the newest one so many seconds ago, 0 if no CSN existed then.
         clock: Monotonic seconds.
     """
@@ -63,6 +64,7 @@ class HorizonMover:
     store: Store
     log: CsnLog
     members: Callable[[], Mapping[ReplicaId, MemberView]]
+    records_kept: Callable[[], int]
     retained: Callable[[float], Csn]
     clock: Callable[[], float]
     _watch: PinWatch = field(default_factory=PinWatch, init=False)
@@ -81,7 +83,7 @@ class HorizonMover:
         moved = await self._raise(Bound(self.retained(self.settings.history_retention_s), "retention"))
         if moved is not None:
             moved.say()
-        tail = await move_tail(self.store, self.log.fenced, self.settings.log_keep_records)
+        tail = await move_tail(self.store, self.log.fenced, self.records_kept())
         if (
             tail is not None
             and tail > self._deleted

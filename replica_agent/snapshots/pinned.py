@@ -61,6 +61,7 @@ class Snapshots:
     """Chooses CSNs for readers and holds their pins.
 
     Attributes:
+        copies: Returns how many durable copies a commit needs at present.
         peers: Requests the snapshot CSN of each live peer, within a short bound.
         clock: Monotonic seconds.
         clocks: The wall clocks that are known.
@@ -68,7 +69,7 @@ class Snapshots:
 
     replica: ReplicaId
     boot: int
-    copies: int
+    copies: Callable[[], int]
     settings: AgentSettings
     store: Store
     log: CsnLog
@@ -134,7 +135,7 @@ class Snapshots:
         while True:
             others = sorted((await self.peers()).values(), reverse=True)
             own = self.waiters.reached
-            needed = self.copies - 1
+            needed = self.copies() - 1
             common = min(own, others[needed - 1]) if 0 < needed <= len(others) else own
             if min_csn is None or common >= min_csn:
                 return max(Csn(common), Csn(1))

@@ -5,14 +5,16 @@ A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 
 **Promises.** :class:`Copies` calls a transaction ready only when at least ``copies`` replicas, the home
 among them, hold all its parts on the disks that the member list shows at that moment (rules seal,
-copies; I4). It does not decide what is committed: the log does. The other direction, from the log to the
+copies; I4). It names the version of ``replicas`` at which it has counted, which the commit checks. It does
+not decide what is committed: the log does. The other direction, from the log to the
 replica, is :mod:`tidelock.replication.core.prefix`.
 
-**State.** :class:`CopiesState`: the disks of the other members, and for each open transaction the replicas
-that have acknowledged it, and whether it was reported as ready or short.
+**State.** :class:`CopiesState`: the rules of counting, and for each open transaction the replicas that have
+acknowledged it, and whether it was reported as ready or short.
 
-**Events.** The steps of a transaction at its home, the acknowledgements of peers, and changes of their disks.
-**Instructions.** A transaction is ready, or did not get its copies in time; each is issued once.
+**Events.** The steps of a transaction at its home, the acknowledgements of peers, changes of the rules, and
+the refusal of a commit that was counted under former rules. **Instructions.** A transaction is ready, or did
+not get its copies in time; each is issued once for each count.
 
 **Invariants.** A transaction that waits does not have enough copies. The home acknowledges nothing: its own
 copy is the one that it has persisted.
@@ -21,14 +23,13 @@ copy is the one that it has persisted.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.csnlog.core.machine import Machine
 from tidelock.replication.core import messages as msg
-from tidelock.replication.core.model import Held, PartMeta
+from tidelock.replication.core.model import CountedCopies, CountingRules, Held, PartMeta
 
 
 class CopyStage(enum.Enum):
@@ -48,12 +49,14 @@ class TransactionCopies:
         persisted: Its parts are durable here.
         acks: The replicas that have acknowledged it, each with its disk.
         stage: The last report about it.
+        above: It is counted at a version of ``replicas`` above this one only.
     """
 
     tid: Tid
     persisted: bool = False
     acks: frozenset[tuple[ReplicaId, str]] = frozenset()
     stage: CopyStage = CopyStage.WAITING
+    above: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,11 @@ class CopiesState:
     """The whole state of a :class:`Copies`.
 
     Attributes:
-        disks: The disk of each other member.
+        rules: What decides whose copies count.
         open: The open transactions, in the order of their tids: their order of arrival does not matter.
     """
 
-    disks: tuple[tuple[ReplicaId, str], ...]
+    rules: CountingRules
     open: tuple[TransactionCopies, ...]
 
 
@@ -74,35 +77,27 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
 
     Args:
         home: This replica.
-        copies: Durable copies that a commit needs, the home's own among them. Only an operator lowers it.
-        disks: The other members, each with its present disk.
+        rules: What decides whose copies count, and how many are needed; only an operator lowers that.
         thorough: Check all invariants after every step.
     """
 
-    __slots__ = ("_disks", "_open", "copies", "home")
+    __slots__ = ("_open", "_places", "_rules", "home")
 
-    def __init__(
-        self, home: ReplicaId, copies: int, disks: Mapping[ReplicaId, str], *, thorough: bool = True
-    ) -> None:
+    def __init__(self, home: ReplicaId, rules: CountingRules, *, thorough: bool = True) -> None:
         super().__init__(thorough=thorough)
         self.home: Final = home
-        self.copies: Final = copies
-        self._disks = {replica: disk for replica, disk in disks.items() if replica != home}
         self._open: dict[str, TransactionCopies] = {}
-
-    def holders(self, tid: Tid) -> tuple[ReplicaId, ...]:
-        """Return the replicas whose copies of an open transaction count now, the home first."""
-        state = self._open.get(str(tid))
-        return () if state is None else self._holders(state)
+        self._rules = rules
+        self._places = dict(rules.places)
 
     def snapshot(self) -> CopiesState:
         """Return the whole state."""
         opened = sorted(self._open.values(), key=lambda one: one.tid)
-        return CopiesState(tuple(sorted(self._disks.items())), tuple(opened))
+        return CopiesState(self._rules, tuple(opened))
 
     def restore(self, state: CopiesState) -> None:
         """Go back to a state that :meth:`snapshot` has returned."""
-        self._disks = dict(state.disks)
+        self._rules, self._places = state.rules, dict(state.rules.places)
         self._open = {str(one.tid): one for one in state.open}
 
     def check_invariants(self) -> None:
@@ -111,11 +106,11 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
         for text, state in self._open.items():
             assert str(state.tid) == text, f"{state.tid} is known as {text}"
             assert all(replica != self.home for replica, _ in state.acks), f"the home acknowledged {text}"
-            enough = state.persisted and len(self._holders(state)) >= self.copies
+            enough = self._has_enough(state)
             assert state.stage is not CopyStage.WAITING or not enough, f"{text} waits, and has enough copies"
 
     def _check_step(self) -> None:
-        assert self.home not in self._disks, "the home counts as its own peer"
+        assert self.home not in self._places, "the home counts as its own peer"
 
     def _react(self, events: tuple[msg.CopiesEvent, ...]) -> tuple[msg.CopiesInstruction, ...]:
         """Process the events; an event about a transaction that is not open here changes nothing."""
@@ -131,8 +126,11 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
                 return self._change(str(tid), persisted=True)
             case msg.Ack(held):
                 return self._acked(held)
-            case msg.DiskChanged(replica, disk):
-                return self._disk_changed(replica, disk)
+            case msg.RulesChanged(rules):
+                self._rules, self._places = rules, dict(rules.places)
+                return tuple(done for text in list(self._open) for done in self._change(text))
+            case msg.CountAgain(tid, above):
+                return self._count_again(str(tid), above)
             case msg.Deadline(tid):
                 return self._deadline(str(tid))
             case msg.RolledBack(tid) | msg.TransactionDecided(tid):
@@ -146,7 +144,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
             return ()
         if not parts:  # nothing to copy: a definition is in the record itself
             self._open[str(tid)] = TransactionCopies(tid, persisted=True, stage=CopyStage.READY)
-            return (msg.Ready(tid, (self.home,)),)
+            return (msg.Ready(tid, CountedCopies((self.home,), self._rules.version)),)
         self._open[str(tid)] = TransactionCopies(tid)
         return ()
 
@@ -163,12 +161,12 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
                 done += self._change(text, acks=state.acks | {ack})
         return tuple(done)
 
-    def _disk_changed(self, replica: ReplicaId, disk: str | None) -> tuple[msg.CopiesInstruction, ...]:
-        if disk is None or replica == self.home:
-            self._disks.pop(replica, None)
-        else:
-            self._disks[replica] = disk
-        return tuple(done for text in list(self._open) for done in self._change(text))
+    def _count_again(self, text: str, above: int) -> tuple[msg.CopiesInstruction, ...]:
+        state = self._open.get(text)
+        if state is None or state.stage is not CopyStage.READY:
+            return ()
+        self._open[text] = replace(state, stage=CopyStage.WAITING, above=above)
+        return self._change(text)
 
     def _deadline(self, text: str) -> tuple[msg.CopiesInstruction, ...]:
         state = self._open.get(text)
@@ -176,8 +174,8 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
             return ()
         self._open[text] = replace(state, stage=CopyStage.SHORT)
         holders = self._holders(state)
-        missing = sorted({self.home, *self._disks}.difference(holders))
-        return (msg.NotEnough(state.tid, len(holders), self.copies, tuple(missing)),)
+        missing = tuple(sorted({self.home, *self._places}.difference(holders)))
+        return (msg.NotEnough(state.tid, self._count(holders), self._rules.copies, missing),)
 
     def _change(
         self,
@@ -194,11 +192,27 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
             persisted=state.persisted if persisted is None else persisted,
             acks=state.acks if acks is None else acks,
         )
-        holders = self._holders(state)
-        ready = state.stage is CopyStage.WAITING and state.persisted and len(holders) >= self.copies
+        ready = state.stage is CopyStage.WAITING and self._has_enough(state)
         self._open[text] = replace(state, stage=CopyStage.READY) if ready else state
-        return (msg.Ready(state.tid, holders),) if ready else ()
+        counted = CountedCopies(self._holders(state), self._rules.version)
+        return (msg.Ready(state.tid, counted),) if ready else ()
+
+    def _has_enough(self, state: TransactionCopies) -> bool:
+        return (
+            state.persisted
+            and self._rules.version > state.above
+            and self._count(self._holders(state)) >= self._rules.copies
+        )
 
     def _holders(self, state: TransactionCopies) -> tuple[ReplicaId, ...]:
-        acked = sorted(replica for replica, disk in state.acks if self._disks.get(replica) == disk)
+        """Return the replicas whose copies count under the present rules, the home first."""
+        acked = sorted(replica for replica, disk in state.acks if self._disk_of(replica) == disk)
         return (self.home, *acked) if state.persisted else tuple(acked)
+
+    def _disk_of(self, replica: ReplicaId) -> str | None:
+        place = self._places.get(replica)
+        return None if place is None else place.disk
+
+    def _count(self, holders: tuple[ReplicaId, ...]) -> int:
+        """Return how many copies these are: those of one group count once."""
+        return len({self._rules.home if one == self.home else self._places[one].group for one in holders})

@@ -30,14 +30,12 @@ class LagLimits:
         delay_max_s: Longest delay of a commit, reached at twice ``max_lag``.
         stalled_after_s: A lagging replica that has applied nothing for so long is not waited for, whatever
             it has published.
-        copies: Durable copies that a commit needs.
         epoch_limit: Records of an epoch.
     """
 
     max_lag: int
     delay_max_s: float
     stalled_after_s: float
-    copies: int
     epoch_limit: int
 
 
@@ -70,8 +68,11 @@ class LagWatch:
         #: The snapshot CSN at which each lagging replica was first seen, and when.
         self._seen: dict[ReplicaId, tuple[Csn, float]] = {}
 
-    def judge(self, peers: Iterable[Peer], own: Csn, now_s: float) -> LagVerdict:
-        """Return the verdict of a home at snapshot CSN ``own``; ``now_s`` in monotonic seconds."""
+    def judge(self, peers: Iterable[Peer], own: Csn, now_s: float, copies: int) -> LagVerdict:
+        """Return the verdict of a home at snapshot CSN ``own``; a commit needs ``copies``.
+
+        ``now_s`` is in monotonic seconds.
+        """
         limits = self._limits
         behind: list[tuple[int, ReplicaId]] = []
         stuck: list[ReplicaId] = []
@@ -97,7 +98,7 @@ class LagWatch:
             behind=tuple(replica for _, replica in behind),
             far=frozenset(far),
             stuck=tuple(stuck),
-            refused=bool(stuck) and progressing < limits.copies,
+            refused=bool(stuck) and progressing < copies,
         )
 
     def _is_stalled(self, peer: Peer, lag: int, now_s: float) -> bool:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.model import Entry, LogRecord
-from tidelock.replication.core.model import Held, PartMeta, ResolvedRecord, Wanted
+from tidelock.replication.core.model import (
+    CountedCopies,
+    CountingRules,
+    Held,
+    PartMeta,
+    ResolvedRecord,
+    Wanted,
+)
 
 # ------------------------------------------------------------------------------- the executed prefix: events
 
@@ -151,11 +158,23 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskChanged:
-    """``replicas/<id>/session`` shows this disk; None = the replica is struck or no member any more."""
+class RulesChanged:
+    """The member list shows other disks, racks or members, or another number of copies."""
 
-    replica: ReplicaId
-    disk: str | None
+    rules: CountingRules
+
+    @property
+    def brief(self) -> tuple[str, int, int]:
+        """The name, the version, and the number of the other replicas."""
+        return "RulesChanged", self.rules.version, len(self.rules.places)
+
+
+@dataclass(frozen=True, slots=True)
+class CountAgain:
+    """The commit was refused, since ``replicas`` is at a version above ``above`` now: count there."""
+
+    tid: Tid
+    above: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +200,14 @@ class TransactionDecided:
 
 #: All of these are commands: an instruction of the machine goes to the callers that wait, and has no answer.
 CopiesEvent = (
-    TransactionSealed | PersistedAtHome | Ack | DiskChanged | Deadline | RolledBack | TransactionDecided
+    TransactionSealed
+    | PersistedAtHome
+    | Ack
+    | RulesChanged
+    | CountAgain
+    | Deadline
+    | RolledBack
+    | TransactionDecided
 )
 
 # ---------------------------------------------------------------------------- durable copies: instructions
@@ -189,10 +215,10 @@ CopiesEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The transaction may go into a commit record, with these holders (home first)."""
+    """The transaction may go into a commit record, with these copies."""
 
     tid: Tid
-    holders: tuple[ReplicaId, ...]
+    copies: CountedCopies
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,44 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyPlace:
+    """The place of a replica's copies.
+
+    Attributes:
+        disk: Id of its data directory; copies on another disk do not count.
+        group: Copies of one group count as one: the rack, or the replica itself.
+    """
+
+    disk: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountingRules:
+    """The facts at one version of ``replicas`` that decide whose copies count.
+
+    Attributes:
+        version: That version; the commit checks it.
+        copies: Durable copies that a commit needs, the home's own among them.
+        home: Group of the home.
+        places: The other replicas whose copies count.
+    """
+
+    version: int
+    copies: int
+    home: str
+    places: tuple[tuple[ReplicaId, CopyPlace], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCopies:
+    """The replicas that hold a transaction, the home first, as counted at a version of ``replicas``."""
+
+    holders: tuple[ReplicaId, ...]
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedRecord:
     """A record that is executed here and may be applied.
 

@@ -323,8 +323,8 @@ def count_a_stuck_replica() -> Iterator[None]:
     """A home waits for every live replica that is far behind, and refuses its commits in the end."""
     judge = LagWatch.judge
 
-    def refuse(self: LagWatch, peers: Iterable[Peer], own: Csn, now_s: float) -> LagVerdict:
-        found = judge(self, peers, own, now_s)
+    def refuse(self: LagWatch, peers: Iterable[Peer], own: Csn, now_s: float, copies: int) -> LagVerdict:
+        found = judge(self, peers, own, now_s, copies)
         return replace(found, refused=bool(found.far))
 
     with mock.patch.object(LagWatch, "judge", refuse):

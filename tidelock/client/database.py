@@ -20,6 +20,7 @@ from tidelock.client.discovery import agents
 from tidelock.client.feed import Changes
 from tidelock.client.joined import Joining
 from tidelock.client.members import KnownMembers
+from tidelock.client.membership import Membership
 from tidelock.client.results import LabelStatus, Outcome, TableChange, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
@@ -368,6 +369,11 @@ class Database(AutocommitStatements, Joining):
         `wait_bound_s`, and `replicas`, each with `id`, `api`, `data`, `state`, `alive`, `snapshot_csn`.
         """
         return self._connection.ask("GET", "/status", answer=dict[str, Any])
+
+    @property
+    def membership(self) -> Membership:
+        """The members of the cluster, to add, remove, replace, drain or strike replicas."""
+        return Membership(self._connection)
 
     def transactions(self) -> list[dict[str, Any]]:
         """Return open and recently ended transactions of all replicas that answer, each with its `home`."""

@@ -1,9 +1,9 @@
-"""The layout of a local cluster, in `cluster.json` in its folder: written once, and never changed."""
+"""The layout of a local cluster, in `cluster.json` in its folder; a replica may be added to it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +18,16 @@ _FILE: Final = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPorts:
-    """A replica's id, and the ports of its API and of its snapshot file system."""
+    """A replica's id, and the ports of its API and of its snapshot file system.
+
+    Attributes:
+        joins: Whether it was added to the cluster after the bootstrap.
+    """
 
     id: str
     api: int
     data: int
+    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,13 @@ class ClusterLayout:
             zk=zk,
             epoch_limit=epoch_limit,
         )
+
+    def with_replica(self, replica: str) -> ClusterLayout:
+        """Return the layout with one replica more, on ports that are free now."""
+        if any(ports.id == replica for ports in self.replicas):
+            raise ConfigError(f"the cluster has a replica {replica} already; choose another id")
+        api, data = free_ports(2)
+        return replace(self, replicas=(*self.replicas, ReplicaPorts(replica, api, data, joins=True)))
 
     @classmethod
     def load(cls, folder: Path) -> ClusterLayout | None:

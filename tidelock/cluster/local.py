@@ -208,6 +208,20 @@ class LocalCluster:
         launched = {replica} if self._start(replica) else set()
         self._wait_ready(log_begins, launched, timeout_s, lambda _: None)
 
+    def add_replica(self, replica: str) -> None:
+        """Register a replica in the cluster, which must run, and lay it out in the folder; then `start` it.
+
+        Raises:
+            ConfigError: The folder has a replica of this id.
+            MembershipError: The cluster refuses it.
+        """
+        with processes.locked(self.folder / "lock"):
+            layout = self.layout.with_replica(replica)
+            with self.connect() as db:
+                db.membership.add(replica)
+            layout.save(self.folder)
+            self.layout = layout
+
     def kill(self, replica: str, signum: signal.Signals = signal.SIGKILL) -> bool:
         """Send a signal to an agent and its workers; return False if none runs.
 
@@ -274,10 +288,16 @@ class LocalCluster:
             *("--bind", HOST),
             *("--api-port", str(ports.api)),
             *("--data-port", str(ports.data)),
-            *("--bootstrap", ",".join(self.replicas)),
-            *("--copies", str(self.layout.copies)),
+            *self._first_start(ports),
             *(() if limit is None else ("--epoch-limit", str(limit))),
         ]
+
+    def _first_start(self, ports: ReplicaPorts) -> Sequence[str]:
+        """Return the settings by which an agent makes the cluster, or joins it."""
+        if ports.joins:
+            return ("--join",)
+        made = [one.id for one in self.layout.replicas if not one.joins]
+        return ("--bootstrap", ",".join(made), "--copies", str(self.layout.copies))
 
     # -- readiness and status -------------------------------------------------------------------------------
 

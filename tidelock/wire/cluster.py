@@ -35,6 +35,12 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
             `full`: its disk has no room for copies.
         phase_since_ms: The time since when, by its clock (Unix, ms).
         blocked_by: The part that it lacks, if it is blocked or full.
+        member: The state of its session: `serving`, `stopped` (never started), `fenced`, `struck`, `cloning`,
+            `removed`.
+        disk: Id of its data directory.
+        draining: Whether an operator has it drained.
+        held_records: Records that it holds back in ZooKeeper; 0 if it is struck or removed.
+        held_bytes: Memory of ZooKeeper for them, as estimated.
     """
 
     id: str
@@ -49,6 +55,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     phase: str | None = None
     phase_since_ms: int | None = None
     blocked_by: BlockedPart | None = None
+    member: str = ""
+    disk: str = ""
+    draining: bool = False
+    held_records: int = 0
+    held_bytes: int = 0
 
 
 class BlockedRecord(msgspec.Struct, frozen=True):

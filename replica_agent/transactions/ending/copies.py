@@ -7,18 +7,18 @@ hands its decisions to the commits that wait.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import ReplicaId, Tid
+from tidelock.csnlog.core.ids import Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.errors import NotEnoughReplicasError, TidelockError
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.copies import Copies
-from tidelock.replication.core.model import Held, PartMeta, SealedTid
+from tidelock.replication.core.model import CountedCopies, CountingRules, Held, PartMeta, SealedTid
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.push import Pusher
 
@@ -30,7 +30,7 @@ class CopyMaker:
     """Makes the copies of this home's transactions.
 
     Attributes:
-        machine: Counts the copies; made by the agent with the disks of the members.
+        machine: Counts the copies.
         on_broken: Called when the machine contradicts itself; the agent must stop then (I15).
     """
 
@@ -39,20 +39,20 @@ class CopyMaker:
     pusher: Pusher
     fetcher: Fetcher
     on_broken: Callable[[InvariantError], None]
-    _waiting: dict[str, asyncio.Future[tuple[ReplicaId, ...]]] = field(default_factory=dict, init=False)
-    _disks: dict[ReplicaId, str] = field(default_factory=dict, init=False)
+    _waiting: dict[str, asyncio.Future[CountedCopies]] = field(default_factory=dict, init=False)
+    _rules: CountingRules | None = field(default=None, init=False)
 
     async def make(
         self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float
-    ) -> tuple[ReplicaId, ...]:
-        """Return the holders, home first, when enough of them are durable.
+    ) -> CountedCopies:
+        """Return the holders when enough of them are durable.
 
         Raises:
             NotEnoughReplicasError: The copies were not made within ``timeout_s``.
             TidelockError: The error of :meth:`call_off`.
             DiskFullError, UnavailableError: This replica itself could not store the parts.
         """
-        ready: asyncio.Future[tuple[ReplicaId, ...]] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[CountedCopies] = asyncio.get_running_loop().create_future()
         self._waiting[str(tid)] = ready
         try:
             await SEAL.before()
@@ -63,12 +63,31 @@ class CopyMaker:
             await self.stager.store(memory, [tid])
             await SEAL.after()
             self._feed(msg.PersistedAtHome(tid))
-            done, _ = await asyncio.wait([ready], timeout=max(0.0, timeout_s))
-            if not done:
-                self._feed(msg.Deadline(tid))
-            return await ready
+            return await self._counted(tid, ready, timeout_s)
         finally:
             self._waiting.pop(str(tid), None)
+
+    async def count_again(self, tid: Tid, above: int, timeout_s: float) -> CountedCopies:
+        """Return the holders as counted at a version of ``replicas`` above ``above``.
+
+        Raises:
+            NotEnoughReplicasError: There are not enough copies within ``timeout_s``.
+        """
+        ready: asyncio.Future[CountedCopies] = asyncio.get_running_loop().create_future()
+        self._waiting[str(tid)] = ready
+        try:
+            self._feed(msg.CountAgain(tid, above))
+            return await self._counted(tid, ready, timeout_s)
+        finally:
+            self._waiting.pop(str(tid), None)
+
+    async def _counted(
+        self, tid: Tid, ready: asyncio.Future[CountedCopies], timeout_s: float
+    ) -> CountedCopies:
+        done, _ = await asyncio.wait([ready], timeout=max(0.0, timeout_s))
+        if not done:
+            self._feed(msg.Deadline(tid))
+        return await ready
 
     def call_off(self, tid: Tid, error: TidelockError) -> None:
         """End the wait for the copies of a transaction with this error; its rows here are awaited first."""
@@ -80,14 +99,11 @@ class CopyMaker:
         """Note that a peer has answered a push."""
         self._feed(msg.Ack(held))
 
-    def members(self, disks: Mapping[ReplicaId, str]) -> None:
-        """Note the disks of the other replicas in the member list (without those struck or removed)."""
-        for replica in self._disks.keys() - disks.keys():
-            self._feed(msg.DiskChanged(replica, None))
-        for replica, disk in disks.items():
-            if self._disks.get(replica) != disk:
-                self._feed(msg.DiskChanged(replica, disk))
-        self._disks = dict(disks)
+    def members(self, rules: CountingRules) -> None:
+        """Note what the member list says of the copies that count."""
+        if rules != self._rules:
+            self._rules = rules
+            self._feed(msg.RulesChanged(rules))
 
     def release(self, tid: Tid) -> None:
         """Forget a committed transaction: a replica that lacks its parts learns of them from the log."""
@@ -112,7 +128,7 @@ class CopyMaker:
                 continue
             match instruction:
                 case msg.Ready():
-                    waiting.set_result(instruction.holders)
+                    waiting.set_result(instruction.copies)
                 case msg.NotEnough():
                     waiting.set_exception(_not_enough(instruction))
                 case _:

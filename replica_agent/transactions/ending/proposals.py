@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.core import tree
@@ -20,7 +22,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.digest import checksum
-from tidelock.replication.core.model import PartMeta
+from tidelock.replication.core.model import CountedCopies, PartMeta
 
 _log = structlog.get_logger("commit")
 
@@ -59,30 +61,43 @@ class ProposalBuilder:
             *(_adding(part) for part in staged.parts),
         )
         manifest = self._stage_manifest(tx, entries)
-        holders = await self._make_copies(tx, timeout_s)
+        counted = await self._make_copies(tx, timeout_s)
         if not tx.data_change:  # only now, so that it blocks no transaction while it works
             await self.removals.replace_parts(tx)
         record = TidRecord(
             tid=str(tx.tid),
             entries=() if manifest else entries,
             manifest=manifest,
-            holders=holders,
+            holders=(self.replica,) if counted is None else counted.holders,
             label=tx.label,
             data_change=tx.data_change,
             meta=tx.meta,
             batch=tx.batch,
         )
         ddl = tuple(_defining(item) for item in staged.definitions)
-        return Proposal(record, dict(staged.tables), ddl, tx.label)
+        version = None if counted is None else counted.version
+        return Proposal(record, dict(staged.tables), ddl, tx.label, roster=version)
 
-    async def _make_copies(self, tx: Transaction, timeout_s: float) -> tuple[ReplicaId, ...]:
+    async def count_again(self, tx: Transaction, proposal: Proposal, timeout_s: float) -> Proposal:
+        """Return a proposal whose copies are counted after the change that its commit has met.
+
+        Raises:
+            NotEnoughReplicasError: There are not enough copies within ``timeout_s``.
+        """
+        assert proposal.roster is not None, "a commit that names no copies was refused because of them"
+        counted = await self.copies.count_again(tx.tid, proposal.roster, timeout_s)
+        record = msgspec.structs.replace(proposal.record, holders=counted.holders)
+        return dataclasses.replace(proposal, record=record, roster=counted.version)
+
+    async def _make_copies(self, tx: Transaction, timeout_s: float) -> CountedCopies | None:
+        """Make the copies of every part; return None for a transaction without parts."""
         parts = tuple(tx.staged.parts)
         if not parts:
-            return (self.replica,)
-        holders = await self.copies.make(tx.tid, parts, tuple(tx.staged.memory.values()), timeout_s)
+            return None
+        counted = await self.copies.make(tx.tid, parts, tuple(tx.staged.memory.values()), timeout_s)
         tx.staged.stored.update({part.part: part for part in parts})
         self.transactions.forget_memory(tx)
-        return holders
+        return counted
 
     def _stage_manifest(self, tx: Transaction, entries: tuple[Entry, ...]) -> Manifest | None:
         """Stage entries that are too large for a record as a part of their own."""

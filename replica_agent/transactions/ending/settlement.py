@@ -17,6 +17,7 @@ from tidelock.errors import (
     HeadMovedError,
     LabelExistsError,
     LabelMovedError,
+    MembersChangedError,
     TidelockError,
     UnavailableError,
 )
@@ -73,7 +74,8 @@ class Settlement:
     async def _commit_labelled(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         """Commit; if the label is not in the state that was assumed, read it and judge it again.
 
-        A refusal by that judgement is final.
+        A refusal by that judgement is final. If members, disks or ``copies`` have changed since the copies
+        were counted, count them again.
         """
 
         async def place_label() -> None:
@@ -82,8 +84,21 @@ class Settlement:
 
         if tx.batch is not None:
             await place_label()
+
+        async def count_again() -> None:
+            nonlocal proposal
+            proposal = await self.proposals.count_again(tx, proposal, deadline - self.clock())
+
+        async def commit_counted() -> Committed:
+            return await retried(
+                lambda: self._commit_once(tx, proposal, deadline),
+                after=(MembersChangedError,),
+                may_retry=self._before(deadline),
+                between=count_again,
+            )
+
         return await retried(
-            lambda: self._commit_once(tx, proposal, deadline),
+            commit_counted,
             after=(LabelExistsError, LabelMovedError),
             may_retry=self._before(deadline),
             between=place_label,

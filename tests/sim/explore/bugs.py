@@ -317,6 +317,24 @@ BUGS = (
         {"kind": CountsAnyDisk},
     ),
     Bug(
+        "commit without a check of the roster",
+        frozenset({"I4 DURABLE"}),
+        lambda replays, **more: CopyModel(replays, 1, 1, Mishaps(crash=1, replace=1), **more),
+        {"unchecked": True},
+    ),
+    Bug(
+        "copies rise beside a commit that does not check the roster",
+        frozenset({"I4 DURABLE"}),
+        lambda replays, **more: CopyModel(replays, 1, 2, Mishaps(need=1), **more),
+        {"unchecked": True},
+    ),
+    Bug(
+        "strike lowers copies",
+        frozenset({"I4 DURABLE"}),
+        lambda replays, **more: CopyModel(replays, 1, 1, Mishaps(strike=1, disaster=1), **more),
+        {"lowering": True},
+    ),
+    Bug(
         "horizon per replica",
         frozenset({"I12 GC-SAFE"}),
         _history(behind=True),

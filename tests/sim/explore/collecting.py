@@ -295,7 +295,7 @@ class Collecting:
             store = AnsweredStore(self.ensemble, one.raising)
             history = HorizonMover(
                 replica=NAMES[which], settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
-                log=FencedLog(store, NAMES[which], one.fence), clock=lambda: 0.0,  # type: ignore[arg-type]
+                records_kept=lambda: 1, log=FencedLog(store, NAMES[which], one.fence), clock=lambda: 0.0,  # type: ignore[arg-type]
             )  # fmt: skip
             self._turns[key] = self._replays.run(history._raise(Bound(LAST, "retention")))
         return self._turns[key]
@@ -323,7 +323,7 @@ class Collecting:
         if key not in self._turns:
             store = AnsweredStore(self.ensemble, s.pinning)
             snapshots = Snapshots(
-                replica=NAMES[0], boot=1, copies=2, settings=SimpleNamespace(), store=store,  # type: ignore[arg-type]
+                replica=NAMES[0], boot=1, copies=lambda: 2, settings=SimpleNamespace(), store=store,  # type: ignore[arg-type]
                 log=FencedLog(store, NAMES[0], s.replicas[0].fence), reader=None, waiters=None, peers=None,  # type: ignore[arg-type]
                 clock=lambda: 0.0, clocks=own_clock(),
             )  # fmt: skip

@@ -1,13 +1,15 @@
 """A home gets its transactions copied to peers that crash and lose their disks: what is explored of copies.
 
 The counting of copies and what a peer does with a push are the product's own; disks, processes, messages and
-the member list are modelled here. An answer may come when the disk that it speaks of is long gone.
+the member list are modelled here. An answer may come when the disk that it speaks of is long gone. The
+commit checks the version of the roster at which its copies were counted; disks, strikes and ``copies`` raise
+that version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tests.sim.explore.acceptors import HOME, Acceptors, part_of, tid_of
 from tests.sim.explore.ensemble import Numbered
@@ -18,18 +20,21 @@ from tidelock.replication.core.copies import Copies, CopiesState
 from tidelock.replication.core.messages import (
     Ack,
     CopiesEvent,
+    CountAgain,
     Deadline,
-    DiskChanged,
     NotEnough,
     PersistedAtHome,
     Ready,
     RolledBack,
+    RulesChanged,
     TransactionDecided,
     TransactionSealed,
 )
-from tidelock.replication.core.model import Held
+from tidelock.replication.core.model import CopyPlace, CountingRules, Held
 
 OPEN, SEALED, READY, COMMITTED, REFUSED = range(5)
+
+T = TypeVar("T")
 
 Next = tuple[Move, "CopyHome | Broken"]
 
@@ -47,6 +52,10 @@ class Mishaps(NamedTuple):
     deadline: int = 0
     #: The home and its disk are gone for good.
     disaster: int = 0
+    #: An operator asks for one copy more.
+    need: int = 0
+    #: A peer is struck, as far as the rules of strikes allow it.
+    strike: int = 0
 
     def less(self, name: str) -> Mishaps:
         """One less of a kind."""
@@ -57,8 +66,8 @@ class CopyPeer(NamedTuple):
     """A peer.
 
     ``disk`` counts its disks, ``rows`` are the transactions durable on the present one, ``storing`` those
-    that are being written. ``shown`` is the disk that the member list shows, ``known`` the one that the home
-    has seen there.
+    that are being written. ``shown`` is the disk that its session shows, ``known`` the one that the home has
+    seen there.
     """
 
     up: bool = True
@@ -68,6 +77,14 @@ class CopyPeer(NamedTuple):
     storing: tuple[int, ...] = ()
     shown: int = 1
     known: int = 1
+    struck: bool = False
+
+
+class Counted(NamedTuple):
+    """The copies that a transaction was counted with: the version of the roster, and the peers."""
+
+    version: int
+    peers: frozenset[int]
 
 
 class CopyHome(NamedTuple):
@@ -82,9 +99,15 @@ class CopyHome(NamedTuple):
     answers: frozenset[tuple[int, int, tuple[str, ...]]] = frozenset()
     #: (peer, disk, transaction) that ever were durable.
     ever: frozenset[tuple[int, int, int]] = frozenset()
-    #: For each committed transaction: how many disks were lost since it was found ready. -1: a disk that
-    #: counted was gone already, and the home could not know yet.
+    #: For each transaction: the copies that it was found ready with.
+    counted: tuple[Counted | None, ...] = ()
+    #: For each transaction: how many disks were lost since it was committed. -1: a disk that counted was gone
+    #: already, and had no agent that could tell.
     lost: tuple[int, ...] = ()
+    #: The version of the roster, that which the home has seen, and the copies that a commit needs.
+    version: int = 0
+    seen: int = 0
+    copies: int = 2
     mishaps: Mishaps = Mishaps()
 
     def but(self, peer: int, **changes: Any) -> CopyHome:
@@ -105,10 +128,15 @@ class CopyModel:
         peers: How many peers there are.
         kind: The class that counts copies; a planted bug may give another.
         early: A planted bug: peers answer while the rows are still being written.
+        unchecked: A planted bug: the commit does not check the version of the roster.
+        lowering: A planted bug: a strike lowers ``copies`` where too few replicas are left.
     """
 
-    faults = frozenset({"lose push", "lose answer", "crash", "replace", "deadline", "disaster"})
+    faults = frozenset(
+        {"lose push", "lose answer", "crash", "replace", "deadline", "disaster", "need", "strike"}
+    )
     idle: frozenset[str] = frozenset()
+    #: How many copies the cluster was made with.
     copies: Final = 2
 
     def __init__(
@@ -120,13 +148,17 @@ class CopyModel:
         *,
         kind: type[Copies] = Copies,
         early: bool = False,
+        unchecked: bool = False,
+        lowering: bool = False,
     ) -> None:
         self._names = [ReplicaId(f"r{number + 2}") for number in range(peers)]
         self._acceptors, self._early = Acceptors(replays), early
-        self._first = CopyHome(0, (CopyPeer(),) * peers, (OPEN,) * txs, lost=(0,) * txs, mishaps=mishaps)
+        self._unchecked, self._lowering = unchecked, lowering
+        self._first = CopyHome(
+            0, (CopyPeer(),) * peers, (OPEN,) * txs, counted=(None,) * txs, lost=(0,) * txs, mishaps=mishaps
+        )
         self._kind, self._states = kind, Numbered[CopiesState]()
-        disks = {name: _disk(name, 1) for name in self._names}
-        self._states.number(kind(HOME, self.copies, disks).snapshot())
+        self._states.number(kind(HOME, self._rules(self._first)).snapshot())
 
     def initial(self) -> State:
         """All are up, nothing is sealed."""
@@ -139,6 +171,7 @@ class CopyModel:
         assert isinstance(state, CopyHome)
         for peer, found in enumerate(state.peers):
             yield from self._of_peer(state, peer, found)
+        yield from self._of_operators(state)
         for answer in state.answers:
             rest = state._replace(answers=state.answers - {answer})
             if state.rows is not None:
@@ -163,14 +196,58 @@ class CopyModel:
             if phase == SEALED and h.mishaps.deadline:
                 yield ("deadline", tx), self._step(h.less("deadline"), Deadline(tid))
             if phase == READY:
-                yield ("commit", tx), self._step(_phase(h, tx, COMMITTED), TransactionDecided(tid))
+                yield ("commit", tx), self._commit(h, tx)
+        if h.seen != h.version:
+            peers = tuple(found._replace(known=found.shown) for found in h.peers)
+            learned = h._replace(peers=peers, seen=h.version)
+            yield ("learn",), self._step(learned, RulesChanged(self._rules(learned)))
         for peer, found in enumerate(h.peers):
-            if found.known != found.shown:
-                changed = DiskChanged(self._names[peer], _disk(self._names[peer], found.shown))
-                yield ("learn", peer), self._step(h.but(peer, known=found.shown), changed)
             todo = self._unheld(h, peer)
             if todo and not found.push and not found.storing and not any(one[0] == peer for one in h.answers):
                 yield ("push", peer), h.but(peer, push=todo)
+
+    def _commit(self, h: CopyHome, tx: int) -> CopyHome | Broken:
+        """The multi of a commit: it is refused where the roster has another version than was counted at."""
+        counted, tid = h.counted[tx], tid_of(tx)
+        assert counted is not None
+        if counted.version != h.version and not self._unchecked:
+            again = _phase(h, tx, SEALED)
+            return self._step(
+                again._replace(counted=_put(h.counted, tx, None)), CountAgain(tid, counted.version)
+            )
+        late = False
+        for peer in counted.peers:
+            found = h.peers[peer]
+            if found.struck or tx not in found.rows:
+                if found.struck or found.disk == found.shown:
+                    name = self._names[peer]
+                    return Broken("I4 DURABLE", f"{tid} is committed with the copy of {name}, which is gone")
+                late = True  # the new disk has no agent yet, so nobody can know
+        if 1 + len(counted.peers) < h.copies:
+            return Broken("I4 DURABLE", f"{tid} is committed with fewer than {h.copies} copies")
+        committed = _phase(h, tx, COMMITTED)._replace(lost=_put(h.lost, tx, -1 if late else 0))
+        return self._step(committed, TransactionDecided(tid))
+
+    def _of_operators(self, h: CopyHome) -> Iterator[Next]:
+        """Yield what changes the roster beside the disks."""
+        left = [number for number, found in enumerate(h.peers) if not found.struck]
+        if h.mishaps.need and h.copies <= len(left):
+            yield ("need",), h.less("need")._replace(copies=h.copies + 1, version=h.version + 1)
+        for peer in left:
+            enough = len(left) >= h.copies  # the home, and all that are left but this one
+            if h.mishaps.strike and (enough or self._lowering):
+                struck = h.less("strike").but(peer, struck=True)
+                copies = h.copies if enough else len(left)
+                yield ("strike", peer), struck._replace(version=h.version + 1, copies=copies)
+
+    def _rules(self, h: CopyHome) -> CountingRules:
+        """Return what the home has read of the member list."""
+        places = tuple(
+            (name, CopyPlace(_disk(name, found.known), name))
+            for name, found in zip(self._names, h.peers, strict=True)
+            if not found.struck
+        )
+        return CountingRules(h.version, h.copies, HOME, places)
 
     def _unheld(self, h: CopyHome, peer: int) -> tuple[int, ...]:
         """Return the transactions to push to a peer: sealed, undecided, and not confirmed for its disk."""
@@ -201,7 +278,8 @@ class CopyModel:
             if h.mishaps.crash:
                 yield ("crash", peer), h.but(peer, up=False, storing=(), push=()).less("crash")
         else:
-            yield ("start", peer), h.but(peer, up=True, shown=found.disk)
+            version = h.version if found.shown == found.disk else h.version + 1
+            yield ("start", peer), h.but(peer, up=True, shown=found.disk)._replace(version=version)
             if h.mishaps.replace:
                 replaced = h.but(peer, disk=found.disk + 1, rows=frozenset()).less("replace")
                 yield ("replace", peer), _one_more_lost(replaced)
@@ -232,7 +310,7 @@ class CopyModel:
 
     def _step(self, h: CopyHome, event: CopiesEvent) -> CopyHome | Broken:
         """Give the machine an event; what is ready may be committed, what is short is rolled back."""
-        machine = self._kind(HOME, self.copies, {})
+        machine = self._kind(HOME, CountingRules(0, self.copies, HOME))
         machine.restore(self._states.values[h.machine])
         said = list(machine.step(event))
         for one in said:
@@ -246,13 +324,14 @@ class CopyModel:
             elif broken := self._holds(h, tx, one):
                 return broken
             else:
-                late = any(found.disk != found.known for found in h.peers)
-                h = _phase(h, tx, READY)._replace(lost=(*h.lost[:tx], -1 if late else 0, *h.lost[tx + 1 :]))
+                peers = frozenset(self._names.index(name) for name in one.copies.holders if name != HOME)
+                counted = _put(h.counted, tx, Counted(one.copies.version, peers))
+                h = _phase(h, tx, READY)._replace(counted=counted)
         return h
 
     def _holds(self, h: CopyHome, tx: int, ready: Ready) -> Broken | None:
         """Check that each counted copy is durable on the disk that the member list showed to the home."""
-        for holder in ready.holders:
+        for holder in ready.copies.holders:
             if holder == HOME:
                 there = h.rows is not None and tx in h.rows
             else:
@@ -287,7 +366,11 @@ class CopyModel:
         for tx, phase in enumerate(state.phases):
             if state.rows is not None and phase not in {COMMITTED, REFUSED}:
                 return Broken("I8 DECIDED", f"{tid_of(tx)} is never decided")
-            lacking = [self._names[peer] for peer, one in enumerate(state.peers) if tx not in one.rows]
+            lacking = [
+                self._names[peer]
+                for peer, one in enumerate(state.peers)
+                if tx not in one.rows and not one.struck
+            ]
             if phase == COMMITTED and lacking and self._somewhere(state, tx):
                 return Broken("I14 LIVE", f"{tid_of(tx)} is committed, and {lacking} never get it")
         return None
@@ -322,7 +405,9 @@ _WORDS: Final = {
     "crash": "{peer} dies; what was not durable on {disk} is gone",
     "replace": "{disk} is replaced by an empty one",
     "start": "{peer} starts with {disk}, and the member list shows it",
-    "learn": "the home sees the member list with the disk of {peer}",
+    "learn": "the home sees the newest member list",
+    "need": "an operator asks for one copy more",
+    "strike": "{peer} is struck",
     "fetch": "{peer} fetches {tid}",
     "disaster": "the home and its disk are gone",
 }
@@ -334,6 +419,10 @@ def _disk(name: ReplicaId, number: int) -> str:
 
 def _phase(h: CopyHome, tx: int, phase: int) -> CopyHome:
     return h._replace(phases=(*h.phases[:tx], phase, *h.phases[tx + 1 :]))
+
+
+def _put(values: tuple[T, ...], tx: int, value: T) -> tuple[T, ...]:
+    return (*values[:tx], value, *values[tx + 1 :])
 
 
 def _durable(h: CopyHome, peer: int, txs: tuple[int, ...]) -> CopyHome:
@@ -348,7 +437,7 @@ def _answered(h: CopyHome, peer: int, found: CopyPeer, held: Held) -> CopyHome:
 
 def _one_more_lost(h: CopyHome) -> CopyHome:
     after = [
-        lost + 1 if lost >= 0 and phase in {READY, COMMITTED} else lost
+        lost + 1 if lost >= 0 and phase == COMMITTED else lost
         for lost, phase in zip(h.lost, h.phases, strict=True)
     ]
     return h._replace(lost=tuple(after))

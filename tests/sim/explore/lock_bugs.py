@@ -23,6 +23,8 @@ from tidelock.replication.locks import sweeper, taker
 from tidelock.replication.locks.requests import LockStore
 
 ONE: Final = tuple(LockRemoval(home, (1,)) for home in range(3))
+#: The last of three replicas is registered while the first removes the part that it wants.
+JOINING: Final = (ONE[0], ONE[2])
 TABLE: Final = LockRemoval(1, wide=WholeTable())
 
 _PASS_TAIL = Book.pass_tail
@@ -96,6 +98,18 @@ LOCK_BUGS: Final = (
             replays, ONE[:2], LockMishaps(crash=1, replace=1), victims=(1,), **more
         ),
         {"hasty": True},
+    ),
+    Bug(
+        "serve a registered replica below its registration",
+        _I7,
+        lambda replays, **more: Locking(replays, JOINING, LockMishaps(), joins=True, **more),
+        {"below": True},
+    ),
+    Bug(
+        "register without a check of the progress",
+        _I7,
+        lambda replays, **more: Locking(replays, JOINING, LockMishaps(), joins=True, **more),
+        {"unchecked": True},
     ),
     Bug("look before locking", _I7, _locking(*ONE[:2]), {"early_look": True}),
     Bug(

@@ -78,6 +78,8 @@ class LockAgent(NamedTuple):
     script: tuple[Heard, ...] = ()
     #: It is about the locks of a silent replica.
     sweeper: bool = False
+    #: It is registered; one that is not has no process, and holds no lock back.
+    member: bool = True
 
 
 class Deal(NamedTuple):
@@ -98,6 +100,8 @@ class LockScene(NamedTuple):
     deals: tuple[Deal, ...]
     late: frozenset[int] = frozenset()
     tail: Csn = Csn(0)
+    #: The end of the log and its own progress, as the first replica has read them to register the last one.
+    registering: tuple[Csn, Csn] | None = None
     mishaps: LockMishaps = LockMishaps()
     #: Whether some transaction ever had its locks, or a mishap was the reason that none had.
     won: bool = False

@@ -57,6 +57,9 @@ class Locking:
         hasty: A planted bug: a replica with a new disk begins before it is where the old one was.
         orphan: At the beginning the first home has died, and the first transaction has its locks still.
         long: The transactions were begun before all others; they lock at what is applied since.
+        joins: The last replica is no member at the beginning; the first one registers it.
+        unchecked: A planted bug: the registration does not check the progress that was read.
+        below: A planted bug: a registered replica serves from the beginning of the log on.
     """
 
     faults = frozenset(
@@ -89,10 +92,14 @@ class Locking:
         hasty: bool = False,
         orphan: bool = False,
         long: bool = False,
+        joins: bool = False,
+        unchecked: bool = False,
+        below: bool = False,
     ) -> None:
         self.removals, self._returns, self._victims = removals, returns, victims
         self._fine, self._early, self._eager, self._long = fine, early_look, eager, long
-        self._hasty = hasty
+        self._hasty, self._unchecked, self._below = hasty, unchecked, below
+        self._joins = joins
         self._disjoint = not any(
             one.covers(part) and other.covers(part)
             for one, other in itertools.combinations(removals, 2)
@@ -113,6 +120,8 @@ class Locking:
             mishaps=mishaps,
         )
         self._locks: dict[int, tuple[LockInfo, ...]] = {}
+        if joins:
+            self._first = self._first.but(len(homes) - 1, up=False, member=False)
         if orphan:
             self._first = self._orphaned(self._first)
 
@@ -133,7 +142,11 @@ class Locking:
     def moves(self, state: State) -> Iterator[Next]:
         """All that can happen next."""
         assert isinstance(state, LockScene)
+        if not state.agents[-1].member:
+            yield from self._registers(state)
         for which, agent in enumerate(state.agents):
+            if not agent.member:
+                continue
             if not agent.up:
                 if which in self._returns:
                     yield ("start", which), self._start(state, which)
@@ -150,12 +163,27 @@ class Locking:
             if state.mishaps.crash and which in self._victims:
                 yield ("crash", which), self._dies(state, which).less("crash")
         # By what was told, which may be of a disk that is no more.
-        tail = Csn(min(max(agent.applied, agent.told) for agent in state.agents) + 1)
+        # A replica that was registered has published nothing of its own before it has applied something.
+        tail = Csn(min(self._published(agent) for agent in state.agents if agent.member) + 1)
         if tail > max(state.tail, Csn(2)):
             yield ("tail", tail), state._replace(tail=tail)
         for multi in state.late:
             landed = self._apply(state, multi)[0]
             yield ("land", multi), landed._replace(late=landed.late - {multi})
+
+    def _published(self, agent: LockAgent) -> Csn:
+        """Return the CSN that others reckon with: of a disk that is no more, but not of a registration."""
+        return agent.applied if self._joins else max(agent.applied, agent.told)
+
+    def _registers(self, s: LockScene) -> Iterator[Next]:
+        """Yield the registration of the last replica: a read of end and progress, then the multi."""
+        by, last = s.agents[0], len(s.agents) - 1
+        progress, end = by.applied, self._log(s)[-1].csn
+        if by.up and s.registering != (end, progress):
+            yield ("read end", 0), s._replace(registering=(end, progress))
+        if by.up and s.registering is not None and (s.registering[1] == progress or self._unchecked):
+            told = Csn(1) if self._below else max(s.registering)
+            yield ("register", last), s.but(last, up=True, member=True, told=told)._replace(registering=None)
 
     def _begins(self, s: LockScene, which: int, agent: LockAgent) -> Iterator[Next]:
         """Yield the steps of an agent that do not concern locks."""
@@ -172,7 +200,9 @@ class Locking:
                 yield ("give back", number), self._run(s, which, LockRun("release", self.tid(s, number)))
         if self._has_to_sweep(s, which, agent):
             silent = frozenset(
-                NAMES[other] for other, one in enumerate(s.agents) if not one.up and other != which
+                NAMES[other]
+                for other, one in enumerate(s.agents)
+                if one.member and not one.up and other != which
             )
             yield ("sweep", which), self._run(s, which, LockRun("sweep", at=s.tail, silent=silent))
 
@@ -463,6 +493,8 @@ _WORDS: Final = {
     "roll back": "wants to roll back",
     "give back": "gives back the locks of",
     "start": "starts",
+    "read end": "reads the end of the log, to register the last replica",
+    "register": "is registered",
     "apply": "applies the next record",
     "crash": "dies",
     "replace": "gets an empty disk",

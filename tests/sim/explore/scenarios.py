@@ -140,6 +140,7 @@ SCENARIOS = (
     _following("following", (1, 1), roll=1, tail=1),
     _copying("2 transactions, 1 peer", 2, 1, fast=True, lose=1, crash=1, replace=1),
     _copying("1 transaction, 2 peers", 1, 2, lose=1, crash=2, replace=2, deadline=1, disaster=1),
+    _copying("1 transaction, 2 peers", 1, 2, fast=True, crash=1, replace=1, need=1, strike=1, disaster=1),
     _copying("2 transactions, 1 peer", 2, 1, lose=2, crash=1, replace=1, deadline=1, disaster=1),
     _collecting("a replica that lags", fast=True, behind=True),
     _collecting("a replica that is struck", fast=True, behind=True, strike=1),
@@ -161,6 +162,8 @@ SCENARIOS = (
     _labelling(
         "two batches twice, an old label", *(LabelRun(n % 2, 1 + n // 2) for n in range(4)), begun=True
     ),
+    _locking("a replica is registered", ONE[0], ONE[2], fast=True, more={"joins": True}),
+    _locking("a replica is registered", ONE[0], ONE[2], more={"joins": True}, crash=1, late=1),
     _locking("2 parts", ONE[0], OTHER, fast=True, reply=1),
     _locking("part, part", *ONE[:2], fast=True, lose=1, reply=1, rollback=1),
     _locking("part, table, each read", ONE[0], ALL, fast=True, more={"fine": True}, rollback=1),

@@ -36,6 +36,7 @@ async def begin(store: MemoryStore, replica: ReplicaId = R1, **changed: Any) -> 
         "disk": "disk1",
         "known": KnownState(),
         "nonce": nonces(f"{store.name}-"),
+        "replace_disk": True,
         "timeout_s": 20.0,
     }
     return await open_session(store, replica=replica, **(settings | changed))

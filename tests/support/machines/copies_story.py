@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import assert_never
 
 from tests.support.machines.names import HOME, part, short, tid
@@ -10,7 +11,9 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.messages import NotEnough, Ready
-from tidelock.replication.core.model import Held, PartMeta
+from tidelock.replication.core.model import CopyPlace, CountingRules, Held, PartMeta
+
+R2, R3 = ReplicaId("r2"), ReplicaId("r3")
 
 
 class CopiesStory:
@@ -24,7 +27,7 @@ class CopiesStory:
 
     def __call__(self, words: list[str]) -> list[str]:
         """Give the machine an event; return what it said."""
-        event = copies_event(words[0], words[1:])
+        event = copies_event(words[0], words[1:], self._machine.snapshot().rules)
         twin = three()
         twin.restore(self._machine.snapshot())
         said = told(self._machine.step(event))
@@ -38,8 +41,24 @@ def meta(name: str) -> PartMeta:
     return PartMeta(part(name), TableName("db.t"), "", 1, 10, "0" * 32)
 
 
-def copies_event(command: str, words: list[str]) -> msg.CopiesEvent:
-    """Read one event of a script about copies."""
+def rules(copies: int = 2, version: int = 0, **disks: str) -> CountingRules:
+    """Return rules of r1 without racks: the other members with their disks."""
+    places = tuple((ReplicaId(name), CopyPlace(disk, name)) for name, disk in sorted(disks.items()))
+    return CountingRules(version, copies, HOME, places)
+
+
+def changed(before: CountingRules, replica: ReplicaId, disk: str, rack: str = "") -> CountingRules:
+    """Return the rules after a change of one member, at the next version; the disk ``none`` removes it."""
+    places = dict(before.places)
+    places[replica] = CopyPlace(disk, rack or replica)
+    kept = {name: place for name, place in places.items() if place.disk != "none"}
+    return replace(
+        before, version=before.version + 1, places=tuple(sorted(kept.items(), key=lambda one: one[0]))
+    )
+
+
+def copies_event(command: str, words: list[str], before: CountingRules) -> msg.CopiesEvent:
+    """Read one event of a script about copies; ``before`` are the present rules."""
     match command, words:
         case "seal", [name, *parts]:
             return msg.TransactionSealed(tid(name), tuple(map(meta, parts)))
@@ -50,7 +69,15 @@ def copies_event(command: str, words: list[str]) -> msg.CopiesEvent:
             refused = {str(tid(name[1:])): "disk full" for name in tids if name[0] == "!"}
             return msg.Ack(Held(ReplicaId(replica), disk, 1, Csn(1), held, refused))
         case "disk", [replica, disk]:
-            return msg.DiskChanged(ReplicaId(replica), None if disk == "none" else disk)
+            return msg.RulesChanged(changed(before, ReplicaId(replica), disk))
+        case "rack", [replica, disk, rack]:
+            return msg.RulesChanged(changed(before, ReplicaId(replica), disk, f"rack {rack}"))
+        case "home-rack", [rack]:
+            return msg.RulesChanged(replace(before, version=before.version + 1, home=f"rack {rack}"))
+        case "need", [copies]:
+            return msg.RulesChanged(replace(before, version=before.version + 1, copies=int(copies)))
+        case "again", [name, above]:
+            return msg.CountAgain(tid(name), int(above))
         case "deadline", [name]:
             return msg.Deadline(tid(name))
         case "rollback", [name]:
@@ -65,8 +92,8 @@ def told(instructions: Iterable[msg.CopiesInstruction]) -> list[str]:
     said = []
     for item in instructions:
         match item:
-            case Ready(who, holders):
-                said.append(f"ready {short(str(who))} {','.join(holders)}")
+            case Ready(who, counted):
+                said.append(f"ready {short(str(who))} {','.join(counted.holders)} at {counted.version}")
             case NotEnough(who, have, need, missing):
                 said.append(f"short {short(str(who))} {have}/{need} {','.join(missing)}")
             case _:
@@ -76,4 +103,4 @@ def told(instructions: Iterable[msg.CopiesInstruction]) -> list[str]:
 
 def three(copies: int = 2) -> Copies:
     """Return the machine of r1 in a shard of three."""
-    return Copies(HOME, copies, {ReplicaId("r2"): "d2", ReplicaId("r3"): "d3"})
+    return Copies(HOME, rules(copies, r2="d2", r3="d3"))

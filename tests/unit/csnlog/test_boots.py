@@ -270,6 +270,40 @@ async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cl
     assert (own.boot, own.disk) == (2, "disk2")
 
 
+async def test_a_new_disk_under_a_living_id_is_refused(
+    ensemble: MemoryEnsemble, cluster: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the living agent; when its session has ended the new disk starts (finding 8)."""
+    monkeypatch.setattr(bootstrap_module, "_SILENCE_POLL_S", 0.01)
+    living = ensemble.store()
+    own = await begin(living)
+    with pytest.raises(ConfigError, match=r"found one on disk disk1 at h1:1; .* disk2: .*--replace-disk"):
+        await begin(ensemble.store(), disk="disk2", replace_disk=False, silence_s=0.05)
+    assert await shown(ensemble.store()) == (own.state, own.fence)
+    assert (await begin(ensemble.store(), replace_disk=False, silence_s=0.05)).boot == 2
+    waiting = asyncio.create_task(begin(ensemble.store(), disk="disk2", replace_disk=False))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    for session in (living.session, (await node(ensemble.store(), tree.alive(R1))).owner_session):
+        ensemble.end_session(session)
+    assert (await waiting).disk == "disk2"
+
+
+async def test_a_start_raises_the_roster_when_copies_are_gone(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """Commits check the version of `replicas`: a new disk and another rack raise it, a restart does not."""
+    store, versions = ensemble.store(), []
+    struck = SessionState(boot=9, disk="disk2", nonce="n", state="fenced")
+    for disk, rack in (("disk1", ""), ("disk1", ""), ("disk2", ""), ("disk2", "b"), ("disk2", "b")):
+        await begin(ensemble.store(), disk=disk, member=MemberState(rack=rack))
+        versions.append((await node(store, tree.REPLICAS)).version)
+    await done(store, SetData(tree.session(R1), codec.encode_session(struck)))
+    await begin(ensemble.store(), disk="disk2", member=MemberState(rack="b"))
+    versions.append((await node(store, tree.REPLICAS)).version)
+    assert versions == [1, 1, 2, 3, 3, 3]
+
+
 async def test_a_start_knows_how_far_the_replica_has_been(
     ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:

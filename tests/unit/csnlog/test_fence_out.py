@@ -19,7 +19,7 @@ from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import NO_STAMP, ReplicaId
-from tidelock.csnlog.core.model import MemberState, SessionState
+from tidelock.csnlog.core.model import ClusterState, MemberState, SessionState
 from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.csnlog.core.store import Node
 from tidelock.csnlog.log import LogState
@@ -199,8 +199,8 @@ def test_silence_is_counted_from_the_moment_it_was_seen() -> None:
     unused = cast("Any", None)
     members = type("Fixed", (), {"snapshot": staticmethod(lambda: MappingProxyType(view))})()
     membership = Membership(
-        replica=R1, copies=2, epoch_limit=1000, settings=settings(), members=members, client=unused,
-        waiters=unused, clock=lambda: clock[0], clocks=unused,
+        replica=R1, cluster=ClusterState("c", 1, 2, 1000), settings=settings(), members=members,
+        client=unused, waiters=unused, clock=lambda: clock[0], clocks=unused,
     )  # fmt: skip
 
     def see(*, alive: bool, fence: int = 1) -> None:

@@ -26,6 +26,7 @@ from tidelock.errors import (
     FencedError,
     HeadMovedError,
     LabelExistsError,
+    MembersChangedError,
     SnapshotTooOldError,
     TableChangedError,
     TableExistsError,
@@ -126,6 +127,7 @@ async def test_roll_over_under_load(ensemble: MemoryEnsemble) -> None:
         ({"ddl": (Create(tree.table(ORDERS)),)}, TableExistsError, {"table": "d.orders"}),
         ({"label": "taken"}, LabelExistsError, {"label": "taken"}),
         ({"head_version": 0}, HeadMovedError, {}),
+        ({"roster": 7}, MembersChangedError, {"version": 7}),
     ],
 )
 async def test_refusals_are_errors_and_leave_nothing_in_the_log(
@@ -139,6 +141,22 @@ async def test_refusals_are_errors_and_leave_nothing_in_the_log(
     await node.commit(3)
     await until(lambda: node.reached == 3)
     assert str(node.tid(2)) not in tids_of(node.delivered)
+
+
+async def test_a_commit_checks_the_roster_that_its_copies_were_counted_at(node: LogNode) -> None:
+    """It is refused once the roster has changed; others of its batch are committed (rule copies)."""
+    found = await memory(node).get(tree.REPLICAS)
+    assert isinstance(found, Ok)
+    version = found.value.version
+    await node.log.commit(node.proposal(1, roster=version), timeout_s=30)
+    await memory(node).multi((SetData(tree.REPLICAS),))
+    counted = (node.proposal(2, roster=version), node.proposal(3), node.proposal(4, roster=version + 1))
+    ended = await asyncio.gather(
+        *(node.log.commit(one, timeout_s=30) for one in counted), return_exceptions=True
+    )
+    assert [type(one) for one in ended] == [MembersChangedError, Committed, Committed]
+    again = await node.log.commit(node.proposal(2, roster=version + 1), timeout_s=30)
+    assert again.csn > ended[1].csn  # type: ignore[union-attr]
 
 
 async def test_a_transaction_that_is_too_large(node: LogNode) -> None:

@@ -6,20 +6,22 @@ import pytest
 
 from tests.support.log_records import in_log
 from tests.support.machines.committing import Bench, begun, proposal, tid
+from tests.support.machines.copies_story import rules
 from tidelock.csnlog.core import committer_messages as commits
 from tidelock.csnlog.core import follower_messages as follows
 from tidelock.csnlog.core import phase
 from tidelock.csnlog.core.batch import ElementRole, LogLimits
 from tidelock.csnlog.core.committer import Committer, Flight
 from tidelock.csnlog.core.follower import Follower
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import STORY_STEPS, InvariantError
 from tidelock.csnlog.core.model import Record, RecordKind
 from tidelock.csnlog.core.phase import FollowerPhase, Sign
 from tidelock.csnlog.core.refusals import CorruptLog, Doubt, Reject, Requeue, judge
 from tidelock.csnlog.core.results import Reason, Unknown
 from tidelock.replication.core.copies import Copies
-from tidelock.replication.core.messages import Applied, DiskChanged, PartHeld
+from tidelock.replication.core.messages import Applied, Deadline, PartHeld
+from tidelock.replication.core.model import CopyPlace
 from tidelock.replication.core.prefix import Prefix
 
 R1 = ReplicaId("r1")
@@ -107,10 +109,10 @@ def test_prefix_and_copies_tell_their_story_too() -> None:
     with pytest.raises(InvariantError, match="Prefix contradicts itself: CSN 7 was applied") as caught:
         prefix.step(Applied(Csn(7)))
     assert caught.value.story == ["> PartHeld(part='r1-1-1')", "> Applied(csn=7)"]
-    copies = Copies(R1, 2, {})
-    copies._disks[R1] = "d1"
+    copies = Copies(R1, rules())
+    copies._places[R1] = CopyPlace("d1", R1)
     with pytest.raises(InvariantError, match="Copies contradicts itself: the home counts as its own peer"):
-        copies.step(DiskChanged(ReplicaId("r2"), "d2"))
+        copies.step(Deadline(Tid(Csn(1), R1, 1, 1)))
 
 
 def test_a_state_that_was_saved_can_be_restored() -> None:

@@ -65,6 +65,7 @@ async def start(store: MemoryStore, replica: ReplicaId, disk: str) -> OwnSession
         disk=disk,
         known=KnownState(),
         nonce=lambda: f"nonce-{replica}-{disk}",
+        replace_disk=True,
     )
 
 
@@ -182,6 +183,45 @@ async def test_a_server_that_lags_behind_takes_nothing_back(
     ensemble.tree = newest
     store.cut()
     await until(lambda: members.snapshot()[R1].alive)
+
+
+async def test_a_roster_is_shown_when_all_that_it_covers_was_read_behind_it(
+    ensemble: MemoryEnsemble, members: Members
+) -> None:
+    """A home that counts at a version of `replicas` must know the disks of that version (rule copies)."""
+    seen: list[tuple[int, str | None]] = []
+    members.on_change(lambda: seen.append((_version(members), members.disk_of(R1))))
+    assert _version(members) == 0
+    for version, disk in ((1, "disk1"), (2, "disk2"), (3, "disk3")):
+        await start(ensemble.store(), R1, disk)
+        await until(lambda version=version: _version(members) == version)  # type: ignore[misc]
+    disks = {0: 0, 1: 1, 2: 2, 3: 3}
+    assert all(disk is None or int(disk[-1]) >= disks[version] for version, disk in seen)
+
+
+async def test_a_roster_that_a_lagging_server_showed_is_not_used(
+    ensemble: MemoryEnsemble, store: MemoryStore, members: Members
+) -> None:
+    """A session that ends between the two reads may go on at a server that lags behind: both are repeated."""
+    get = store.get
+    ended: list[str] = []
+
+    async def ends_behind_the_roster(path: str, **more: object) -> object:
+        answer = await get(path, **more)  # type: ignore[arg-type]
+        if path == tree.REPLICAS and not ended and answer.value.version == 1:  # type: ignore[union-attr]
+            ended.append(path)
+            ensemble.end_session(store.session)
+        return answer
+
+    store.get = ends_behind_the_roster  # type: ignore[method-assign, assignment]
+    await start(ensemble.store(), R1, "disk1")
+    await until(lambda: _version(members) == 1)
+    assert ended
+    assert members.disk_of(R1) == "disk1"
+
+
+def _version(members: Members) -> int:
+    return -1 if members.roster is None else members.roster.version
 
 
 async def test_a_reading_that_fails_is_told(store: MemoryStore) -> None:

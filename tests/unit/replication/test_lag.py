@@ -11,7 +11,7 @@ from tidelock.csnlog.core.model import ReplicaPhase
 from tidelock.replication.core.lag import LagLimits, LagVerdict, LagWatch, csns_behind, delay_s
 from tidelock.replication.core.model import Peer
 
-_LIMITS = LagLimits(max_lag=10, delay_max_s=2.0, stalled_after_s=5.0, copies=2, epoch_limit=1000)
+_LIMITS = LagLimits(max_lag=10, delay_max_s=2.0, stalled_after_s=5.0, epoch_limit=1000)
 _OWN = Csn(100)
 _STUCK = [ReplicaPhase.BLOCKED, ReplicaPhase.FULL]
 
@@ -30,7 +30,7 @@ def peer(
 
 def verdict(*peers: Peer) -> LagVerdict:
     """Return the verdict of a home that sees its peers for the first time."""
-    return LagWatch(_LIMITS).judge(peers, _OWN, 0.0)
+    return LagWatch(_LIMITS).judge(peers, _OWN, 0.0, 2)
 
 
 def test_a_home_waits_for_replicas_that_follow_and_lag() -> None:
@@ -73,19 +73,19 @@ def test_commits_are_refused_where_a_stuck_replica_is_needed(phase: ReplicaPhase
 def test_a_replica_that_applies_nothing_is_not_waited_for_whatever_it_says() -> None:
     """A frozen process goes on to say that it follows; after a while no commit waits for it."""
     watch, frozen = LagWatch(_LIMITS), peer("r2", 80)
-    delays = [watch.judge([frozen], _OWN, at_s).delay_s for at_s in (0.0, 4.9, 5.0, 9.0)]
+    delays = [watch.judge([frozen], _OWN, at_s, 2).delay_s for at_s in (0.0, 4.9, 5.0, 9.0)]
     assert delays == [2.0, 2.0, 0.0, 0.0]
-    assert not watch.judge([frozen], _OWN, 9.0).refused
-    assert watch.judge([peer("r2", 81)], _OWN, 10.0).delay_s == 1.8
+    assert not watch.judge([frozen], _OWN, 9.0, 2).refused
+    assert watch.judge([peer("r2", 81)], _OWN, 10.0, 2).delay_s == 1.8
 
 
 def test_the_time_of_a_stall_counts_from_the_lag_on() -> None:
     """A replica that was quiet because the log was quiet is not called stalled when the log moves on."""
     watch = LagWatch(_LIMITS)
-    assert watch.judge([peer("r2", 50)], Csn(50), 0.0).delay_s == 0.0
-    assert watch.judge([peer("r2", 50)], Csn(75), 100.0).delay_s == 2.0
-    assert watch.judge([peer("r2", 50)], Csn(76), 104.9).delay_s == 2.0
-    assert watch.judge([peer("r2", 50)], Csn(76), 105.0).delay_s == 0.0
+    assert watch.judge([peer("r2", 50)], Csn(50), 0.0, 2).delay_s == 0.0
+    assert watch.judge([peer("r2", 50)], Csn(75), 100.0, 2).delay_s == 2.0
+    assert watch.judge([peer("r2", 50)], Csn(76), 104.9, 2).delay_s == 2.0
+    assert watch.judge([peer("r2", 50)], Csn(76), 105.0, 2).delay_s == 0.0
 
 
 @given(st.integers(0, 10_000), st.integers(1, 2000))

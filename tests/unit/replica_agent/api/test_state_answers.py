@@ -18,6 +18,7 @@ from tidelock.replica_agent.lifecycle.background import BackgroundTasks
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.history import HistoryService
+from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
@@ -65,6 +66,7 @@ class Agent:
             peers=self._service(PeerService, receiver=self),
             administration=self._service(AdministrationService, reads=reads),
             status=self._service(StatusService),
+            members=self._service(MembersService),
         )
 
     def _service(self, service: Callable[..., T], **parts: object) -> T:

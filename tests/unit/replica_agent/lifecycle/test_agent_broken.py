@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.machines.copies_story import rules
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
@@ -17,6 +18,7 @@ from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
 from tidelock.replication.core.copies import Copies
+from tidelock.replication.core.model import CopyPlace
 
 R1 = ReplicaId("r1")
 TID = Tid(Csn(1), R1, 1, 1)
@@ -52,8 +54,8 @@ async def test_a_broken_prefix_stops_the_agent() -> None:
 async def test_broken_copies_stop_the_agent() -> None:
     """The caller that meets the contradiction gets the error, and the agent ends as well."""
     agent = Agent(settings())
-    machine = Copies(R1, 2, {})
-    machine._disks[R1] = "d1"
+    machine = Copies(R1, rules())
+    machine._places[R1] = CopyPlace("d1", R1)
     unused: Any = SimpleNamespace(decided=lambda _tid: None)
     copies = CopyMaker(machine=machine, stager=unused, pusher=unused, fetcher=unused, on_broken=agent.broken)
     with capture_logs() as logs, pytest.raises(InvariantError):

@@ -77,3 +77,8 @@ def test_an_agent_without_assertions_refuses_to_start() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (main.EXIT_USAGE, "")
     assert "expected a Python that runs assertions, found -O" in ended.stderr
+
+
+def test_fenced_boots_start_again_with_growing_pauses() -> None:
+    """Two agents on copies of one disk take the id from each other ever more slowly (finding 8)."""
+    assert [main.pause_after(boots) for boots in (1, 2, 3, 4, 8, 50)] == [0.0, 1.0, 2.0, 4.0, 60.0, 60.0]

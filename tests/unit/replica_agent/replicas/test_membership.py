@@ -13,10 +13,11 @@ from tests.support.rows import settings
 from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import Csn, ReplicaId
-from tidelock.csnlog.core.model import MemberState, Progress, SessionState
+from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, Roster, SessionState
 from tidelock.errors import UnavailableError
-from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.replicas.membership import Membership, counting_rules
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replication.core.model import CopyPlace
 
 R1, R2, R3 = (ReplicaId(name) for name in ("r1", "r2", "r3"))
 
@@ -48,7 +49,7 @@ def view(alive: dict[ReplicaId, bool]) -> Any:
         )
         for replica, lives in alive.items()
     }  # fmt: skip
-    return SimpleNamespace(snapshot=lambda: MappingProxyType(shown))
+    return SimpleNamespace(snapshot=lambda: MappingProxyType(shown), roster=None)
 
 
 class Clock:
@@ -65,7 +66,7 @@ class Clock:
 def membership(peers: Peers, alive: dict[ReplicaId, bool], **limits: float) -> Membership:
     """Return the membership as r1 knows it."""
     return Membership(
-        replica=R1, copies=2, epoch_limit=1000, settings=settings(**limits), members=view(alive),
+        replica=R1, cluster=ClusterState("c", 1, 2, 1000), settings=settings(**limits), members=view(alive),
         client=cast("Any", peers), waiters=CsnWaiters(Csn(5)), clock=Clock(), clocks=own_clock(),
     )  # fmt: skip
 
@@ -143,3 +144,35 @@ async def test_a_commit_is_delayed_until_the_others_have_caught_up() -> None:
     peers.reached["r3"] = Csn(2)
     around = membership(peers, {R1: True, R2: True, R3: True}, max_lag=1, lag_delay_max_s=5)
     assert (await around.delay_commit(10_000.0)).behind == (R3,)
+
+
+def seen(disk: str = "d", state: str = "serving", rack: str = "") -> MemberView:
+    """Return one member."""
+    return MemberView(MemberState(rack=rack), SessionState(1, disk, "n", state), 1, True, None)
+
+
+@pytest.mark.parametrize(
+    ("third", "counted"),
+    [
+        (seen(), True),
+        (seen(state="fenced"), True),
+        (seen(state="struck"), False),
+        (seen(state="removed"), False),
+        (seen(state="cloning"), False),
+        (seen(disk=""), False),
+    ],
+)
+def test_the_members_whose_copies_count(third: MemberView, counted: bool) -> None:
+    """Copies count on the disk of a member that may serve; a fenced one keeps its disk."""
+    rules = counting_rules(R1, 7, Roster(2), {R1: seen(), R2: seen(), R3: third})
+    assert (rules.version, rules.copies, rules.home) == (7, 2, R1)
+    assert dict(rules.places).get(R3) == (CopyPlace("d", R3) if counted else None)
+    assert R1 not in dict(rules.places)
+
+
+def test_a_draining_replica_and_a_rack_count_otherwise() -> None:
+    """The copies of a replica that will leave do not count; those of one rack are one group."""
+    view = {R1: seen(rack="a"), R2: seen(rack="a"), R3: seen(rack="b"), ReplicaId("r4"): seen()}
+    rules = counting_rules(R1, 7, Roster(2, racks=True, draining=(R3,)), view)
+    assert rules.home == "rack a"
+    assert {name: place.group for name, place in rules.places} == {R2: "rack a", "r4": "r4"}

@@ -64,7 +64,7 @@ class Replica:
     def life(self, boot: int) -> Snapshots:
         """Return the snapshots of another boot on the same session."""
         return Snapshots(
-            replica=R1, boot=boot, copies=2, settings=settings(snapshots_max=3, wait_bound_s=0.05),
+            replica=R1, boot=boot, copies=lambda: 2, settings=settings(snapshots_max=3, wait_bound_s=0.05),
             store=self.store, log=self.node.log, reader=self.catalog.reader, waiters=self.waiters,
             peers=_no_peers, clock=self.clock, clocks=own_clock(),
         )  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.clusters.log_node import LogNode, make_cluster, tids_of
+from tests.support.machines.copies_story import rules
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import Aborted, Committed
@@ -89,7 +90,7 @@ class Home:
         self.peers, self.locks = SilentPeers(), CountedLocks()
         peers, removals, unused = cast("Any", self.peers), cast("Any", self.locks), cast("Any", None)
         self.copies = CopyMaker(
-            machine=Copies(R1, copies, {R2: "d2"}),
+            machine=Copies(R1, rules(copies, version=1, r2="d2")),  # the start of r1 raised the roster
             stager=Stager(catalog=catalog, files=files, numbers=numbers, batch_bytes_max=1 << 20),
             pusher=peers,
             fetcher=peers,

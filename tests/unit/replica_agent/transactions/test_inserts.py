@@ -37,7 +37,7 @@ from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.lag import LagVerdict
-from tidelock.replication.core.model import PartMeta
+from tidelock.replication.core.model import CountedCopies, PartMeta
 from tidelock.replication.partfs import PartFs
 
 HOME = ReplicaId("r1")
@@ -141,11 +141,11 @@ class Home:
 
     async def make(
         self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float
-    ) -> tuple[ReplicaId, ...]:
+    ) -> CountedCopies:
         """Make the copies of a transaction (`CopyMaker`)."""
         del parts, timeout_s
         await self.stager.store(memory, [tid])
-        return (HOME,)
+        return CountedCopies((HOME,), 0)
 
     async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
         """Commit (`CsnLog`)."""

@@ -20,6 +20,7 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import OutcomeRow
 from tidelock.replica_agent.storage.catalog_schema import SCHEMA
+from tidelock.replica_agent.transactions.ending.abandoned_labels import AbandonedLabels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 
 
@@ -27,7 +28,7 @@ class Replica:
     """The catalog of r1, and ZooKeeper."""
 
     def __init__(self, catalog: Catalog, ensemble: MemoryEnsemble, store: MemoryStore, node: LogNode) -> None:
-        self.catalog, self.ensemble, self.store = catalog, ensemble, store
+        self.catalog, self.ensemble, self.store, self.node = catalog, ensemble, store, node
         self.outcomes = OutcomeRetention(R1, catalog, store, node.log.fenced)
 
     async def commits(
@@ -86,6 +87,55 @@ async def test_a_label_goes_with_its_outcome(replica: Replica) -> None:
     assert await replica.labels() == 2
     assert isinstance(await replica.store.get(tree.label("b")), Ok)
     assert replica.catalog.reader.meta("outcome_floor") == 3
+
+
+def abandoned(replica: Replica) -> AbandonedLabels:
+    """Return the release of labels of r2, which was removed."""
+    return AbandonedLabels(
+        store=replica.store,
+        fenced=replica.node.log.fenced,
+        reader=replica.catalog.reader,
+        removed=lambda: frozenset({ReplicaId("r2")}),
+    )
+
+
+async def test_labels_of_a_removed_home_are_released_after_their_retention(replica: Replica) -> None:
+    """No home would release them, and their names would be taken forever."""
+    await replica.commits(2, "of r2", "r2")
+    await replica.commits(3, "of r3", "r3")
+    await replica.commits(5, "of r2, younger", "r2")
+    labels = abandoned(replica)
+    await labels.release()
+    assert await replica.labels() == 3
+    await replica.outcomes.forget(4000, 0)
+    await labels.release()
+    assert await replica.labels() == 2
+    assert isinstance(await replica.store.get(tree.label("of r3")), Ok)
+    await replica.outcomes.forget(6000, 0)
+    await labels.release()
+    assert await replica.labels() == 1
+
+
+async def test_a_label_that_is_created_again_meanwhile_is_not_released(replica: Replica) -> None:
+    """Another replica releases it between the read and the deletion, and a new run takes the name (F5)."""
+    await replica.commits(2, "a", "r2")
+    await replica.outcomes.forget(4000, 0)
+    path = tree.label("a")
+    again = codec.encode_label(LabelState("9-r1-1-9"))
+    raced: list[StoreRequest] = []
+
+    def plan(call: StoreRequest) -> None:
+        if not raced and any(isinstance(op, Delete) for op in call.ops):
+            raced.append(call)
+            for ops in ((Delete(path, 0), SetData(tree.LABELS)), (Create(path, again),)):
+                replica.ensemble.tree.apply(ops, 0)
+
+    replica.ensemble.plan = plan
+    await abandoned(replica).release()
+    assert raced
+    found = await replica.store.get(path)
+    assert isinstance(found, Ok)
+    assert found.value.data == again
 
 
 async def test_a_label_that_names_another_transaction_stays(replica: Replica) -> None:

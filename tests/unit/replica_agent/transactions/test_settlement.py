@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import pytest
@@ -11,9 +12,17 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
 from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
-from tidelock.errors import BadRequestError, CommitUnknownError, LabelExistsError, TidelockError
+from tidelock.errors import (
+    BadRequestError,
+    CommitUnknownError,
+    LabelExistsError,
+    MembersChangedError,
+    TidelockError,
+)
 from tidelock.replica_agent.transactions.ending.settlement import Settlement, retried
 from tidelock.replica_agent.transactions.transaction import Transaction, TransactionLease
+
+R1 = ReplicaId("r1")
 
 
 class Attempts:
@@ -116,3 +125,44 @@ async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | N
     with pytest.raises(LabelExistsError, match="committed by another"):
         await settlement.settle(tx, deadline=1.0)
     assert (world.placed, world.sent) == (1, sent)
+
+
+class Changing(Refusing):
+    """A log in which the roster changes twice before the commit lands, and copies that count again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[int | None] = []
+
+    async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
+        """Make the proposal (`ProposalBuilder`)."""
+        del timeout_s
+        return Proposal(TidRecord(str(tx.tid), holders=(R1, ReplicaId("r2"))), {}, roster=1)
+
+    async def count_again(self, tx: Transaction, proposal: Proposal, timeout_s: float) -> Proposal:
+        """Count the copies (`ProposalBuilder`)."""
+        del tx, timeout_s
+        self.counted.append(proposal.roster)
+        record = TidRecord(proposal.tid, holders=(R1, ReplicaId("r3")))
+        return dataclasses.replace(proposal, record=record, roster=(proposal.roster or 0) + 1)
+
+    async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
+        """Commit (`CsnLog`)."""
+        del timeout_s
+        self.sent += 1
+        if proposal.roster != 3:
+            raise MembersChangedError("the roster has changed", version=proposal.roster)
+        assert proposal.record.holders == (R1, "r3")
+        return Committed(Csn(9), 1)
+
+
+async def test_copies_are_counted_again_after_a_change_of_the_members() -> None:
+    """The commit goes on with the new count; the client hears nothing of it."""
+    world: Any = Changing()
+    settlement = Settlement(
+        settings=settings(), log=world, proposals=world, labels=world, validation=cast("Any", None),
+        clock=lambda: 0.0,
+    )  # fmt: skip
+    tx = Transaction(tid=Tid(Csn(1), R1, 1, 1), begun_at=0.0, lease=TransactionLease(seconds=1.0, until=1.0))
+    assert (await settlement.settle(tx, deadline=1.0)).csn == 9
+    assert (world.counted, world.sent) == ([1, 2], 3)

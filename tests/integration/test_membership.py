@@ -1,0 +1,227 @@
+"""Replicas come and go while clients write: growing, shrinking, moving, strikes, and lost answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.waiting import eventually
+from tests.support.zookeeper.servers import READY_TIMEOUT_S
+from tidelock.client import Database, connect
+from tidelock.cluster import LocalCluster
+from tidelock.cluster.layout import ReplicaPorts
+from tidelock.errors import MembershipError, TidelockError, UnavailableError
+from tidelock.ports import free_ports
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
+
+
+def row(key: int) -> pa.Table:
+    """Return one row."""
+    return pa.table({"k": [key]}, schema=SCHEMA)
+
+
+class Writers:
+    """Clients that insert one row after the other, and note what was acknowledged and what was refused."""
+
+    def __init__(self, urls: list[str], number: int) -> None:
+        self.acknowledged: list[int] = []
+        self.refused: list[TidelockError] = []
+        self._urls, self._ended = urls, threading.Event()
+        self._threads = [threading.Thread(target=self._write, args=(one,)) for one in range(number)]
+
+    def _write(self, which: int) -> None:
+        with connect(self._urls) as db:
+            for number in range(1_000_000):
+                if self._ended.is_set():
+                    return
+                key = which * 1_000_000 + number
+                try:
+                    db.insert("t", row(key))
+                except TidelockError as error:
+                    self.refused.append(error)
+                else:
+                    self.acknowledged.append(key)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Write for the duration of a ``with`` block."""
+        for thread in self._threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            for thread in self._threads:
+                thread.join()
+
+    def go_on(self) -> None:
+        """Return when some more rows were acknowledged."""
+        count = len(self.acknowledged)
+        eventually(lambda: len(self.acknowledged) > count + 10, what="more rows")
+
+
+def rows_at(local: LocalCluster, replica: str) -> set[int]:
+    """Return the keys that a replica shows."""
+    with local.connect(replica) as db, db.snapshot() as snap:
+        return set(snap.read("t").column("k").to_pylist())
+
+
+def states(db: Database) -> dict[str, str]:
+    """Return the state of each replica's session."""
+    return {one["id"]: one["member"] for one in db.status()["replicas"]}
+
+
+def test_three_replicas_become_five_and_three_others_stay(cluster: ClusterFactory) -> None:
+    """A cluster moves to new machines under load: no write is refused, and no row is lost."""
+    local = cluster(settings=QUICK)
+    with local.connect() as db:
+        db.create_table("t", SCHEMA)
+        writers = Writers(local.urls, 2)
+        with writers.running():
+            writers.go_on()
+            for replica in ("r4", "r5"):
+                local.add_replica(replica)
+                local.start(replica, timeout_s=READY_TIMEOUT_S)
+                writers.go_on()
+            assert db.membership.set_copies(3)["copies"] == 3
+            writers.go_on()
+            for replica in ("r1", "r2"):
+                db.membership.drain(replica)
+                eventually(functools.partial(_drained, db, replica), what="a drained replica")
+                local.stop(replica)
+                if db.status()["copies"] == 3 and replica == "r2":
+                    assert db.membership.set_copies(2)["copies"] == 2
+                assert db.membership.remove(replica)["states"][replica] == "removed"
+                writers.go_on()
+        assert [error.message for error in writers.refused] == []
+        assert states(db) == {
+            "r1": "removed", "r2": "removed", "r3": "serving", "r4": "serving", "r5": "serving",
+        }  # fmt: skip
+        newest = db.insert("t", row(-1), wait="all").csn or 0
+    for replica in ("r3", "r4", "r5"):
+        with local.connect(replica) as db:
+            eventually(functools.partial(_has, db, newest), what="the newest CSN")
+        assert rows_at(local, replica) >= {*writers.acknowledged, -1}
+
+
+def _has(db: Database, csn: int) -> bool:
+    return bool(db.status()["snapshot_csn"] >= csn)
+
+
+def _drained(db: Database, replica: str) -> bool:
+    shown = db.membership.status_of(replica)
+    return shown["state"] == "draining" and not shown["open_transactions"]
+
+
+def test_a_replica_that_stays_down_does_not_fill_zookeeper(cluster: ClusterFactory) -> None:
+    """It is struck, and the records after its place are deleted (finding 3, I16)."""
+    local = cluster(settings=QUICK | {"max_records": 60, "log_keep_records": 10, "horizon_interval_s": 0.2})
+    with local.connect("r1") as db:
+        db.create_table("t", SCHEMA)
+        local.kill("r3")
+        for key in range(150):
+            db.insert("t", row(key))
+        eventually(lambda: states(db)["r3"] == "struck", what="the strike")
+        end = db.status()["end_csn"]
+        eventually(lambda: db.log(0)[0]["csn"] > end - 40, what="deleted records")
+        assert len(db.log(0)) <= 60
+        held = {one["id"]: one["held_records"] for one in db.status()["replicas"]}
+        assert held["r3"] == 0
+        with pytest.raises(MembershipError, match="without r2, found 1"):
+            db.membership.strike("r2")
+        db.insert("t", row(-1))
+
+
+def test_a_change_survives_the_death_of_the_replica_that_makes_it(cluster: ClusterFactory) -> None:
+    """Kill -9 before and behind its multi: the client asks another replica, and it is made once."""
+    for side in ("before", "after"):
+        local = cluster(settings=QUICK, faults={"r1": f"membership.change.{side}=crash"})
+        with local.connect() as db:
+            db.create_table("t", SCHEMA)
+            done = _change_at(local, db)
+            assert done["states"]["r4"] == "stopped"
+            db.insert("t", row(1))
+        local.environment_of.clear()
+        local.start("r1")
+        assert rows_at(local, "r1") == {1}
+
+
+def _change_at(local: LocalCluster, db: Database) -> dict[str, Any]:
+    """Have r1 add a replica, which kills it, then repeat the request as a client does."""
+    with local.connect("r1") as one:
+        until = time.monotonic() + READY_TIMEOUT_S
+        try:
+            one.membership.add("r4")
+        except UnavailableError:
+            eventually(lambda: local.pid("r1") is None, what="the death of r1")
+        assert time.monotonic() < until
+    return db.membership.add("r4")
+
+
+def test_an_agent_does_not_join_a_cluster_that_it_did_not_mean(cluster: ClusterFactory) -> None:
+    """A mistyped root is that of another cluster: an agent that would make one is refused without --join."""
+    local = cluster(replicas=2, settings=QUICK)
+    with local.connect() as db:
+        db.membership.add("r3")
+        before = states(db)
+        api, data = free_ports(2)
+        ports = ReplicaPorts("r3", api, data)
+        local.layout = dataclasses.replace(local.layout, replicas=(*local.layout.replicas, ports))
+        db.membership.add("r4")
+        with pytest.raises(UnavailableError, match=r"found one of r1, r2, r3, r4 at this root.*--join"):
+            local.start("r3")
+        assert states(db) == before | {"r4": "stopped"}
+
+
+def _twin(local: LocalCluster, folder: Path, **settings: object) -> LocalCluster:
+    """Return the same cluster as another folder has it: its agents have the same ids, and empty disks."""
+    folder.mkdir()
+    ports = free_ports(2 * len(local.replicas))
+    replicas = tuple(
+        ReplicaPorts(replica, ports[2 * number], ports[2 * number + 1])
+        for number, replica in enumerate(local.replicas)
+    )
+    layout = dataclasses.replace(local.layout, replicas=replicas, zk=local.zk)
+    environment = local.environment | {
+        f"TIDELOCK_{name.upper()}": str(value) for name, value in settings.items()
+    }
+    return local.__class__(folder, layout, environment=environment)
+
+
+def test_an_agent_with_another_disk_does_not_take_a_living_id(
+    cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    """It is refused with the address of the living agent; told to, it takes the id, and that agent ends."""
+    local = cluster(replicas=2, settings=QUICK)
+    with local.connect() as db:
+        db.create_table("t", SCHEMA)
+        [before] = {one["disk"] for one in db.status()["replicas"] if one["id"] == "r1"}
+    other = _twin(local, tmp_path / "other")
+    address = local.url("r1").removeprefix("http://")
+    with pytest.raises(
+        UnavailableError, match=f"found one on disk {before} at .*{address.rpartition(':')[2]}"
+    ):
+        other.start("r1", timeout_s=READY_TIMEOUT_S)
+    with local.connect("r1") as db:
+        db.insert("t", row(1))
+    taking = _twin(local, tmp_path / "taking", replace_disk=True)
+    try:
+        taking.start("r1", timeout_s=READY_TIMEOUT_S)
+        eventually(lambda: local.pid("r1") is None, what="the end of the agent on the former disk")
+        log = local.log("r1").read_text(encoding="utf-8")
+        assert "another agent runs as r1 on disk" in log
+        assert taking.url("r1").rpartition(":")[2] in log
+        assert rows_at(taking, "r1") == {1}
+    finally:
+        taking.kill("r1")
