@@ -107,11 +107,11 @@ async def test_labels_of_a_removed_home_are_released_after_their_retention(repli
     labels = abandoned(replica)
     await labels.release()
     assert await replica.labels() == 3
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     await labels.release()
     assert await replica.labels() == 2
     assert isinstance(await replica.store.get(tree.label("of r3")), Ok)
-    await replica.outcomes.forget(6000, 0)
+    await replica.outcomes.forget(6000, 6000, 0)
     await labels.release()
     assert await replica.labels() == 1
 
@@ -119,7 +119,7 @@ async def test_labels_of_a_removed_home_are_released_after_their_retention(repli
 async def test_a_label_that_is_created_again_meanwhile_is_not_released(replica: Replica) -> None:
     """Another replica releases it between the read and the deletion, and a new run takes the name (F5)."""
     await replica.commits(2, "a", "r2")
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     path = tree.label("a")
     again = codec.encode_label(LabelState("9-r1-1-9"))
     raced: list[StoreRequest] = []
