@@ -338,12 +338,18 @@ class CsnLog:
                 return node.value.version, max([self.end, *(one.csn for one in records[-1:])])
         raise UnavailableError("ZooKeeper could not be read; try again")
 
-    async def fence_out(self, replica: ReplicaId, boot: int) -> int | None:
+    async def fence_out(self, replica: ReplicaId, boot: int, *, gone: bool = False) -> int | None:
         """Fence a boot of another replica that gives no sign of life: raise its boot and its fence.
 
         After that nothing of that boot can be committed any more, so a read of the log decides all of its
         transactions. The caller must know that the replica has been silent for long enough; this method only
         checks its sign of life in ZooKeeper, since the replica may just have returned.
+
+        Args:
+            replica: The replica.
+            boot: The boot to end.
+            gone: The process of this boot is known to be gone. Its sign of life in ZooKeeper, which stays for
+                the time of its session, does not count.
 
         Returns:
             The data version that this call has written to the replica's session znode, which is its fence
@@ -358,7 +364,7 @@ class CsnLog:
         await self._connected_session()
         node = await self._store.get(tree.session(replica))
         alive = await self._store.exists(tree.alive(replica))
-        if not isinstance(node, Ok) or not isinstance(alive, Ok) or alive.value is not None:
+        if not isinstance(node, Ok) or not isinstance(alive, Ok) or (alive.value is not None and not gone):
             return None
         change = seize(tree.session(replica), node.value, boot, secrets.token_hex(NONCE_BYTES))
         if change is None:
@@ -398,7 +404,8 @@ class CsnLog:
             if records is None:
                 continue
             boot = codec.decode_session(node.value.data).boot if isinstance(node, Ok) else None
-            return LogReading(boot, self._commit_in_records(str(tid), records))
+            end = max([self.end, *(one.csn for one in records[-1:])])
+            return LogReading(boot, self._commit_in_records(str(tid), records), end)
         raise UnavailableError("ZooKeeper could not be read; try again", tid=str(tid))
 
     def _commit_in_records(self, tid: str, records: tuple[LogRecord, ...]) -> Committed | None:

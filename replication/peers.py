@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
+from tidelock.csnlog.cluster.refusals import refusal
 from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import (
     Aborted,
     Committed,
     CommittedUnseen,
     HomeAnswer,
+    NeverBegun,
     NotMine,
     OwnOutcome,
     Running,
@@ -43,6 +45,9 @@ CHUNK_BYTES = 1 << 20
 #: An answer to a small request never needs more; a longer answer is not from an agent.
 ANSWER_BYTES_MAX = 16 << 20
 
+#: Longest wait for a machine that may refuse a connection, in seconds. A machine that runs does so at once.
+REFUSAL_S = 0.5
+
 _OK, _PARTIAL = 200, 206
 _BROKEN = (ClientError, OSError, TimeoutError)
 
@@ -53,6 +58,7 @@ _ANSWERS: dict[str, HomeAnswer] = {
     "aborted": Aborted(),
     "running": Running(),
     "unknown": NotMine(),
+    "never": NeverBegun(),
 }
 
 
@@ -120,6 +126,10 @@ class PeerClient:
     async def status(self, api: str) -> PeerStatus:
         """Return the replica that answers at the address, and how far it is."""
         return await self._call("GET", api, "status", PeerStatus)
+
+    async def refuses(self, api: str) -> bool:
+        """Return whether the machine of an address says that no process listens there."""
+        return isinstance(await refusal(api, timeout_s=REFUSAL_S), ConnectionRefusedError)
 
     async def begin_upload(self, api: str, grant: str, replica: ReplicaId) -> UploadBegun:
         """Notify a home that ``replica`` will receive the file of a grant."""

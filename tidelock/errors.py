@@ -36,6 +36,8 @@ __all__ = [
     "LeaseExpiredError",
     "MembersChangedError",
     "MembershipError",
+    "NoAnswerError",
+    "NoConnectionError",
     "NoSuchCsnError",
     "NotCommittedError",
     "NotEnoughReplicasError",
@@ -333,6 +335,14 @@ class UnavailableError(TidelockError):
 
     retriable = True
     http_status = 503
+
+
+class NoConnectionError(UnavailableError):
+    """No connection to the agent was established (``address``), so the request certainly did not leave."""
+
+
+class NoAnswerError(UnavailableError):
+    """The request left, and no whole answer was received (``address``): it may have run, or may still run."""
 
 
 class StandbyError(UnavailableError):

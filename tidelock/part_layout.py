@@ -21,6 +21,9 @@ _LAYOUT: Final[Mapping[str, Any]] = {
 #: of 16 columns, which is more than the rest of writing them.
 _SMALL_CODEC: Final = "snappy"
 _LARGE_CODEC: Final = "zstd"
+#: Key in the metadata of a file whose hints about floats (ranges, dictionaries) are right for all readers, by
+#: the rule of `FloatColumns`. A file without it is served without these hints (ADR 0035).
+FLOATS_MARK: Final = b"tidelock.floats"
 #: Files with fewer rows have no page index. They have at most about ten pages per column. A page index costs
 #: Spark requests (3 of 12 for a small part with three filtered columns), and skipping a page saves less than
 #: one request.
@@ -71,6 +74,11 @@ def parquet_options(rows: int, small: bool, schema: pa.Schema, floats: FloatColu
         "compression": _SMALL_CODEC if small else _LARGE_CODEC,
         "write_page_index": rows >= PAGE_INDEX_ROWS,
     }
+
+
+def mark(writer: Any) -> None:
+    """Mark a file, before its `ParquetWriter` is closed: it was written by the rule of `FloatColumns`."""
+    writer.add_key_value_metadata({FLOATS_MARK: b"1"})
 
 
 def sorted_by(rows: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -109,6 +109,8 @@ class OwnFence:
         return replace(self, state=state, version=version, session=session, pending="")
 
 
+#: State of a session after another replica has fenced it, and until its next start.
+FENCED: Final = "fenced"
 #: States of a session that an operator has set; a raise of the fence keeps them.
 _GIVEN: Final = frozenset({"struck", "removed"})
 
@@ -132,6 +134,6 @@ def seize(path: str, node: Node, boot: int, nonce: str) -> SetData | None:
     found = codec.decode_session(node.data)
     if found.boot != boot:
         return None
-    state = found.state if found.state in _GIVEN else "fenced"
+    state = found.state if found.state in _GIVEN else FENCED
     fenced = SessionState(boot=boot + 1, disk=found.disk, nonce=nonce, state=state)
     return SetData(path, codec.encode_session(fenced), node.version)

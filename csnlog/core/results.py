@@ -99,6 +99,11 @@ class NotMine:
 
 
 @dataclass(frozen=True, slots=True)
+class NeverBegun:
+    """The home says that it has begun no such transaction in its present boot."""
+
+
+@dataclass(frozen=True, slots=True)
 class NoAnswer:
     """The home gave no answer in time."""
 
@@ -111,15 +116,17 @@ class LogReading:
         boot: The boot of the home when the session znode was read; None if no replica has that name.
         commit: The commit of the transaction in a record that was read, or that was taken and not applied;
             None if no such record contains it. It may still be in the catalog.
+        end: The end of the log when it was read; None: it was not looked at.
     """
 
     boot: int | None
     commit: Committed | None
+    end: Csn | None = None
 
 
 #: The end of a transaction, as any caller may learn it.
 Outcome = Committed | Aborted | Running | TooOld
 #: The knowledge of a home about its own transaction, without asking another replica.
-OwnOutcome = Committed | Aborted | Running | NotMine
+OwnOutcome = Committed | Aborted | Running | NotMine | NeverBegun
 #: The same knowledge as another replica receives it, if it receives an answer.
-HomeAnswer = CommittedUnseen | Aborted | Running | NotMine
+HomeAnswer = CommittedUnseen | Aborted | Running | NotMine | NeverBegun

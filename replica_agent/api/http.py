@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -24,12 +25,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log = structlog.get_logger("api")
 _encode = msgspec.json.Encoder().encode
+_WRONG_FIELD = re.compile(r"Expected `([^`]+)`, got `([^`]+)` - at `\$\.([^`]+)`")
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 
 def answer(value: Any, status: int = 200) -> web.Response:
     """Return ``value`` as JSON."""
     return web.Response(body=_encode(value), status=status, content_type="application/json")
+
+
+def _plain(problem: str) -> str:
+    """Return msgspec's text about a wrong field in the form: field, expected, found."""
+    match = _WRONG_FIELD.fullmatch(problem)
+    return f"{match[3]} is {match[2]}, expected {match[1]}" if match else problem
 
 
 async def body(request: web.Request, kind: type[T]) -> T:
@@ -42,8 +50,8 @@ async def body(request: web.Request, kind: type[T]) -> T:
         return msgspec.json.decode(raw or b"{}", type=kind)
     except ValueError as error:  # msgspec's errors, and bytes that are not UTF-8
         msg = (
-            f"the body of {request.method} {request.path} is not as expected: {error}; docs/protocol.md has "
-            "its form"
+            f"the body of {request.method} {request.path} is not as expected: {_plain(str(error))}; "
+            "docs/openapi.json describes it"
         )
         raise BadRequestError(msg) from error
 

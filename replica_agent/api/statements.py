@@ -55,7 +55,7 @@ class StatementRoutes:
         try:
             spec = msgspec.json.decode(request.query.get("spec", "{}"), type=MergeSpec)
         except msgspec.DecodeError as error:
-            msg = f"spec= of a merge is not as expected: {error}; docs/protocol.md has its form"
+            msg = f"spec= of a merge is not as expected: {error}; docs/openapi.json describes it"
             raise BadRequestError(msg) from error
         action = MergeRows(
             "",

@@ -327,10 +327,17 @@ class AgentSettings(BaseSettings):
         5.0, description="How often undecided transactions of other homes are asked about."
     )
     fence_timeout_s: Positive = Field(
-        30.0,
+        5.0,
         description=(
-            "A home that gives no sign of life for so long is fenced by any replica that needs the outcome "
-            "of one of its transactions, which are aborted by that."
+            "A home that gives no sign of life for so long, after its ZooKeeper session has ended, is fenced "
+            "by any replica that needs the outcome of one of its transactions, which are aborted by that."
+        ),
+    )
+    refused_timeout_s: Positive = Field(
+        1.0,
+        description=(
+            "A home whose API address refuses connections for so long is fenced likewise, without waiting "
+            "for its session: its process is gone."
         ),
     )
     member_refresh_s: Positive = Field(
@@ -418,6 +425,13 @@ class AgentSettings(BaseSettings):
         256 * 1024, description="Socket send buffer of the snapshot file system."
     )
     listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
+    footer_cache_entries: Count = Field(
+        20_000,
+        description=(
+            "Parts of whose footers each reader process remembers whether readers may use their hints about "
+            "floats."
+        ),
+    )
     snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")
     snapshots_max: Count = Field(10_000, description="Most snapshots that clients may hold at this replica.")
     snapshot_ttl_max_s: Positive = Field(24 * 3600.0, description="Longest lease of a snapshot.")

@@ -49,6 +49,17 @@ class AgentAction(Enum):
     COLLECT = "collect"
 
 
+#: The refusal of each action, in the words of an error.
+_NOT_NOW: dict[AgentAction, str] = {
+    AgentAction.BEGIN: "begins no transaction",
+    AgentAction.INSERT: "takes no rows",
+    AgentAction.COMMIT: "commits nothing",
+    AgentAction.READ: "answers no reads",
+    AgentAction.LATEST: "cannot tell which CSN is the newest",
+    AgentAction.ACK: "stores nothing for its peers",
+    AgentAction.COLLECT: "deletes nothing",
+}
+
 _ALL = frozenset(AgentAction)
 
 ALLOWED: dict[AgentState, frozenset[AgentAction]] = {
@@ -76,8 +87,8 @@ def require(state: AgentState, action: AgentAction, replica: str, reason: str = 
     kind: type[TidelockError] = StandbyError if action in reads else UnavailableError
     why = f" ({reason})" if reason else ""
     msg = (
-        f"replica {replica} is {state.value}{why} and takes no {action.value} now; try again, or use "
-        "another replica"
+        f"replica {replica} is {state.value}{why} and {_NOT_NOW[action]} now; try again, or use another "
+        "replica"
     )
     raise kind(msg, replica=replica, state=state.value)
 

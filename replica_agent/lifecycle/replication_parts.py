@@ -112,6 +112,8 @@ def make_replication(means: Means) -> ReplicationParts:
             client=client,
             log=log,
             fence_timeout_s=settings.fence_timeout_s,
+            refused_timeout_s=settings.refused_timeout_s,
+            clock=time.monotonic,
         ),
         copies=CopyMaker(
             machine=Copies(means.replica, membership.rules(), thorough=settings.check_invariants),

@@ -1,12 +1,14 @@
 """Verified bytes of parts: whole blocks are read, compared with their digests, and only then returned.
 
-Blocking file access, for use in a thread. A damaged, truncated or missing file is a
+After that, some bytes of the footers of older writers are changed (`readers/float_hints.py`). Blocking file
+access, for use in a thread. A damaged, truncated or missing file is a
 :class:`DamagedPartError`, which describes the damage; no byte of a block that does not match ever leaves this
 module (docs/adr/0004-verified-reads.md; I9).
 """
 
 from __future__ import annotations
 
+import bisect
 import errno
 import os
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import NoReturn
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
+from tidelock.replica_agent.readers.float_hints import Change
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 
@@ -59,6 +62,7 @@ class PartFile:
         assert row.file is not None, row
         self.part = row.part
         self.length = row.length
+        self._changes: tuple[Change, ...] = ()
         self._blocks = row.blocks
         try:
             self._fd = os.open(data_dir / row.file, os.O_RDONLY | os.O_CLOEXEC)
@@ -78,6 +82,10 @@ class PartFile:
             self.close()
             raise
 
+    def show(self, changes: tuple[Change, ...]) -> None:
+        """Return other bytes at these positions from now on; they are in order."""
+        self._changes = changes
+
     def read(self, start: int, end: int, bytes_max: int) -> memoryview:
         """Return verified bytes from ``start`` up to ``end``, or as many blocks as fit ``bytes_max``.
 
@@ -89,7 +97,7 @@ class PartFile:
         """
         begin, size = self._blocks_for(start, end, bytes_max)
         data = self._verified(begin, self._pread(size, self.place.offset + begin))
-        return data[start - begin : end - begin]
+        return self._shown(start, data[start - begin : end - begin])
 
     def read_cached(self, start: int, end: int, bytes_max: int) -> memoryview | None:
         """As :meth:`read`, but without waiting for the disk: None if the system's cache has not all of it.
@@ -103,13 +111,24 @@ class PartFile:
             count = os.preadv(self._fd, [data], self.place.offset + begin, os.RWF_NOWAIT)
         except OSError:
             return None  # not cached, or unknown to the file system: a blocking read finds out what is wrong
-        return self._verified(begin, data)[start - begin : end - begin] if count == size else None
+        if count != size:
+            return None
+        return self._shown(start, self._verified(begin, data)[start - begin : end - begin])
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _shown(self, start: int, data: memoryview) -> memoryview:
+        """Return verified bytes with the changes made to those from ``start`` on."""
+        first = bisect.bisect_left(self._changes, (start,))
+        for at, byte in self._changes[first:]:
+            if at >= start + len(data):
+                break
+            data[at - start] = byte
+        return data
 
     def _blocks_for(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
         """Return where the blocks of a read begin in the part, and their length in bytes."""

@@ -30,6 +30,7 @@ class ReaderConfig:
         read_chunk_bytes: Bytes read, verified and sent at a time.
         listing_cache_entries: Number of serialised listings that are kept.
         threads: Threads that read files.
+        footer_cache_entries: Number of parts of whose footers something is remembered.
         read_report_s: Seconds after which the agent is notified again that a CSN is read.
     """
 
@@ -44,6 +45,7 @@ class ReaderConfig:
     read_chunk_bytes: int
     listing_cache_entries: int
     threads: int
+    footer_cache_entries: int
     read_report_s: float
 
 

@@ -174,6 +174,7 @@ class ReaderPool:
             wait_bound_s=settings.wait_bound_s,
             read_chunk_bytes=settings.read_chunk_bytes,
             listing_cache_entries=settings.listing_cache_entries,
+            footer_cache_entries=settings.footer_cache_entries,
             threads=settings.reader_threads,
             read_report_s=settings.unpinned_ttl_s * READ_REPORT_SHARE,
         )

@@ -15,9 +15,11 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import StandbyError
+from tidelock.replica_agent.readers import float_hints
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
 from tidelock.replica_agent.readers.counters import ReaderCounters
+from tidelock.replica_agent.readers.float_hints import Change
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES
@@ -45,6 +47,7 @@ class Streams:
         counters: The counters of this process.
         chunk_bytes: Largest piece that is read, verified and sent at a time.
         threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
+        footers_max: Parts of whose footers it is remembered what readers are shown.
     """
 
     data_dir: Path
@@ -53,8 +56,10 @@ class Streams:
     counters: ReaderCounters
     chunk_bytes: int
     threads: int
+    footers_max: int
     _threads: ThreadPoolExecutor = field(init=False)
     _damaged: dict[PartId, Place] = field(default_factory=dict, init=False)
+    _footers: dict[PartId, tuple[Change, ...]] = field(default_factory=dict, init=False)
     _running: int = field(default=0, init=False)
     #: Called when the last running answer has ended.
     on_idle: Callable[[], None] = field(default=lambda: None, init=False)
@@ -98,6 +103,8 @@ class Streams:
         try:
             file = self._open(row, csn)
             try:
+                if csn is not None:  # for a reader; another replica gets the stored bytes
+                    file.show(await self._changes(file))
                 data = await self._first(file, start, end)
                 self.counters.add("opens")
                 if len(data) == end - start:
@@ -149,6 +156,38 @@ class Streams:
             with self.catalog.serving(csn, row.table):
                 pass  # the horizon is noted before a row is deleted
         raise StandbyError(f"part {row.part} is not whole on this replica now; another has it", part=row.part)
+
+    async def _changes(self, file: PartFile) -> tuple[Change, ...]:
+        """Return the bytes of a part's footer that readers are shown otherwise; the last ones are remembered.
+
+        Raises:
+            DamagedPartError: The footer is damaged.
+        """
+        known = self._footers.get(file.part)
+        if known is None:
+            known = self._footers[file.part] = await self._find_changes(file)
+            while len(self._footers) > self.footers_max:
+                del self._footers[next(iter(self._footers))]
+        return known
+
+    async def _find_changes(self, file: PartFile) -> tuple[Change, ...]:
+        size = float_hints.footer_length(
+            bytes(await self._first(file, max(0, file.length - float_hints.TAIL_BYTES), file.length))
+        )
+        begin = file.length - float_hints.TAIL_BYTES - (size or 0)
+        if size is None or begin < 0:
+            return ()
+        footer = bytearray()
+        while len(footer) < size:
+            footer += await self._first(file, begin + len(footer), begin + size)
+        if float_hints.are_right(footer):
+            return ()
+        try:
+            found = await self._in_thread(float_hints.changes, bytes(footer))
+        except ValueError as error:  # nor can a reader read it
+            self.link.log("reader.footer", part=file.part, error=str(error))
+            return ()
+        return tuple((begin + at, byte) for at, byte in found)
 
     async def _first(self, file: PartFile, start: int, end: int) -> memoryview:
         """Return one verified block: most clients read a footer or a column chunk, then hang up.

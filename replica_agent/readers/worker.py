@@ -52,6 +52,7 @@ class Worker:
             counters=self._counters,
             chunk_bytes=config.read_chunk_bytes,
             threads=config.threads,
+            footers_max=config.footer_cache_entries,
         )
         self._webhdfs = webhdfs.WebHdfs(config, resolver, self._streams, self._counters)
         self._plain = plain.Plain(config, resolver, self._streams, self._counters)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import BadRequestError, TooLargeError
-from tidelock.part_layout import FloatColumns, parquet_options, sorted_by
+from tidelock.part_layout import FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.replica_agent.config.allocator import give_back
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -179,6 +179,7 @@ class PartWriter:
 
     def _close(self) -> None:
         assert self._writer is not None, "a part has rows"
+        mark(self._writer)
         self._writer.close()
 
 

@@ -122,6 +122,11 @@ class Transactions:
         tid = self._keyed.get(key)
         return None if tid is None else self._remembered(str(tid))
 
+    @property
+    def issued(self) -> int:
+        """Return the number of transactions that were begun in this boot."""
+        return self._counter
+
     def open_by(self, key: str) -> bool:
         """Return whether a transaction that was begun with this key takes statements."""
         tx = self._by_key(key)

@@ -1,8 +1,8 @@
 """Checks of Parquet files from other writers: whether one can be a part of a table, by its footer.
 
-Only the footer is read, a required column where the footer does not count its nulls, and a float column with
-a range of another writer than Spark. An accepted file means the same to every reader of the table (rule
-column-types): it has the columns of the table's files by name, with exactly their types.
+Only the footer is read, a required column where the footer does not count its nulls, and float columns of a
+file that claims to have right hints about them. An accepted file means the same to every reader of the table
+(rule column-types): it has the columns of the table's files by name, with exactly their types.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelock.errors import CorruptError, SchemaMismatchError
+from tidelock.part_layout import FLOATS_MARK
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import Column, TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
@@ -27,8 +28,6 @@ _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
 #: Spark's version. Before 3.0 only that calendar existed, without a mark; Spark reads such files accordingly.
 _SPARK_VERSION = b"org.apache.spark.version"
 _GREGORIAN_SINCE = 3
-#: The first word of `created_by` in files of Spark.
-_SPARKS_WRITER = "parquet-mr"
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.write does)"
 
@@ -164,27 +163,30 @@ def _check_bounds(file: pq.ParquetFile, schema: TableSchema) -> None:
 
 
 def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
-    """Check that no float column has a range that leaves a NaN out, as Arrow writes it.
+    """Check the claim of a marked file that its hints about floats are right (`part_layout.FloatColumns`).
 
-    Spark would skip that row group, although NaN is its largest number. Its own writer omits such a range.
+    Readers of a file without the mark are not shown them. A program that copies the rows of a part with all
+    metadata copies the mark as well.
     """
-    if (file.metadata.created_by or "").startswith(_SPARKS_WRITER):
+    if FLOATS_MARK not in (file.metadata.metadata or {}):
         return
     for column in schema.columns:
-        if column.type not in {"float", "double"}:
+        if column.type not in {"float", "double"} or column.name in schema.partition_by:
             continue
         index = file.schema_arrow.get_field_index(column.name)
         for number, group in enumerate(_groups(file.metadata)):
-            known = group.column(index).statistics
-            if known is None or not known.has_min_max:
+            chunk = group.column(index)
+            ranged = chunk.statistics is not None and chunk.statistics.has_min_max
+            if not ranged and not chunk.has_dictionary_page:
                 continue
             values = file.read_row_group(number, columns=[column.name]).column(0)
-            if pc.any(pc.is_nan(values)).as_py():
+            hides_nan = ranged and pc.any(pc.is_nan(values)).as_py()
+            if hides_nan or (chunk.has_dictionary_page and pc.any(pc.equal(values, 0)).as_py()):
                 _refuse(
                     schema,
                     column.name,
-                    "holds a NaN that its range in the footer leaves out, so readers would not find it: "
-                    "write no statistics of it (pyarrow: write_statistics=[other columns]), or use tx.insert",
+                    "has a range that leaves a NaN out, or a dictionary with a zero, in a file with the mark "
+                    f"{FLOATS_MARK.decode()} of one that has neither: write no such key into its metadata",
                 )
 
 

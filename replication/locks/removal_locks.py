@@ -42,9 +42,10 @@ class Locks:
         outcome: Returns the outcome of a transaction, by the own session's knowledge of its living ones, the
             log and the catalog. It must not call a tid aborted that may still commit. It may raise
             UnavailableError.
-        fence_home: Fences the present boot of a replica that has been silent for long, and returns the data
-            version that this very call has written to its session znode; None if it did not.
-        silent: The replicas that ``fence_home`` would fence.
+        fence_home: Fences the present boot of a replica that has been silent for long, or is gone, and
+            returns the data version that this very call has written to its session znode; None if it did not.
+            Its second argument is the boot of a transaction of that replica.
+        silent: The replicas that ``fence_home`` would fence since they have been silent for long.
         clock: Monotonic seconds.
         limits: The bounds.
         pause: Waits for so many seconds.
@@ -59,7 +60,7 @@ class Locks:
         store: Store,
         fenced: Callable[[tuple[Op, ...]], Awaitable[MultiResult]],
         outcome: Callable[[Tid], Awaitable[Outcome]],
-        fence_home: Callable[[ReplicaId], Awaitable[int | None]],
+        fence_home: Callable[[ReplicaId, int], Awaitable[int | None]],
         silent: Callable[[], Collection[ReplicaId]],
         clock: Callable[[], float],
         limits: LockLimits,

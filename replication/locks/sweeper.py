@@ -42,7 +42,7 @@ class LockSweeper:
     zookeeper: LockStore
     book: Book
     outcome: Callable[[Tid], Awaitable[Outcome]]
-    fence_home: Callable[[ReplicaId], Awaitable[int | None]]
+    fence_home: Callable[[ReplicaId, int], Awaitable[int | None]]
     silent: Callable[[], Collection[ReplicaId]]
     clock: Callable[[], float]
     limits: LockLimits
@@ -141,7 +141,7 @@ class LockSweeper:
     async def evict(self, lock: LockInfo) -> bool:
         """Delete a lock whose holder was not committed, if allowed; return whether to look again."""
         if lock.tid.home != self.replica:
-            return await self._clear(lock.tid.home, CSN_NONE, table=lock.table)
+            return await self._clear(lock.tid.home, lock.tid.boot, CSN_NONE, table=lock.table)
         if lock.tid.boot < self.boot:
             await self._adopt()
         if not self.book.is_leaving(lock.znode):
@@ -159,18 +159,21 @@ class LockSweeper:
         left = [lock for lock in locks if lock.tid.home in silent]
         self._strangers.intersection_update(lock.tid for lock in locks)
         holders = await self._holder_states(left)
-        for home in sorted({tid.home for tid, found in holders.items() if may_go(*found, tail, live=True)}):
-            await self._clear(home, tail)
+        going = [tid for tid, found in holders.items() if may_go(*found, tail, live=True)]
+        for home in sorted({tid.home for tid in going}):
+            await self._clear(home, max(tid.boot for tid in going if tid.home == home), tail)
 
-    async def _clear(self, home: ReplicaId, tail: Csn, table: TableName | None = None) -> bool:
+    async def _clear(self, home: ReplicaId, boot: int, tail: Csn, table: TableName | None = None) -> bool:
         """Delete the unneeded locks of a silent replica, of one table or all; return whether that is done.
+
+        ``boot`` is that of a holder.
 
         Only the version that this call has written itself gives it the right to delete them, until the fence
         is raised again. Two replicas that merely had read the same version could both delete a lock, the
         second one after a third has taken it (F5).
         """
         session = self.zookeeper.store.session
-        version = await self.fence_home(home)
+        version = await self.fence_home(home, boot)
         if version is None:
             return False
         call = self.zookeeper.call(0.0)

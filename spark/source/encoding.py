@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.errors import BadRequestError, SchemaMismatchError
-from tidelock.part_layout import FloatColumns, parquet_options, sorted_by
+from tidelock.part_layout import FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.spark.source.staging_folder import Upload
 
@@ -188,6 +188,7 @@ class Encoder:
         """End a partition's file; later rows of the partition go to another file."""
         if partition.writer is None or partition.upload is None:
             return
+        mark(partition.writer)
         partition.writer.close()
         partition.upload.finish()
         self.files.append(partition.upload.path)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tidelock.client.repetition import repeat
+from tidelock.client.transport import Timeouts
+from tidelock.client.waits import Waits
 from tidelock.errors import UnavailableError
 
 T = TypeVar("T")
@@ -22,4 +24,12 @@ def retry_while_unavailable(attempt: Callable[[], T]) -> T:
         UnavailableError: The error of the last attempt.
     """
     deadline = time.monotonic() + RETRY_TIMEOUT_S
-    return repeat(attempt, UnavailableError, deadline=deadline, first_s=0.1, max_s=5.0)
+    return repeat(
+        attempt,
+        UnavailableError,
+        deadline=deadline,
+        waits=Waits(Timeouts().wait_log_s),
+        what="a replica with a free SQL process",
+        first_s=0.1,
+        max_s=5.0,
+    )

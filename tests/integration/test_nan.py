@@ -1,11 +1,13 @@
 """Rows whose float or double is NaN: found by every condition, in Spark and in DuckDB, however they came in.
 
 Spark and DuckDB take NaN for larger than every other number, and for equal to itself. They skip the row
-groups whose range (min, max in the footer) excludes a condition, so the range must not leave a NaN out.
+groups whose range (min, max in the footer) excludes a condition, so the range must not leave a NaN out. Parts
+that older writers have made have such ranges, and dictionaries with zeros: readers are not shown these.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -13,11 +15,13 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import urllib3
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import Addresses
+from tests.support.spark.hdfs_client import Folder
 from tests.support.spark.process import SparkProcess
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
@@ -50,7 +54,12 @@ CONDITIONS = {
         "{c} IS NULL",
     ]
 }
-TABLES = ("inserted", "merged", "saved")
+#: The parts of older writers: as agents wrote them, and what pyarrow writes by itself, with a page index.
+OLDER: dict[str, dict[str, object]] = {
+    "older": {"store_schema": False, "write_page_checksum": True, "compression": "snappy"},
+    "older_indexed": {"write_page_index": True, "version": "1.0"},
+}
+TABLES = ("inserted", "merged", "saved", *OLDER, "older_merged")
 
 
 def rows() -> list[tuple[int, float | None]]:
@@ -79,7 +88,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
 
 @pytest.fixture(scope="module")
 def filled(local: LocalCluster, spark: SparkProcess) -> str:
-    """Three tables with the same rows: as inserted, merged by compaction, saved by Spark's data source."""
+    """Tables with the same rows: as inserted, merged, saved by Spark's data source, and of older writers."""
     with connect(local.url("r1")) as db:
         for name in TABLES:
             db.create_table(name, SCHEMA, properties={"compaction": "off"})
@@ -89,11 +98,31 @@ def filled(local: LocalCluster, spark: SparkProcess) -> str:
                 db.insert(name, table_of(left[: len(values)]))
             left = left[len(values) :]
         db.optimize("merged")
+        for name in (*OLDER, "older_merged"):
+            left = rows()
+            for values in INSERTS:
+                with db.begin() as tx:
+                    data = older_part(left[: len(values)], OLDER.get(name, {}))
+                    assert Folder(tx.path(name)).write({"": data}).status == 201
+                left = left[len(values) :]
+        db.optimize("older_merged")
         query = "SELECT CAST(k AS bigint) k, CAST(v AS float) f, v d FROM " + literal()
         spark.call("save", query=query, options={"table": "saved", "url": local.url("r1")})
     spark.call("join", url=local.url("r1"))
     spark.call("attach", tables=list(TABLES))
     return local.url("r1")
+
+
+def older_part(values: list[tuple[int, float | None]], layout: dict[str, object]) -> bytes:
+    """Return a file of these rows as writers made it before they knew of NaN: with all that misleads."""
+    sink = io.BytesIO()
+    pq.write_table(table_of(values), sink, **layout)
+    metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    chunk = metadata.row_group(0).column(SCHEMA.get_field_index("d"))
+    numbers = [number for _, number in values if number is not None and not math.isnan(number)]
+    assert chunk.has_dictionary_page
+    assert not numbers or chunk.statistics.max == max(numbers)
+    return sink.getvalue()
 
 
 def literal() -> str:

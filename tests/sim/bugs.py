@@ -230,7 +230,9 @@ def ignore_open_transactions() -> Iterator[None]:
 def delete_locks_by_their_own_version() -> Iterator[None]:
     """Locks of a silent replica are deleted at their own versions, without a fence for their holder."""
 
-    async def clear(self: LockSweeper, home: ReplicaId, _tail: Csn, table: TableName | None = None) -> bool:
+    async def clear(
+        self: LockSweeper, home: ReplicaId, _boot: int, _tail: Csn, table: TableName | None = None
+    ) -> bool:
         left = await self.zookeeper.scan(self.zookeeper.call(0.0), table)
         for lock in left:
             if lock.tid.home == home and not isinstance(await self.outcome(lock.tid), Committed):

@@ -78,6 +78,10 @@ class Network:
         if name in self._listening and (life is None or self._listening[name][0] is life):
             del self._listening[name]
 
+    def refuses(self, src: str, dst: str) -> bool:
+        """Return whether no life answers under a name, as far as a machine that reaches that host can see."""
+        return dst not in self._listening and (src, dst) not in self.weather.cut
+
     async def drain(self, life: AgentLife, timeout_s: float) -> None:
         """Let what runs at a life end, or end it."""
         running = self._running.pop(life, {})

@@ -76,6 +76,10 @@ class SimPeerClient(PeerClient):
         found: PeerStatus = await self._ask(api, "status", serve)
         return found
 
+    async def refuses(self, api: str) -> bool:
+        """Return whether no process listens; see :class:`PeerClient`."""
+        return self._network.refuses(self._life.host.name, api.partition(":")[0])
+
     async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Bytes of a part, in two pieces; see :class:`PeerClient`."""
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +25,13 @@ from tests.support.histories.table_model import (
     SCHEMA,
     Condition,
     Everything,
+    Floats,
     Keys,
     Partition,
     Remainder,
     Row,
+    as_arrow,
+    as_rows,
     holds,
 )
 from tidelock.csnlog.core.ids import TableName
@@ -58,6 +62,7 @@ _CONDITIONS: Final[dict[str, Callable[..., Condition]]] = {
     "p is null": lambda: Partition(None),
     "p = ?": Partition,
     "v % ? = ?": Remainder,
+    **{f"f {operator} cast(? as double)": partial(Floats, operator) for operator in ("=", ">", "<=")},
 }
 
 #: Rows of a part that stay or take the place of others, and how many of them are new.
@@ -280,12 +285,12 @@ def part_rows(data: bytes, path: str) -> list[Row]:
     """Return the rows of a part of a table of `table_model`."""
     found = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
     p: Any = values_of(path, _MODEL)["p"]
-    return [(p, k, v) for k, v in zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True)]
+    return as_rows(found.append_column(SCHEMA.field("p"), pa.array([p] * found.num_rows, pa.int32())))
 
 
-def rows_of(table: pa.Table) -> Iterator[Row]:
+def rows_of(table: pa.Table) -> list[Row]:
     """Return the rows of a table of `table_model`."""
-    return zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True)
+    return as_rows(table)
 
 
 _MODEL: Final = TableSchema.from_request("model", SCHEMA, PARTITION_BY)
@@ -293,9 +298,7 @@ _NULLABLE: Final = pa.schema([field.with_nullable(True) for field in SCHEMA])
 
 
 def _table(rows: Sequence[Row]) -> pa.Table:
-    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else ((), (), ())
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _NULLABLE, strict=True)]
-    return pa.table(arrays, schema=_NULLABLE)
+    return as_arrow(rows, _NULLABLE)
 
 
 def _stream(tables: Sequence[pa.Table]) -> bytes:

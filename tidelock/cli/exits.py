@@ -31,6 +31,7 @@ class Exit(IntEnum):
     UNKNOWN = 4, "a commit was requested and its outcome is not known; `tidelock outcome TID` shows it"
     CORRUPT = 5, "data or state contradicts a checksum; nothing doubtful was shown"
     FOUND = 6, "`tidelock audit` has found a difference; nothing was changed"
+    ABSENT = 7, "`tidelock label` has found no commit under the label"
     INTERNAL = 70, "an internal error of tidelock; `tidelock --debug ...` shows its traceback"
     INTERRUPTED = 130, "interrupted (Ctrl-C)"
 

@@ -10,11 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from tidelock.cli import output
+from tidelock.cli.exits import Exit
 from tidelock.cli.local import print_replicas
 from tidelock.cli.target import ClusterOptions, Json, on_target
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
 _PANEL = "Inspecting"
+#: States of replicas that serve: as they report it, and as the others see them.
+_SERVING = frozenset({"serving", "alive"})
 
 
 def add_to(app: typer.Typer) -> None:
@@ -24,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(target: ClusterOptions, as_json: Json = False) -> None:
-    """Show the replicas: addresses, states and snapshot CSNs."""
+    """Show the replicas: addresses, states and snapshot CSNs. Exit code 3: no replica serves."""
     cluster = target.local()
     if cluster is not None:
         cluster_status = cluster.status()
@@ -33,11 +36,13 @@ def status(target: ClusterOptions, as_json: Json = False) -> None:
             cluster_status = _of_agents(db.status())
     if as_json:
         output.print_json(cluster_status)
-        return
-    print_replicas(cluster_status["replicas"])
-    zookeeper = cluster_status.get("zookeeper")
-    if zookeeper:
-        output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
+    else:
+        print_replicas(cluster_status["replicas"])
+        zookeeper = cluster_status.get("zookeeper")
+        if zookeeper:
+            output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
+    if not _SERVING & {row["state"] for row in cluster_status["replicas"]}:
+        raise typer.Exit(Exit.UNAVAILABLE)
 
 
 def _of_agents(status: dict[str, Any]) -> dict[str, Any]:
@@ -113,18 +118,22 @@ def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
 def label(
     target: ClusterOptions, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
 ) -> None:
-    """Show the newest commit under a label: its transaction, its batch in a stream, its CSN."""
+    """Show the newest commit under a label: its transaction, its batch in a stream, its CSN.
+
+    Exit code 7: nothing is committed under it.
+    """
     with target.connect() as db:
         newest = db.label(name)
     if as_json:
         output.print_json(newest and {**dataclasses.asdict(newest), "time": _iso(newest.time)})
-        return
-    if newest is None:
+    elif newest is None:
         output.say(f"{name}: nothing is committed under this label")
-        return
-    batch = f", batch {newest.batch}" if newest.batch is not None else ""
-    where = f" at CSN {newest.csn}, {_iso(newest.time)}" if newest.csn is not None else ""
-    output.say(f"{name}: {newest.tid}{batch}{where}")
+    else:
+        batch = f", batch {newest.batch}" if newest.batch is not None else ""
+        where = f" at CSN {newest.csn}, {_iso(newest.time)}" if newest.csn is not None else ""
+        output.say(f"{name}: {newest.tid}{batch}{where}")
+    if newest is None:
+        raise typer.Exit(Exit.ABSENT)
 
 
 def log(
@@ -164,7 +173,7 @@ def _tid_of(item: Any) -> str:
 
 
 def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
-    """Show the hihistory of a transaction: its state, record and parts, their holders, what it waits for."""
+    """Show the history of a transaction: its state, record and parts, their holders, what it waits for."""
     with target.connect() as db:
         history = db.explain(tid)
     if as_json:

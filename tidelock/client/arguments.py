@@ -40,10 +40,29 @@ def seconds(duration: str | float | None) -> float | None:
     return round(float(match[1]) * _UNIT_S[match[2]], 6)  # 6.6, not 6.6000000000000005
 
 
-def milliseconds(at: datetime | int | None) -> int | None:
-    """Return the milliseconds since 1970 of a point in time; BadRequestError for one without time zone."""
-    if not isinstance(at, datetime):
+def csn_or_none(csn: object, name: str = "csn") -> int | None:
+    """Return a CSN as it is; BadRequestError for anything else than an integer."""
+    if csn is None or (isinstance(csn, int) and not isinstance(csn, bool)):
+        return csn
+    raise BadRequestError(f"expected {name} as an integer, a CSN; found {csn!r}; give a point in time as at=")
+
+
+def milliseconds(at: datetime | int | str | None) -> int | None:
+    """Return the milliseconds since 1970 of a point in time: a datetime, ISO 8601 text, or such a number.
+
+    BadRequestError for one without time zone, and for anything else.
+    """
+    if isinstance(at, str):
+        try:
+            at = datetime.fromisoformat(at)
+        except ValueError:
+            raise BadRequestError(
+                f"expected a point in time, e.g. '2026-11-22T10:00:00Z'; found {at!r}"
+            ) from None
+    if at is None or (isinstance(at, int) and not isinstance(at, bool)):
         return at
+    if not isinstance(at, datetime):
+        raise BadRequestError(f"expected a datetime, ISO 8601 text, or ms since 1970; found {at!r}")
     if at.tzinfo is None:
         raise BadRequestError(f"{at} has no time zone; give one, e.g. datetime(..., tzinfo=UTC)")
     return int(at.timestamp() * 1000)

@@ -167,5 +167,14 @@ class AutocommitStatements:
 
         call = functools.partial(once, **options)  # TypeError for an option that does not exist
         timeout_s = options.get("timeout_s")
-        limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
-        return repeat(call, _BEGIN_AGAIN, deadline=time.monotonic() + limit_s) if again else call()
+        transport = self._connection.transport
+        limit_s = transport.timeouts.answer_s if timeout_s is None else timeout_s
+        if not again:
+            return call()
+        return repeat(
+            call,
+            _BEGIN_AGAIN,
+            deadline=time.monotonic() + limit_s,
+            waits=transport.waits,
+            what=f"an autocommit statement (timeout_s={limit_s:g})",
+        )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
 
-from tidelock.client.arguments import milliseconds, plain, seconds
+from tidelock.client.arguments import csn_or_none, milliseconds, plain, seconds
 from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
 from tidelock.client.autocommit import AutocommitStatements
 from tidelock.client.connection import Connection
@@ -25,11 +26,12 @@ from tidelock.client.results import LabelStatus, Outcome, TableChange, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
 from tidelock.client.transaction import Transaction
-from tidelock.client.transport import NoAnswerError, Timeouts, Transport, segment
+from tidelock.client.transport import Timeouts, Transport, segment
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
     LabelExistsError,
+    NoAnswerError,
     TidelockError,
     UnavailableError,
 )
@@ -50,19 +52,26 @@ def connect(
     timeout_s: float = 60.0,
     connect_timeout_s: float = 2.0,
     query_timeout_s: float = 330.0,
+    wait_log_s: float = 2.0,
+    members_file: str | Path | None = None,
 ) -> Database:
     """Connect to a cluster.
 
     Args:
         url: `http://host:port` of one agent (the others are learnt from it), or several of them in the order
             to be tried, or `zk://host:port,host:port/root` to learn all agents from ZooKeeper; then a random
-            replica among those that are alive is preferred.
+            replica among those that are alive is preferred. Of several addresses those of ZooKeeper are used
+            only if no agent answers.
         replica: Work with this replica only, and never switch to another.
         token: The shard's shared secret, if the agents have one.
         timeout_s: How long to wait for the answer of a silent agent, and for the outcome of a commit.
         connect_timeout_s: How long to wait for a connection.
         query_timeout_s: How long to wait for the first rows of a query; it must exceed the agents'
             `sql_timeout_s`.
+        wait_log_s: From this length on a wait is logged, with what it waits for: by the logger
+            `tidelock.client.waits`, as a warning, or as information while an agent works (queries, inserts).
+        members_file: A file in which the client keeps the addresses of all agents. They are tried if no agent
+            answers at `url`, so that a program which knows one address starts while that agent is down.
 
     Raises:
         BadRequestError: `url` or the token has another form, or the replica does not exist.
@@ -70,11 +79,23 @@ def connect(
         AccessDeniedError: The token is missing or wrong.
         UnavailableError: No agent answers.
     """
-    scheme, addresses = _addresses([url] if isinstance(url, str) else url, timeout_s)
-    timeouts = Timeouts(connect_s=connect_timeout_s, answer_s=timeout_s, query_s=query_timeout_s)
+    scheme, addresses, zookeepers = _addresses([url] if isinstance(url, str) else url)
+    timeouts = Timeouts(
+        connect_s=connect_timeout_s, answer_s=timeout_s, query_s=query_timeout_s, wait_log_s=wait_log_s
+    )
     transport = Transport(scheme=scheme, token=token, timeouts=timeouts)
+    file = None if members_file is None else Path(members_file)
     try:
-        return Database(Connection(transport, KnownMembers(transport, addresses, replica=replica)))
+        try:
+            if not addresses:
+                addresses = _discovered(transport, zookeepers.pop(0))
+            members = KnownMembers(transport, addresses, replica=replica, file=file)
+        except UnavailableError:
+            if not zookeepers:
+                raise
+            found = [address for one in zookeepers for address in _discovered(transport, one)]
+            members = KnownMembers(transport, [*addresses, *found], replica=replica, file=file)
+        return Database(Connection(transport, members))
     except TidelockError:
         transport.close()
         raise
@@ -223,7 +244,7 @@ class Database(AutocommitStatements, Joining):
         self,
         csn: int | None = None,
         *,
-        at: datetime | int | None = None,
+        at: datetime | int | str | None = None,
         min_csn: int | None = None,
         lease: str | float | None = None,
     ) -> Snapshot:
@@ -231,8 +252,8 @@ class Database(AutocommitStatements, Joining):
 
         Args:
             csn: Exactly this CSN, also one below what this client has seen.
-            at: The newest CSN whose effective time is not after this (a datetime with time zone, or ms since
-                1970): the tables as they were then.
+            at: The newest CSN whose effective time is not after this: a datetime with time zone, its ISO 8601
+                text, or ms since 1970.
             min_csn: This CSN or a newer one.
             lease: How long it stays readable after this client's last sign of life, e.g. "60s" (or seconds);
                 default: the agent's.
@@ -247,8 +268,9 @@ class Database(AutocommitStatements, Joining):
             BadRequestError: More than one of `csn` and `at`, or a datetime without time zone.
         """
         exact = csn is not None or at is not None
+        min_csn = csn_or_none(min_csn, "min_csn")
         body = SnapshotRequest(
-            csn=csn,
+            csn=csn_or_none(csn),
             at_ms=milliseconds(at),
             min_csn=min_csn if exact else self._connection.highest_csn.at_least(min_csn),
             ttl_s=seconds(lease),
@@ -556,14 +578,14 @@ class Database(AutocommitStatements, Joining):
         )
 
 
-def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:
-    """Return the scheme and the addresses of the first agents."""
-    schemes, addresses = set(), []
+def _addresses(urls: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Return the scheme and the addresses of the first agents, and connect strings of ZooKeeper."""
+    schemes, addresses, zookeepers = set(), [], []
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme == "zk" and parts.netloc:
             schemes.add("http")
-            addresses += agents(parts.netloc + parts.path, timeout_s=timeout_s)
+            zookeepers.append(parts.netloc + parts.path)
         elif (
             parts.scheme in {"http", "https"} and parts.netloc and parts.path in {"", "/"} and not parts.query
         ):
@@ -575,4 +597,11 @@ def _addresses(urls: Sequence[str], timeout_s: float) -> tuple[str, list[str]]:
             )
     if len(schemes) != 1:
         raise BadRequestError(f"expected addresses of one kind, found {', '.join(urls) or 'none'}")
-    return schemes.pop(), addresses
+    return schemes.pop(), addresses, zookeepers
+
+
+def _discovered(transport: Transport, zookeeper: str) -> list[str]:
+    """Return the addresses of all agents of a cluster, from ZooKeeper; errors as `discovery.agents`."""
+    timeout_s = transport.timeouts.answer_s
+    with transport.waits.during(lambda: f"ZooKeeper at {zookeeper}, for at most {timeout_s:.0f} s"):
+        return agents(zookeeper, timeout_s=timeout_s)

@@ -16,15 +16,16 @@ from tidelock.client.connection import Connection
 from tidelock.client.members import KnownMember
 from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult, Decision, Outcome, commit_result, instant
-from tidelock.client.transport import NoConnectionError, segment
+from tidelock.client.transport import segment
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
     CommitUnknownError,
     FencedError,
+    NoConnectionError,
+    NotCommittedError,
     RefusedError,
     TidelockError,
-    TransactionClosedError,
     UnavailableError,
     UnknownTransactionError,
 )
@@ -92,7 +93,13 @@ def decide(
     """
     decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s)
     try:
-        return repeat(decider.attempt, _UndecidedError, deadline=decider.deadline)
+        return repeat(
+            decider.attempt,
+            _UndecidedError,
+            deadline=decider.deadline,
+            waits=connection.transport.waits,
+            what=f"the commit of {tid} at {home.id}",
+        )
     except _UndecidedError as undecided:
         raise undecided.final(tid, timeout_s) from undecided.__cause__
 
@@ -177,10 +184,9 @@ class _Decider:
             case Decision.ABORTED if isinstance(cause, FencedError):
                 raise cause
             case Decision.ABORTED:
-                raise TransactionClosedError(
-                    f"{self._tid} is rolled back ({cause.message}); begin a new transaction",
+                raise NotCommittedError(
+                    f"{self._tid} is not committed, and rolled back ({cause.message}); begin again",
                     tid=self._tid,
-                    state="rolled_back",
                 ) from cause
             case Decision.TOO_OLD:
                 raise CommitUnknownError(

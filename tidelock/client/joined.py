@@ -26,10 +26,11 @@ from tidelock.client.scan import RowReader
 from tidelock.client.statements import HomeRequests
 from tidelock.client.stream import BatchStream
 from tidelock.client.transaction import Transaction
-from tidelock.client.transport import NoConnectionError, Timeouts, Transport, segment
+from tidelock.client.transport import Timeouts, Transport, segment
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
+    NoConnectionError,
     RefusedError,
     TidelockError,
     TokenForgedError,
@@ -206,7 +207,13 @@ class JoinedTransaction(RowReader, HomeRequests):
                 raise
 
         try:
-            return repeat(attempt, (UnavailableError, CommitUnknownError), deadline=deadline)
+            return repeat(
+                attempt,
+                (UnavailableError, CommitUnknownError),
+                deadline=deadline,
+                waits=self._transport.waits,
+                what=f"the commit of {self.tid}",
+            )
         except CommitUnknownError:
             raise
         except TidelockError as error:

@@ -14,11 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from tidelock.client import forks
-from tidelock.client.transport import NoAnswerError, NoConnectionError, Transport
-from tidelock.errors import BadRequestError, StandbyError, UnavailableError
+from tidelock.client import forks, members_file
+from tidelock.client.transport import Transport
+from tidelock.errors import (
+    BadRequestError,
+    NoAnswerError,
+    NoConnectionError,
+    StandbyError,
+    UnavailableError,
+)
 from tidelock.wire.cluster import ReplicaStatus, StatusAnswer
 
 T = TypeVar("T")
@@ -52,15 +59,20 @@ class KnownMembers:
     Args:
         seeds: Addresses from which the others are learnt, the preferred one first.
         replica: The one replica to work with, or None for any.
+        file: The members' file: its addresses are tried when no seed answers, and it is kept up to date.
 
     Raises:
-        UnavailableError: No seed answers.
+        UnavailableError: No seed answers, and no address of the file.
         BadRequestError: No replica has that id.
     """
 
-    def __init__(self, transport: Transport, seeds: Sequence[str], *, replica: str | None) -> None:
+    def __init__(
+        self, transport: Transport, seeds: Sequence[str], *, replica: str | None, file: Path | None = None
+    ) -> None:
         self._transport = transport
         self._seeds = tuple(seeds)
+        self._file = file
+        self._stored = members_file.load(file)
         self._pinned = replica
         self._lock = threading.Lock()
         self._members: dict[str, KnownMember] = {}
@@ -181,8 +193,9 @@ class KnownMembers:
     def _learn(self) -> None:
         """Read the member list from the first address that answers; UnavailableError when no address does."""
         known = [member.api for member in self._members.values()]
+        stored = self._stored.api if self._stored else []
         failed: dict[str, UnavailableError] = {}
-        for address in dict.fromkeys((*self._seeds, *known)):
+        for address in dict.fromkeys((*self._seeds, *known, *stored)):
             try:
                 status = self._transport.call(
                     address, "GET", "/status", answer=StatusAnswer, timeout_s=self._status_patience_s()
@@ -190,15 +203,23 @@ class KnownMembers:
             except UnavailableError as error:
                 failed[address] = error
                 continue
-            if self._cluster_id not in {None, status.cluster_id}:
+            if self._cluster_of(address) not in {None, status.cluster_id}:
                 failed[address] = UnavailableError(f"{address} is now an agent of another cluster")
                 continue
             self._take(address, status)
+            api = [member.api for member in self._members.values()]
+            members_file.store(self._file, members_file.StoredMembers(status.cluster_id, api))
             return
         raise _summary(failed)
 
+    def _cluster_of(self, address: str) -> str | None:
+        """Return the cluster that an agent at an address must belong to; None: any."""
+        if self._cluster_id is None and self._stored is not None and address not in self._seeds:
+            return self._stored.cluster_id
+        return self._cluster_id
+
     def _status_patience_s(self) -> float:
-        if self._members or len(self._seeds) == 1:
+        if self._members or (len(self._seeds) == 1 and self._stored is None):
             return self.patience_s
         # Nothing is known of the cluster yet, but other seeds remain to be tried.
         return min(self._transport.timeouts.answer_s, 2 * ANSWER_MARGIN_S)
@@ -226,6 +247,14 @@ def _summary(failed: Mapping[str, UnavailableError]) -> UnavailableError:
     """Return one error for a request that no replica answered."""
     if len(failed) == 1:
         return next(iter(failed.values()))
+    if failed and all(isinstance(error, NoConnectionError) for error in failed.values()):
+        addresses = ", ".join(str(error.details["address"]) for error in failed.values())
+        causes = ", ".join(dict.fromkeys(str(error.details["cause"]) for error in failed.values()))
+        return NoConnectionError(
+            f"no connection to an agent at {addresses} ({causes}); start the agents, or check the addresses",
+            address=addresses,
+            cause=causes,
+        )
     reasons = "; ".join(f"{name}: {error.message}" for name, error in failed.items()) or "no address is known"
     behind = [error for error in failed.values() if isinstance(error, StandbyError)]
     if behind:

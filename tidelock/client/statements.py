@@ -314,7 +314,8 @@ class Statements(HomeRequests):
         # The body is made inside: a wrong value fails the transaction, as the agent's refusal does.
         change_s = self._transport.timeouts.change_s
         return self._statement(
-            lambda: self._call(step, answer=ChangeResult, body=body(), timeout_s=change_s), reads=False
+            lambda: self._call(step, answer=ChangeResult, body=body(), timeout_s=change_s, working=True),
+            reads=False,
         )
 
     def _merge(self, step: str, argument: Callable[[], str], data: Data) -> ChangeResult:
@@ -326,7 +327,8 @@ class Statements(HomeRequests):
     def _seal(self, table: str, request: SealRequest) -> InsertResult:
         step, change_s = f"seal/{segment(table)}", self._transport.timeouts.change_s
         return self._statement(
-            lambda: self._call(step, answer=InsertResult, body=request, timeout_s=change_s), reads=False
+            lambda: self._call(step, answer=InsertResult, body=request, timeout_s=change_s, working=True),
+            reads=False,
         )
 
     def _token(self, request: TokenRequest) -> TokenAnswer:

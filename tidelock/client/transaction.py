@@ -18,7 +18,6 @@ from tidelock.client.results import CommitResult, TransactionState
 from tidelock.client.scan import RowReader
 from tidelock.client.statements import Statements
 from tidelock.client.stream import BatchStream
-from tidelock.client.transport import NoAnswerError
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -26,6 +25,8 @@ from tidelock.errors import (
     FencedError,
     LabelExistsError,
     LeaseExpiredError,
+    NoAnswerError,
+    NoConnectionError,
     RefusedError,
     TidelockError,
     TransactionAgeError,
@@ -289,6 +290,11 @@ class Transaction(RowReader, Statements):
             # A read may be repeated. Rows that left unconfirmed may be staged wholly, in part, or not at all.
             if isinstance(error, NoAnswerError) and not reads:
                 self.fail(error)
+            if isinstance(error, NoAnswerError | NoConnectionError):
+                error.add_note(
+                    f"{self._home.id} is the home of transaction {self.tid}, which ends with it: roll back, "
+                    "and begin again"
+                )
             raise
         except BaseException as error:
             self.fail(error)

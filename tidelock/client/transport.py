@@ -24,7 +24,15 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from tidelock.client import forks
-from tidelock.errors import BadRequestError, TidelockError, UnavailableError, from_answer, from_wire
+from tidelock.client.waits import Waits
+from tidelock.errors import (
+    BadRequestError,
+    NoAnswerError,
+    NoConnectionError,
+    TidelockError,
+    from_answer,
+    from_wire,
+)
 
 T = TypeVar("T")
 
@@ -37,14 +45,6 @@ CONNECTIONS_KEPT: Final = 64
 WHOLE_BODY_BYTES_MAX: Final = 256 << 10
 
 
-class NoConnectionError(UnavailableError):
-    """No connection to the agent was established, so the request certainly did not leave."""
-
-
-class NoAnswerError(UnavailableError):
-    """The request left, and no whole answer was received: the request may have run, or may still run."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """How long a client waits, in seconds.
@@ -55,6 +55,7 @@ class Timeouts:
         query_s: For the first rows of a query. It must exceed the agents' `sql_timeout_s`.
         change_s: For a statement that changes rows, which answers when they are written.
         suspect_s: The time for which an agent that did not answer is tried after all others.
+        wait_log_s: From this length on a wait is logged (see `waits`).
     """
 
     connect_s: float = 2.0
@@ -62,6 +63,7 @@ class Timeouts:
     query_s: float = 330.0
     change_s: float = 1800.0
     suspect_s: float = 10.0
+    wait_log_s: float = 2.0
 
 
 class Transport:
@@ -82,6 +84,7 @@ class Transport:
                 "header contains it; check the token"
             )
         self.timeouts = timeouts
+        self.waits = Waits(timeouts.wait_log_s)
         self._token = token
         self._scheme = scheme
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -125,6 +128,7 @@ class Transport:
         body: msgspec.Struct | None = None,
         query: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
+        working: bool = False,
     ) -> T:
         """Send a request with a JSON body, or none, and return the answer.
 
@@ -136,6 +140,7 @@ class Transport:
             body: A request of `tidelock.wire`.
             query: Parameters of the query string.
             timeout_s: How long to wait for the answer; default: `answer_s`.
+            working: The agent may have to work for long (see `waits`).
 
         Raises:
             BadRequestError: The body holds a value that JSON cannot express, or the answer to a GET is no
@@ -151,6 +156,7 @@ class Transport:
             None if body is None else json_text(body).encode(),
             content_type="application/json",
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
+            working=working,
         )
         return _decoded(response, address, answer, changes=method != "GET")
 
@@ -168,7 +174,7 @@ class Transport:
         A small body is sent as a whole: chunks cost both sides a system call or more for each piece.
         """
         response = self._send(
-            address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM,
+            address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM, working=True,
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
         )  # fmt: skip
         return _decoded(response, address, answer, changes=True)
@@ -186,6 +192,7 @@ class Transport:
             content_type="application/json",
             read_s=self.timeouts.query_s,
             preload=False,
+            working=True,
         )
         if response.status != 200:  # noqa: PLR2004 - HTTP's own number
             try:
@@ -207,25 +214,32 @@ class Transport:
         content_type: str,
         read_s: float,
         preload: bool = True,
+        working: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         headers = self._headers if body is None else {**self._headers, "Content-Type": content_type}
         try:
-            return self._pool.request(
-                method,
-                f"{self._scheme}://{address}{API}{path}",
-                # urllib3 asks for bytes in its types and takes any buffer.
-                body=body,  # type: ignore[arg-type]
-                headers=headers,
-                timeout=urllib3.Timeout(connect=self.timeouts.connect_s, read=read_s),
-                retries=False,
-                redirect=False,
-                preload_content=preload,
-            )
+            with self.waits.during(
+                lambda: f"{method} {path.partition('?')[0]} at {address}, for at most {read_s:.0f} s",
+                working=working,
+            ):
+                return self._pool.request(
+                    method,
+                    f"{self._scheme}://{address}{API}{path}",
+                    # urllib3 asks for bytes in its types and takes any buffer.
+                    body=body,  # type: ignore[arg-type]
+                    headers=headers,
+                    timeout=urllib3.Timeout(connect=self.timeouts.connect_s, read=read_s),
+                    retries=False,
+                    redirect=False,
+                    preload_content=preload,
+                )
         except (NewConnectionError, ConnectTimeoutError) as error:
+            cause = _cause(error)
             raise NoConnectionError(
-                f"no connection to the agent at {address} ({_cause(error)}); "
+                f"no connection to the agent at {address} ({cause}); "
                 "is it running, and is that its API address?",
                 address=address,
+                cause=cause,
             ) from error
         except HTTPError as error:
             raise _no_answer(address, error) from error
@@ -288,7 +302,7 @@ def _no_answer(address: str, error: Exception) -> NoAnswerError:
 def _cause(error: Exception) -> str:
     """Return the reason in urllib3's words, without the objects that urllib3 prints around it."""
     inner = next((item for item in error.args if isinstance(item, Exception)), error)
-    return str(inner).rpartition(">: ")[2] or str(inner).rpartition(": ")[2] or type(inner).__name__
+    return str(inner).rpartition(": ")[2] or type(inner).__name__
 
 
 def _query(query: Mapping[str, Any] | None) -> str:

@@ -98,6 +98,7 @@ class LocalOutcomes:
             registered=self.transactions.outcome(str(tid)),
             applied=self.reader.snapshot_csn(),
             floor=self.floor(),
+            issued=self.transactions.issued,
         )
 
 
@@ -129,8 +130,9 @@ class OutcomeResolver:
             policy: The purpose of the question, and the means that are allowed.
 
         Raises:
-            UnknownTransactionError: No such transaction exists: its home is no replica of the cluster, or has
-                never had that boot.
+            UnknownTransactionError: No such transaction exists: its home is no replica of the cluster, has
+                never had that boot or has begun no such transaction in it; or the log ends below its
+                snapshot.
             FencedError: Another replica has raised the own fence.
             UnavailableError: ZooKeeper could not be read; ask again, or ask another replica.
         """
@@ -145,8 +147,8 @@ class OutcomeResolver:
                 case FenceHome():
                     version = await self.homes.fence(tid.home, tid.boot)
                     facts = facts.fenced(raised=version is not None)
-                case NeverWas(boot):
-                    raise _no_such(tid, boot)
+                case NeverWas() as never:
+                    raise _no_such(tid, never)
                 case outcome:
                     return outcome
 
@@ -162,16 +164,16 @@ class OutcomeResolver:
         return facts.with_reading(reading, kept=kept, floor=self.local.floor(), newest=newest)
 
 
-def _no_such(tid: Tid, boot: int | None) -> UnknownTransactionError:
-    if boot is None:
-        return UnknownTransactionError(
-            f"tid {tid} names replica {tid.home}, which this cluster does not have; check the tid and the "
-            "cluster",
-            tid=str(tid),
-        )
+def _no_such(tid: Tid, never: NeverWas) -> UnknownTransactionError:
+    if never.end is not None:
+        problem = f"reads at CSN {tid.snapshot}, and the log ends at {never.end}"
+    elif never.boot is None:
+        problem = f"names replica {tid.home}, which this cluster does not have"
+    elif never.boot == tid.boot:
+        problem = f"names no transaction that {tid.home} has begun since its last start, boot {tid.boot}"
+    else:
+        problem = f"names boot {tid.boot} of replica {tid.home}, whose last boot is {never.boot}"
+    details = {} if never.boot is None else {"boot": never.boot}
     return UnknownTransactionError(
-        f"tid {tid} names boot {tid.boot} of replica {tid.home}, whose last boot is {boot}; check the tid "
-        "and the cluster",
-        tid=str(tid),
-        boot=boot,
+        f"tid {tid} {problem}; check the tid and the cluster", tid=str(tid), **details
     )

@@ -28,6 +28,7 @@ from tidelock.csnlog.core.results import (
     CommittedUnseen,
     HomeAnswer,
     LogReading,
+    NeverBegun,
     NoAnswer,
     NotMine,
     Outcome,
@@ -88,6 +89,7 @@ class OwnFacts:
             remember the transaction.
         applied: The snapshot CSN.
         floor: The oldest snapshot CSN whose outcomes are kept.
+        issued: Number of transactions that were begun in the present boot: the largest counter of a tid.
     """
 
     replica: ReplicaId
@@ -96,6 +98,7 @@ class OwnFacts:
     registered: Committed | Aborted | Running | None
     applied: Csn
     floor: Csn
+    issued: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ class OutcomeReading:
         boot: The boot of the home; None if no replica has that name.
         commit: The commit, wherever it was found.
         floor: The floor as it was after that.
+        end: The end of the log; None: not known.
         newest: It contains every write that was acknowledged before.
         after_home: It began after the home had answered.
     """
@@ -113,6 +117,7 @@ class OutcomeReading:
     boot: int | None
     commit: Committed | None
     floor: Csn
+    end: Csn | None = None
     newest: bool = False
     after_home: bool = False
 
@@ -144,7 +149,7 @@ class OutcomeFacts:
     ) -> OutcomeFacts:
         """Add a reading: the log, then the outcome that is ``kept`` here, then the floor."""
         reading = OutcomeReading(
-            log.boot, log.commit or kept, floor, newest=newest, after_home=self.home is not None
+            log.boot, log.commit or kept, floor, log.end, newest=newest, after_home=self.home is not None
         )
         return replace(self, reading=reading)
 
@@ -171,8 +176,11 @@ def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
             return NotMine() if csn <= facts.applied else Running()
         case Aborted() | Running() as found:
             return found
-    forgotten = tid.boot < facts.boot or tid.snapshot < facts.floor
-    return NotMine() if forgotten else Aborted()
+    if tid.boot < facts.boot:
+        return NotMine()
+    if tid.counter > facts.issued:
+        return NeverBegun()
+    return NotMine() if tid.snapshot < facts.floor else Aborted()
 
 
 # ------------------------------------------------------------------------------------------ the next question
@@ -201,13 +209,16 @@ class FenceHome:
 
 @dataclass(frozen=True, slots=True)
 class NeverWas:
-    """No such transaction exists: no replica has that name, or it has never had that boot.
+    """No such transaction exists: no replica has that name, or it has not begun it.
 
     Attributes:
-        boot: The present boot of the home; None if no replica has that name.
+        boot: The present boot of the home; None if no replica has that name. If it is the boot of the tid,
+            the home has begun no such transaction in it.
+        end: The end of the log, if the tid reads above it.
     """
 
     boot: int | None
+    end: Csn | None = None
 
 
 Question = SearchLog | AskHome | FenceHome
@@ -219,8 +230,11 @@ def next_step(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | Never
         return facts.commit
     if facts.reading is not None and facts.reading.commit is not None:
         return facts.reading.commit
-    if not isinstance(facts.own, NotMine):
+    if not isinstance(facts.own, NotMine | NeverBegun):
         return facts.own
+    if isinstance(facts.own, NeverBegun) or isinstance(facts.home, NeverBegun):
+        # The holder of a lock or a part that was never begun will not be committed: that is enough for these.
+        return Aborted() if policy.for_lock or policy.held_here else NeverWas(facts.tid.boot)
     if policy.home_first and facts.other_home:
         if facts.home is None:
             return AskHome()
@@ -230,6 +244,10 @@ def next_step(facts: OutcomeFacts, policy: Policy) -> Question | Outcome | Never
         return facts.home
     if facts.reading is None:
         return SearchLog()
+    end = facts.reading.end
+    if facts.reading.boot is not None and end is not None and facts.tid.snapshot > end:
+        # No transaction reads at a CSN that does not exist. The read may be old.
+        return NeverWas(facts.reading.boot, end) if facts.reading.newest else SearchLog(newest=True)
     if not policy.held_here and facts.tid.snapshot < facts.reading.floor:
         return _below_the_floor(facts, facts.reading, policy)
     return _in_no_record(facts, facts.reading, policy)

@@ -51,12 +51,12 @@ def _pass_everything(book: Book, _: Csn) -> None:
     _PASS_TAIL(book, Csn(CSN_MAX))
 
 
-async def _read_version(around: LockPorts, home: ReplicaId) -> int | None:
+async def _read_version(around: LockPorts, home: ReplicaId, boot: int) -> int | None:
     """A sweeper that finds the holder fenced deletes its locks under the version that it has read."""
     node: Ok[Node] = await around.store.get(tree.session(home))
     if codec.decode_session(node.value.data).state == "fenced":
         return node.value.version
-    version: int | None = await _FENCE_HOME(around, home)
+    version: int | None = await _FENCE_HOME(around, home, boot)
     return version
 
 

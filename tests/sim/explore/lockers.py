@@ -183,7 +183,7 @@ class LockPorts:
         boot = codec.decode_session(node.value.data).boot
         return LogReading(boot, commits[0] if commits else None)
 
-    async def fence_home(self, home: ReplicaId) -> int | None:
+    async def fence_home(self, home: ReplicaId, _boot: int) -> int | None:
         """Fence a replica that is silent; returns the version that this has written."""
         if not await self.store.ask("silent", home):
             return None

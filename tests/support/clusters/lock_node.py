@@ -113,7 +113,7 @@ class LockNode(LogNode):
         """Return the registry's answer: rolled back if the transaction is over."""
         return Aborted() if tid in self.over else super().registered(tid)
 
-    async def _fence_home(self, home: ReplicaId) -> int | None:
+    async def _fence_home(self, home: ReplicaId, _boot: int) -> int | None:
         if home not in self.silent:
             return None
         node = await self.store.get(tree.session(home))

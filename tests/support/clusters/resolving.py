@@ -25,6 +25,7 @@ class GivenLocal:
     registered: Callable[[Tid], Committed | Aborted | Running | None] = nothing
     applied: Csn = CSN_NONE
     oldest: Csn = CSN_NONE
+    issued: int = 1 << 60
 
     def commit(self, tid: Tid) -> Committed | None:
         """Return the commit that is given."""
@@ -37,7 +38,13 @@ class GivenLocal:
     def facts(self, tid: Tid) -> OwnFacts:
         """Return the facts in the order of the product."""
         return OwnFacts(
-            self.replica, self.boot, self.commit(tid), self.registered(tid), self.applied, self.floor()
+            self.replica,
+            self.boot,
+            self.commit(tid),
+            self.registered(tid),
+            self.applied,
+            self.floor(),
+            self.issued,
         )
 
 

@@ -17,6 +17,7 @@ from tests.support.histories.table_model import (
     Delete,
     DropPartition,
     Everything,
+    Floats,
     Insert,
     Keys,
     Merge,
@@ -31,6 +32,7 @@ from tests.support.histories.table_model import (
     Truncate,
     Update,
     Upsert,
+    float_of,
 )
 
 LEVELS: Final = ("snapshot", "read_committed", "serializable")
@@ -111,6 +113,9 @@ Fault = Kill | Stop | Start
 _STATEMENTS: Final = (1, 6)
 #: Keys are below this: few, so that statements meet.
 _KEYS: Final = 20
+#: Values that are drawn instead of small ones: so large that many of them can still be added.
+_EXTREMES: Final = {98: 1 << 55, 99: (1 << 55) - 1}
+_OPERATORS: Final = ("=", ">", "<=")
 #: How often each kind is drawn.
 _WEIGHTS: Final[dict[type[Statement], float]] = {
     Read: 4,
@@ -243,11 +248,13 @@ class Drawer:
     def _where(self) -> Condition:
         rng = self._rng
         low = rng.randrange(_KEYS)
+        high, p, rest = low + rng.randint(0, 5), self._p(), rng.randrange(3)
+        number = float_of(low)
         return rng.choices(
             (
-                Keys(low, low + rng.randint(0, 5)),
-                Partition(self._p()),
-                Remainder(3, rng.randrange(3)),
+                Keys(low, high),
+                Partition(p),
+                Remainder(3, rest) if low % 2 else Floats(_OPERATORS[rest], repr(number or 0.0)),
                 Everything(),
             ),
             (6, 3, 2, 1),
@@ -260,4 +267,7 @@ class Drawer:
         return self._rng.choice((None, 1, 2, 3))
 
     def _v(self) -> int | None:
-        return None if self._rng.random() < 0.1 else self._rng.randrange(100)
+        if self._rng.random() < 0.1:
+            return None
+        number = self._rng.randrange(100)
+        return _EXTREMES.get(number, number)

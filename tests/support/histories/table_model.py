@@ -8,23 +8,37 @@ its changes are made to whatever is there then.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-#: Partition column, key, value.
+#: Partition column, key, value. The key decides the float `f` of a row, see :func:`float_of`.
 Row = tuple[int | None, int, int | None]
 Rows = Counter[Row]
 #: All tables at a CSN, by name.
 Tables = Mapping[str, Rows]
 
 SCHEMA: Final = pa.schema(
-    [pa.field("p", pa.int32()), pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64())]
+    [
+        pa.field("p", pa.int32()),
+        pa.field("k", pa.int64(), nullable=False),
+        pa.field("v", pa.int64()),
+        pa.field("f", pa.float64()),
+    ]
 )
 PARTITION_BY: Final = ("p",)
+#: The floats of rows, by their keys in turn: values that readers, writers and engines compare differently.
+FLOATS: Final = (math.nan, 1.5, None, -0.0, math.inf, 0.0, -math.inf)
+
+
+def float_of(k: int) -> float | None:
+    """Return the float of all rows with a key: no statement changes it, and no rewriting may."""
+    return FLOATS[k % len(FLOATS)]
+
 
 # -- conditions ----------------------------------------------------------------------------------------------
 
@@ -57,7 +71,20 @@ class Remainder:
     rest: int
 
 
-Condition = Everything | Keys | Partition | Remainder
+@dataclass(frozen=True, slots=True)
+class Floats:
+    """Rows whose float compares so with a number: NaN is the largest, and equal to itself; zeros are equal.
+
+    Attributes:
+        operator: "=", ">" or "<=".
+        number: The number as text.
+    """
+
+    operator: str
+    number: str
+
+
+Condition = Everything | Keys | Partition | Remainder | Floats
 
 
 def holds(where: Condition, row: Row) -> bool:
@@ -72,6 +99,15 @@ def holds(where: Condition, row: Row) -> bool:
             return p == wanted
         case Remainder(of, rest):
             return v is not None and v % of == rest
+        case Floats(operator, number):
+            return _compares(float_of(k), operator, float(number))
+
+
+def _compares(value: float | None, operator: str, number: float) -> bool:
+    if value is None:
+        return False
+    one, other = ((math.isnan(item), 0.0 if math.isnan(item) else item) for item in (value, number))
+    return {"=": one == other, ">": one > other, "<=": one <= other}[operator]
 
 
 def in_sql(where: Condition) -> tuple[str, list[Any]]:
@@ -87,6 +123,8 @@ def in_sql(where: Condition) -> tuple[str, list[Any]]:
             return "p = ?", [p]
         case Remainder(of, rest):
             return "v % ? = ?", [of, rest]
+        case Floats(operator, number):
+            return f"f {operator} cast(? as double)", [number]
 
 
 # -- statements ----------------------------------------------------------------------------------------------
@@ -366,11 +404,12 @@ class View:
         )
 
 
-def as_arrow(rows: tuple[Row, ...]) -> pa.Table:
+def as_arrow(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.Table:
     """Return rows as a client gives them."""
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    whole = [(*row, float_of(row[1])) for row in rows]
+    columns: Iterable[Sequence[Any]] = zip(*whole, strict=True) if whole else ((),) * len(schema)
     return pa.table(
-        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
 
 
@@ -380,5 +419,9 @@ def from_arrow(table: pa.Table) -> Rows:
 
 
 def as_rows(table: pa.Table) -> list[Row]:
-    """Return rows in their order."""
-    return list(zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True))
+    """Return rows in their order; AssertionError if a row has another float than its key says."""
+    rows: list[Row] = []
+    for p, k, v, f in zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True):
+        assert repr(f) == repr(float_of(k)), f"the row with k={k} has f={f!r}, expected {float_of(k)!r}"
+        rows.append((p, k, v))
+    return rows

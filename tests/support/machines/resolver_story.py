@@ -13,6 +13,7 @@ from tidelock.csnlog.core.results import (
     CommittedUnseen,
     HomeAnswer,
     LogReading,
+    NeverBegun,
     NoAnswer,
     NotMine,
     Outcome,
@@ -60,7 +61,7 @@ class ResolverStory:
     """Tells one story of questions to replica `r1` in boot 3, whose catalog has applied CSN 10."""
 
     def __init__(self) -> None:
-        self._own = OwnFacts(HERE, BOOT, None, None, Csn(10), CSN_NONE)
+        self._own = OwnFacts(HERE, BOOT, None, None, Csn(10), CSN_NONE, issued=9)
         self._facts: OutcomeFacts | None = None
         self._policy = CLIENT
 
@@ -160,3 +161,5 @@ def _outcome(found: Outcome | OwnOutcome) -> str:
             return f"too old, kept from {floor}"
         case NotMine():
             return "not mine"
+        case NeverBegun():
+            return "never begun"

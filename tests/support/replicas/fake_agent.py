@@ -194,6 +194,8 @@ class FakeAgent:
                     return self._insert(tid, table, request.body)
                 case "POST", ["transactions", tid, verb]:
                     return self._end(tid, verb)
+                case "GET", ["labels", label]:
+                    return self._label(label)
                 case "GET", ["outcomes", tid]:
                     return self._outcome(tid)
                 case "POST", ["tables"]:
@@ -312,6 +314,13 @@ class FakeAgent:
                 self.cluster.rows[table].append((tx.csn, rows))
         tx.state = "committed"
         return {"tid": tid, "csn": tx.csn, "time_ms": TIME_MS if tx.csn else None, "state": "committed"}
+
+    def _label(self, label: str) -> object:
+        named = (tx for agent in self.cluster.agents.values() for tx in agent.transactions.values())
+        tids = [tx.tid for tx in named if tx.label == label and tx.tid in self.cluster.outcomes]
+        tid = tids[0] if tids else None
+        csn = self.cluster.outcomes.get(tid or "")
+        return {"label": label, "tid": tid, "batch": None, "csn": csn, "time_ms": TIME_MS if csn else None}
 
     def _outcome(self, tid: str) -> dict[str, Any]:
         if csn := self.cluster.outcomes.get(tid):

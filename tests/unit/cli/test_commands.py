@@ -23,6 +23,7 @@ from tidelock.cli import app as cli
 from tidelock.cli.exits import Exit, exit_of, table
 from tidelock.cli.target import FOLDER_DEFAULT
 from tidelock.cli.writing import TYPES, parse_column
+from tidelock.cluster import LocalCluster
 
 ROWS = pa.table({"k": [1, 2, 3]})
 Tidelock = Callable[..., Result]
@@ -195,6 +196,26 @@ def test_status_as_json_lists_the_replicas(fake_cluster: FakeCluster, tidelock: 
         "pid": None,
     }
     assert "serving" in tidelock("status").stdout
+
+
+def test_a_status_without_a_replica_that_serves_has_an_exit_code_of_its_own(
+    tidelock: Tidelock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script can ask whether the cluster of a folder works: nothing of it runs here."""
+    monkeypatch.delenv("TIDELOCK_URL")
+    LocalCluster.create(tmp_path / "one", replicas=1)
+    for option in ((), ("--json",)):
+        result = tidelock("status", "--data-dir", tmp_path / "one", *option)
+        assert "down" in result.stdout
+        assert result.exit_code == Exit.UNAVAILABLE
+
+
+def test_a_free_label_has_an_exit_code_of_its_own(tidelock: Tidelock, rows: Path) -> None:
+    """A script can ask whether a piece of work is done."""
+    assert tidelock("label", "load").exit_code == Exit.ABSENT
+    assert tidelock("label", "load", "--json").stdout.strip() == "null"
+    assert told(tidelock("insert", "t", rows, "--label", "load", "--json"))["csn"]
+    assert tidelock("label", "load").exit_code == Exit.OK
 
 
 def test_insert_into_one_table(fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path) -> None:

@@ -119,8 +119,9 @@ def test_home_started_anew_before_the_commit_is_a_refusal(
     """A transaction whose home was restarted before the commit is certainly aborted."""
     tx = begun(fake_db)
     fake_cluster["r1"].restart()
-    with pytest.raises(TransactionClosedError, match="begin a new"):
+    with pytest.raises(NotCommittedError, match="begin again") as caught:
         tx.commit()
+    assert caught.value.retriable
     assert tx.state is TransactionState.ROLLED_BACK
 
 
@@ -217,7 +218,7 @@ def test_unavailable_home_that_has_rolled_back(fake_cluster: FakeCluster, fake_d
     tx = begun(fake_db)
     fake_cluster["r1"].plan(COMMIT, UnavailableError("r3 is 5000 CSNs behind"))
     fake_cluster["r1"].transactions[tx.tid].state = "rolled_back"
-    with pytest.raises(TransactionClosedError, match="5000 CSNs behind"):
+    with pytest.raises(NotCommittedError, match="5000 CSNs behind"):
         tx.commit()
 
 

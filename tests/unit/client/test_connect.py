@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -18,12 +19,13 @@ import pytest
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, connect
-from tidelock.client.transport import NoAnswerError
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
     CommitUnknownError,
     ConfigError,
+    NoAnswerError,
+    NoConnectionError,
     RefusedError,
     TableExistsError,
     TidelockError,
@@ -54,6 +56,93 @@ def test_an_unreachable_agent_is_told_in_one_line() -> None:
     """An address without an agent gives an error of one line."""
     with pytest.raises(UnavailableError, match="is it running"):
         connect("http://127.0.0.1:1", timeout_s=1.0)
+
+
+def test_a_zookeeper_that_refuses_connections_is_given_up_after_three_tries() -> None:
+    """No server listens there, and that is known at once: no minute of silence."""
+    with pytest.raises(
+        UnavailableError, match=r"no ZooKeeper listens at 127.0.0.1:1, .*refused; tried 3 times"
+    ):
+        connect("zk://127.0.0.1:1,127.0.0.1:2/tidelock", timeout_s=600)
+
+
+def test_zookeeper_is_asked_if_no_agent_answers() -> None:
+    """Of several addresses ZooKeeper's is the last resort, and its error is told."""
+    with pytest.raises(UnavailableError, match="no ZooKeeper listens"):
+        connect(["http://127.0.0.1:1", "zk://127.0.0.1:1/tidelock"], timeout_s=600)
+
+
+def test_the_members_file_finds_agents_when_the_given_one_is_down(
+    fake_cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """A program that knows one address starts while that agent is down, since it keeps what it has learnt."""
+    file = tmp_path / "state" / "members.json"
+    with connect(fake_cluster["r1"].url, members_file=file):
+        fake_cluster["r1"].stop()
+    with pytest.raises(UnavailableError):
+        connect(fake_cluster["r1"].url)
+    with connect(fake_cluster["r1"].url, members_file=file) as db:
+        assert db.begin().holder in {"r2", "r3"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"cluster_id": "c1", "api": 7}'])
+def test_a_damaged_members_file_does_no_harm(
+    fake_cluster: FakeCluster, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and written again."""
+    file = tmp_path / "members.json"
+    file.write_bytes(content)
+    with connect(fake_cluster["r1"].url, members_file=file) as db:
+        assert db.begin().holder == "r1"
+    assert "cannot be read" in caplog.text
+    assert json.loads(file.read_bytes())["cluster_id"] == "c1"
+
+
+def test_a_members_file_of_another_cluster_leads_nowhere(fake_cluster: FakeCluster, tmp_path: Path) -> None:
+    """Its addresses count for the cluster that it names only."""
+    file = tmp_path / "members.json"
+    file.write_text(json.dumps({"cluster_id": "c2", "api": [fake_cluster["r2"].address]}))
+    with pytest.raises(UnavailableError, match="of another cluster"):
+        connect("http://127.0.0.1:1", members_file=file)
+
+
+def test_a_cluster_that_is_down_is_told_in_one_sentence(fake_cluster: FakeCluster) -> None:
+    """All addresses, one reason, one next step, and no object of a library."""
+    addresses = [agent.address for agent in fake_cluster.agents.values()]
+    for agent in fake_cluster.agents.values():
+        agent.stop()
+    with pytest.raises(NoConnectionError) as caught:
+        connect([f"http://{address}" for address in addresses])
+    assert caught.value.message == (
+        f"no connection to an agent at {', '.join(addresses)} ([Errno 111] Connection refused); "
+        "start the agents, or check the addresses"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"csn": "2026-11-22"}, "csn as an integer.*give a point in time as at="),
+        ({"csn": True}, "csn as an integer"),
+        ({"min_csn": 1.5}, "min_csn as an integer"),
+        ({"at": "yesterday"}, "expected a point in time"),
+        ({"at": "2026-11-22T10:00:00"}, "no time zone"),
+        ({"at": 1.5}, "expected a datetime"),
+    ],
+)
+def test_a_snapshot_names_the_argument_that_is_wrong(
+    fake_db: Database, arguments: dict[str, object], message: str
+) -> None:
+    """The client says so in the words of its own arguments, before a request is sent."""
+    with pytest.raises(BadRequestError, match=message):
+        fake_db.snapshot(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_point_in_time_may_be_a_text(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """ISO 8601 with a time zone is the same as a datetime."""
+    fake_db.insert("t", ROWS)
+    fake_db.snapshot(at="2026-11-22T10:00:00+01:00")
+    assert fake_cluster["r1"].requests[-1].json["at_ms"] == 1795338000000
 
 
 def test_several_addresses_are_tried_in_order(fake_cluster: FakeCluster) -> None:
@@ -196,7 +285,7 @@ def test_agent_of_another_cluster_is_not_asked(fake_cluster: FakeCluster) -> Non
         db._connection.members._seeds = (other["r1"].address,)
         for agent in fake_cluster.agents.values():
             agent.stop()
-        with pytest.raises(UnavailableError, match="no replica could answer"):
+        with pytest.raises(UnavailableError, match="no connection to an agent"):
             db.begin()
         assert [request.path for request in other["r1"].requests] == ["/status"]
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelock.client.transport import NoAnswerError, Timeouts, Transport
+from tidelock.client.transport import Timeouts, Transport
+from tidelock.errors import NoAnswerError
 
 #: More bytes than the buffers of a loopback connection hold.
 CHUNKS, CHUNK = 64, bytes(1 << 20)

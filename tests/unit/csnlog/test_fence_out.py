@@ -77,6 +77,21 @@ async def test_a_silent_life_is_decided(ensemble: MemoryEnsemble, node: LogNode,
     assert await node.outcome(tid) == Aborted()
 
 
+async def test_a_boot_that_is_gone_is_fenced_beside_its_sign_of_life(
+    ensemble: MemoryEnsemble, node: LogNode
+) -> None:
+    """A killed process leaves its sign of life for the time of its session. A fence by proof ignores it."""
+    async with LogNode(ensemble.store("r2"), R2) as killed:
+        tid = killed.tid(1)
+        assert await node.log.fence_out(R2, tid.boot) is None
+        assert await node.outcome(tid) == Running()
+        assert await node.log.fence_out(R2, tid.boot, gone=True) is not None
+        assert await node.outcome(tid) == Aborted()
+        with pytest.raises(FencedError):
+            await killed.commit(1)
+        assert await node.log.fence_out(R2, tid.boot, gone=True) is None, "that boot has ended"
+
+
 async def test_what_it_has_committed_stays_committed(ensemble: MemoryEnsemble, node: LogNode) -> None:
     """A record that landed before the fence is found, whether or not it is applied here."""
     node.taking.clear()

@@ -15,7 +15,7 @@ from tidelock.replica_agent.config.states import AgentState
     [
         (b'{"label": "\xff"}', "utf-8"),
         (b'{"label": ', "truncated"),
-        (b'{"label": 7}', "$.label"),
+        (b'{"label": 7}', "label is int, expected str"),
         (b'{"colour": "red"}', "colour"),
         (b"[]", "Expected `object`"),
     ],
@@ -30,4 +30,4 @@ async def test_a_body_that_cannot_be_taken_is_a_bad_request(body: bytes, word: s
     assert (answer.status, told["error"]) == (400, "BadRequestError")
     assert "the body of POST /api/v1/transactions is not as expected" in told["message"]
     assert word in told["message"]
-    assert "docs/protocol.md" in told["message"]
+    assert "docs/openapi.json" in told["message"]

@@ -295,6 +295,7 @@ async def test_a_part_that_is_collected_while_it_is_opened_is_too_old(replica: R
             counters=counters,
             chunk_bytes=10,
             threads=1,
+            footers_max=10,
         )
         with catalog.serving(Csn(10)):
             row = catalog.visible_part(PartId("r1-1-1"), T, Csn(10))

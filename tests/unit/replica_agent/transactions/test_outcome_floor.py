@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tidelock.csnlog.core.results import (
     CommittedUnseen,
     HomeAnswer,
     LogReading,
+    NeverBegun,
     NotMine,
     Outcome,
     Running,
@@ -188,3 +190,39 @@ async def test_a_boot_that_a_stale_read_does_not_show_is_no_error(
 async def forget_all(catalog: Catalog) -> None:
     """Forget all kept outcomes, which raises the floor to the newest of them."""
     await catalog.write(lambda db: jobs.prune_outcomes(db, 7000, 0, 0))
+
+
+async def test_a_tid_above_the_end_of_the_log_is_an_error(
+    outcomes: OutcomeResolver, catalog: Catalog
+) -> None:
+    """Such a tid is not "aborted": an operator who mistypes one would run its work once more."""
+
+    class Ending(Log):
+        async def find(self, tid: Tid, *, newest: bool = False) -> LogReading:
+            return replace(await super().find(tid, newest=newest), end=Csn(41))
+
+    outcomes.log = log = Ending(catalog)
+    log.boot = 3
+    with pytest.raises(UnknownTransactionError, match="reads at CSN 99, and the log ends at 41"):
+        await outcomes.outcome(Tid(Csn(99), R2, 1, 999), CLIENT)
+    assert log.looks == [False, True]
+
+
+async def test_a_tid_that_this_home_has_not_begun_is_an_error(outcomes: OutcomeResolver) -> None:
+    """The home counts its transactions, and needs nobody to know it."""
+    with pytest.raises(
+        UnknownTransactionError, match="no transaction that r1 has begun since its last start"
+    ):
+        await outcomes.outcome(Tid(Csn(7), R1, 2, 1), CLIENT)
+
+
+async def test_a_tid_that_its_home_has_not_begun_is_an_error(
+    outcomes: OutcomeResolver, homes: GivenHomes
+) -> None:
+    """Another home says so."""
+    tid = Tid(Csn(7), R2, 2, 999)
+    homes.answers = {tid: NeverBegun()}
+    with pytest.raises(
+        UnknownTransactionError, match="no transaction that r2 has begun since its last start"
+    ):
+        await outcomes.outcome(tid, CLIENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -15,6 +15,7 @@ from tidelock.csnlog.core.results import (
     Committed,
     CommittedUnseen,
     LogReading,
+    NeverBegun,
     NoAnswer,
     NotMine,
     Outcome,
@@ -57,7 +58,7 @@ POLICIES: Final = {
     "undecided": UNDECIDED,
 }
 BOOTS: Final = (None, BOOT - 1, BOOT, BOOT + 1)
-ANSWERS: Final = (CommittedUnseen(), Aborted(), Running(), NotMine(), NoAnswer())
+ANSWERS: Final = (CommittedUnseen(), Aborted(), Running(), NotMine(), NeverBegun(), NoAnswer())
 #: The longest course of questions: a look, the home, a look after its answer, a fence, a look, and one more
 #: look behind a write.
 QUESTIONS_MAX: Final = 6
@@ -73,7 +74,7 @@ class Course:
 
 
 def reading(
-    boot: int | None, *, commit: Committed | None = None, floor: Csn = KEPT, **more: bool
+    boot: int | None, *, commit: Committed | None = None, floor: Csn = KEPT, **more: Any
 ) -> OutcomeReading:
     """Return the facts of one reading."""
     return OutcomeReading(boot, commit, floor, **more)
@@ -88,6 +89,9 @@ def learn(facts: OutcomeFacts, question: Question) -> Iterator[OutcomeFacts]:
                 if floor >= least:
                     yield facts.with_reading(LogReading(boot, commit), kept=None, floor=floor, newest=newest)
                     yield facts.with_reading(LogReading(boot, None), kept=commit, floor=floor, newest=newest)
+            for boot, end in itertools.product(BOOTS, (SNAPSHOT, Csn(SNAPSHOT - 1))):
+                log = LogReading(boot, None, end)
+                yield facts.with_reading(log, kept=None, floor=least, newest=newest)
         case AskHome():
             for answer in ANSWERS:
                 yield facts.answered(answer)
@@ -111,7 +115,9 @@ def beginnings() -> Iterator[OutcomeFacts]:
     """Return all facts that can be known before the first question."""
     for other_home, commit in itertools.product((True, False), (None, DONE)):
         tid = TID if other_home else replace(TID, home=HERE)
-        owns: tuple[OwnOutcome, ...] = (NotMine(),) if other_home else (NotMine(), DONE, Aborted(), Running())
+        owns: tuple[OwnOutcome, ...] = (
+            (NotMine(),) if other_home else (NotMine(), DONE, Aborted(), Running(), NeverBegun())
+        )
         for own in owns:
             yield OutcomeFacts(tid, other_home, commit, own)
 
@@ -138,7 +144,7 @@ def test_aborted_needs_the_home_or_a_log_that_was_read_after_its_fence(all_cours
         if course.end == Aborted():
             facts = course.facts
             read = facts.reading is not None and facts.reading.boot is not None and facts.reading.boot > BOOT
-            assert Aborted() in {facts.own, facts.home} or read, course
+            assert {Aborted(), NeverBegun()} & {facts.own, facts.home} or read, course
             assert facts.commit is None, course
             assert facts.reading is None or facts.reading.commit is None, course
 
@@ -198,9 +204,12 @@ def test_the_home_is_asked_once_and_never_this_replica_itself(all_courses: list[
 def test_a_boot_that_never_was_is_concluded_behind_a_write(all_courses: list[Course]) -> None:
     """A ZooKeeper server that lags behind shows the former boot of a home that has just started."""
     for course in all_courses:
-        if isinstance(course.end, NeverWas):
-            assert course.facts.reading is not None
-            assert course.end.boot is None or (course.facts.reading.newest and course.end.boot < BOOT), course
+        if isinstance(course.end, NeverWas) and NeverBegun() not in {course.facts.own, course.facts.home}:
+            seen = course.facts.reading
+            assert seen is not None
+            low = course.end.boot is not None and course.end.boot < BOOT
+            above = seen.end is not None and course.end.end == seen.end < SNAPSHOT
+            assert course.end.boot is None or (seen.newest and (low or above)), course
 
 
 def test_a_lock_is_too_old_only_if_its_holder_cannot_commit_or_has_not(
@@ -314,6 +323,22 @@ _OVER = replace(_ASKED, reading=reading(BOOT + 1))
             id="never was",
         ),
         pytest.param(CLIENT, replace(_ASKED, reading=reading(None)), NeverWas(None), id="no such replica"),
+        pytest.param(
+            CLIENT,
+            replace(_ASKED, reading=reading(BOOT + 1, end=Csn(SNAPSHOT - 1))),
+            SearchLog(newest=True),
+            id="above the end of the log, by a look that may be old",
+        ),
+        pytest.param(
+            CLIENT,
+            replace(_ASKED, reading=reading(BOOT + 1, end=Csn(SNAPSHOT - 1), newest=True)),
+            NeverWas(BOOT + 1, Csn(SNAPSHOT - 1)),
+            id="above the end of the log",
+        ),
+        pytest.param(
+            CLIENT, replace(_ASKED, home=NeverBegun()), NeverWas(BOOT), id="never begun by its home"
+        ),
+        pytest.param(LOCK, replace(_ASKED, home=NeverBegun()), Aborted(), id="a lock of nobody"),
         pytest.param(CLIENT, replace(_ASKED, commit=DONE), DONE, id="known here: nothing is read"),
         pytest.param(LOCK, _LOOKED, Running(), id="a lock's holder above the floor: no home is asked"),
     ],
@@ -333,15 +358,17 @@ def test_each_case_of_the_track_record_has_its_next_step(
 @pytest.mark.parametrize("applied", [Csn(DONE.csn - 1), DONE.csn])
 @pytest.mark.parametrize("floor", [KEPT, FORGOTTEN])
 @pytest.mark.parametrize("boot", [BOOT - 1, BOOT, BOOT + 1])
+@pytest.mark.parametrize("issued", [TID.counter - 1, TID.counter])
 def test_a_home_says_only_what_it_knows(
     registered: Committed | Aborted | Running | None,
     commit: Committed | None,
     applied: Csn,
     floor: Csn,
     boot: int,
+    issued: int,
 ) -> None:
     """Aborted only for its present boot, and never for a tid that may be committed and forgotten (I17)."""
-    facts = OwnFacts(HOME, boot, commit, registered, applied, floor)
+    facts = OwnFacts(HOME, boot, commit, registered, applied, floor, issued)
     told = own_outcome(TID, facts)
     assert own_outcome(TID, replace(facts, replica=HERE)) == NotMine()
     if boot < BOOT:
@@ -352,5 +379,7 @@ def test_a_home_says_only_what_it_knows(
         assert told == (NotMine() if applied >= DONE.csn else Running())
     elif registered is not None:
         assert told == registered
+    elif boot == BOOT and issued < TID.counter:
+        assert told == NeverBegun()
     else:
         assert told == (Aborted() if boot == BOOT and floor == KEPT else NotMine())

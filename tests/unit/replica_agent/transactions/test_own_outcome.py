@@ -17,6 +17,7 @@ from tidelock.csnlog.core.results import (
     CommittedUnseen,
     HomeAnswer,
     LogReading,
+    NeverBegun,
     NotMine,
     Outcome,
     OwnOutcome,
@@ -120,12 +121,15 @@ async def test_a_home_tells_what_it_remembers_until_it_has_forgotten_that_it_was
         (tid(FLOOR, boot=BOOT - 1), NotMine()),
         (tid(FLOOR, boot=BOOT + 1), NotMine()),
         (tid(FLOOR, home="r2"), NotMine()),
+        (tid(FLOOR, counter=10), NeverBegun()),
     ],
 )
 def test_what_a_home_does_not_remember_is_aborted_only_where_a_commit_would_be_known(
-    outcomes: OutcomeResolver, asked: Tid, told: OwnOutcome
+    outcomes: OutcomeResolver, transactions: Transactions, asked: Tid, told: OwnOutcome
 ) -> None:
     """The home says aborted only if it would know a commit; otherwise the log is asked."""
+    for _ in range(9):
+        transactions.begin(Csn(200))
     assert outcomes.own(asked) == told
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import math
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from tests.support.spark.hdfs_client import parquet
 from tidelock.errors import SchemaMismatchError
+from tidelock.part_layout import FLOATS_MARK
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
 
@@ -131,22 +133,23 @@ def test_a_wrong_file_is_refused_by_its_column(tmp_path: Path, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-@pytest.mark.parametrize("group", [1, 3])
-def test_a_range_that_leaves_a_nan_out_is_refused(tmp_path: Path, kind: pa.DataType, group: int) -> None:
-    """Arrow writes such a range, and Spark would skip the row group; a file without it is accepted."""
-    table = pa.table({"x": pa.array([1.0, math.nan, None], kind), "y": pa.array([1, 2, 3], pa.int64())})
-    schema = TableSchema.from_request("t", table.schema)
-    path = tmp_path / "file.parquet"
-    path.write_bytes(parquet(table, row_group_size=group))
-    if group == 1:  # a chunk of NaN alone has no range
-        assert examine(path, schema)[0] == 3
-    else:
-        with pytest.raises(SchemaMismatchError, match=r"column x .* NaN .* write no statistics"):
-            examine(path, schema)
-    path.write_bytes(parquet(table, row_group_size=group, write_statistics=["y"]))
-    assert examine(path, schema)[0] == 3
-    path.write_bytes(parquet(table.slice(0, 1), row_group_size=group))
-    assert examine(path, schema)[0] == 1
+def test_a_file_that_hides_a_nan_or_a_zero_is_accepted_without_the_mark_only(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    """Readers see no hints of a file without the mark; a copy of a part's metadata must not claim any."""
+    path, schema = tmp_path / "file.parquet", TableSchema.from_request("t", pa.schema([("x", kind)]))
+    mark = {FLOATS_MARK: b"1"}
+    for values, problem in (([1.0, math.nan, None], "range"), ([0.0, 1.0], "dictionary"), ([1.0, 2.0], "")):
+        table = pa.table({"x": pa.array(values, kind)})
+        path.write_bytes(parquet(table))
+        assert examine(path, schema)[0] == len(values)
+        claiming = io.BytesIO()
+        pq.write_table(table.replace_schema_metadata(mark), claiming)
+        path.write_bytes(claiming.getvalue())
+        with (
+            pytest.raises(SchemaMismatchError, match=r"column x .*no such key") if problem else nullcontext()
+        ):
+            assert examine(path, schema)[0] == len(values)
 
 
 def test_partitions_are_the_folders_as_spark_writes_them() -> None:
