@@ -28,11 +28,13 @@ from tidelock.csnlog.core.batch import CommitPlan, LogLimits, Proposal, Rollover
 from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.phase import UNANCHORED
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Check, LinkState, Op, Store
+from tidelock.csnlog.core.store import LinkState, Op, Store
 from tidelock.csnlog.reading import BelowTailError, find_out, read_record, read_to_end, record_exists
 from tidelock.errors import CorruptError
 
@@ -105,6 +107,8 @@ class Engine:
     _inbox: deque[_ForCommitter | _ForFollower] = field(default_factory=deque, init=False)
     _pumping: bool = field(default=False, init=False)
     _link: tuple[bool, int] = field(default=(False, 0), init=False)
+    #: Number of the present connection: an answer that came over another one is none.
+    _connection: int = field(default=0, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _timers: set[asyncio.TimerHandle] = field(default_factory=set, init=False)
     #: One callback for each watched record, so that the store does not arm it twice.
@@ -118,9 +122,20 @@ class Engine:
 
     # -------------------------------------------------------------------------------------------- pump
 
-    def start(self, position: Csn) -> None:
-        """Begin to follow behind a position."""
-        self.follower = Follower(position, self.limits.read_ahead, thorough=self.thorough)
+    @property
+    def proven(self) -> bool:
+        """Whether ZooKeeper was seen, over the present connection, to hold the history that was taken."""
+        return self.follower is not None and self.follower.proven
+
+    @property
+    def doubting(self) -> bool:
+        """Whether a new connection has not shown yet that ZooKeeper holds the history that was followed."""
+        follower = self.follower
+        return follower is not None and not follower.proven and follower.phase not in UNANCHORED
+
+    def start(self, position: Csn, last: Imprint) -> None:
+        """Begin to follow behind a position, whose record has this imprint."""
+        self.follower = Follower(position, self.limits.read_ahead, last=last, thorough=self.thorough)
         connected, session = self._link
         self.follow(commits.LinkChanged(connected, session))
         self._spawn(self._tick())
@@ -131,7 +146,9 @@ class Engine:
         if self.closed or link == self._link:
             return
         self._link = link
-        self._inbox.append(_ForCommitter(commits.LinkChanged(*link)))
+        self._connection += 1
+        # The committer gets the connection when the follower has seen that it leads to the same history.
+        self._inbox.append(_ForCommitter(commits.LinkChanged(connected=False, session=link[1])))
         if self.follower is not None:
             self._inbox.append(_ForFollower(commits.LinkChanged(*link)))
         self._pump()
@@ -263,6 +280,9 @@ class Engine:
                 self._spawn(self._probe(number))
             case follows.Inquire(number, question, about):
                 self._spawn(self._inquire(number, question, about))
+            case follows.Proven():
+                self._inbox.append(_ForCommitter(commits.LinkChanged(*self._link)))
+                self.on_change()
             case follows.Took(records):
                 self._took(records)
             case follows.Deliver(records):
@@ -329,17 +349,18 @@ class Engine:
         clock = self.clocks.reading()
         ops = plan.ops(clock)
         result, _ = await self._multi(COMMIT, ops)
-        self.tell(commits.CommitEnded(result))
         if isinstance(result, Ok):
+            # The follower first: it may find that the answer contradicts what was taken (I15).
             self.follow(follows.Poked(plan.made(clock, ops, result.value)))
+        self.tell(commits.CommitEnded(result))
 
     async def _roll_over(self, rollover: Rollover) -> None:
         clock = self.clocks.reading()
         ops = rollover.ops(clock)
         result, _ = await self._multi(ROLLOVER, ops)
-        self.tell(commits.RolloverEnded(result))
         if isinstance(result, Ok):
             self.follow(follows.Poked(rollover.made(clock, ops, result.value)))
+        self.tell(commits.RolloverEnded(result))
 
     async def _raise(self, ops: tuple[Op, ...]) -> None:
         self.tell(commits.RaiseEnded(*await self._multi(RAISE, ops)))
@@ -385,8 +406,9 @@ class Engine:
         )
 
     async def _get(self, number: Csn) -> None:
+        connection = self._connection
         record = await read_record(self.store, number)
-        if record is None:
+        if record is None or connection != self._connection:
             self.follow(follows.Failed(number))
         elif isinstance(record, follows.Absent):
             self.follow(follows.Missed(number))
@@ -394,9 +416,12 @@ class Engine:
             self.follow(follows.Got(number, record))
 
     async def _probe(self, number: Csn) -> None:
+        connection = self._connection
         exists = await record_exists(self.store, number, watch=self._watch(number))
         if exists:
             self._watches.pop(number, None)
+        if connection != self._connection:
+            exists = None
         self.follow(follows.Probed(number, exists))
 
     def _watch(self, number: Csn) -> Callable[[], None]:
@@ -407,19 +432,14 @@ class Engine:
         return self._watches.setdefault(number, fired)
 
     async def _inquire(self, number: int, question: follows.ChainQuestion, about: Csn) -> None:
-        session = self.store.session
+        session, connection = self.store.session, self._connection
         try:
-            finding = await find_out(
-                self.store,
-                question,
-                about,
-                fence=Check(tree.session(self.own.replica), self.committer.fence.version),
-                watch=self._watch(about),
-            )
+            finding = await find_out(self.store, question, about, watch=self._watch(about))
         except CorruptError as error:
             self.stop(error.message)
             return
-        self.follow(follows.Learned(number, session if self.store.session == session else 0, finding))
+        same = self.store.session == session and connection == self._connection
+        self.follow(follows.Learned(number, session if same else 0, finding))
 
     # ---------------------------------------------------------------------------------------- delivery
 

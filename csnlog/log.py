@@ -31,6 +31,7 @@ from tidelock.csnlog.core.committer_messages import (
 )
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.core.imprint import UNKNOWN, Imprint
 from tidelock.csnlog.core.labels import LabelRead
 from tidelock.csnlog.core.model import LogRecord, SessionState
 from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refused, Unknown
@@ -49,7 +50,8 @@ class LogState(enum.Enum):
     """The abilities of this replica's log. The last three states are final: the agent must start again."""
 
     FOLLOWING = "following"
-    #: No connection: nothing is committed, and the newest CSN is not known.
+    #: No connection, or a new one that has not shown yet that ZooKeeper holds the history that was followed:
+    #: nothing is committed, and the newest CSN is not known.
     SUSPENDED = "suspended"
     #: Another replica has raised this one's fence: nothing new is accepted, every fenced write is refused.
     #: Commits that were in doubt are still looked up, so that no committed transaction is called aborted.
@@ -75,6 +77,7 @@ class CsnLog:
             records are delivered when it has returned, so it may take its time. :meth:`find` does not search
             the records that it has accepted. An exception from it stops the log.
         on_state: Called at every change of state, with the reason for people ("" if there is none).
+        on_fence: Called with the own fence after every raise of it.
         thorough: Check all invariants of the machines after every step.
     """
 
@@ -87,13 +90,15 @@ class CsnLog:
         clocks: LogClocks,
         deliver: Deliverer,
         on_state: Callable[[LogState, str], None],
+        on_fence: Callable[[int], None] = lambda _: None,
         thorough: bool = True,
     ) -> None:
         self._store: Final = store
         self._own: Final = session
         self._limits: Final = limits
         self._clocks: Final = clocks
-        self._on_state = on_state
+        self._on_state, self._on_fence = on_state, on_fence
+        self._saved_fence = session.fence
         self._notified: LogState | None = None
         self._engine: Final = Engine(
             store=store,
@@ -124,7 +129,8 @@ class CsnLog:
             return LogState.STOPPED
         if engine.committer.fenced:
             return LogState.FENCING
-        return LogState.FOLLOWING if self._store.link is LinkState.CONNECTED else LogState.SUSPENDED
+        follows = self._store.link is LinkState.CONNECTED and not engine.doubting
+        return LogState.FOLLOWING if follows else LogState.SUSPENDED
 
     @property
     def reason(self) -> str:
@@ -155,10 +161,15 @@ class CsnLog:
 
     # ----------------------------------------------------------------------------------------- life
 
-    async def start(self, position: Csn) -> None:
-        """Begin to follow: deliver all records after CSN ``position``, the last CSN that is applied here."""
+    async def start(self, position: Csn, last: Imprint = UNKNOWN) -> None:
+        """Begin to follow: deliver all records after CSN ``position``, the last CSN that is applied here.
+
+        Args:
+            position: That CSN.
+            last: The imprint of its record. If ZooKeeper holds another one there, the log stops.
+        """
         self._engine.link_changed()
-        self._engine.start(position)
+        self._engine.start(position, last)
 
     async def close(self) -> None:
         """End everything under way. Commits that were sent and not answered end with CommitUnknownError."""
@@ -254,6 +265,8 @@ class CsnLog:
         while True:
             self._engine.link_changed()
             self._refuse_if_fenced()
+            if not await self._proven():
+                return Refused(Reason.NOT_CONNECTED)
             used = self.fence
             begun_s = time.monotonic()
             result = await self._store.multi((Check(tree.session(self._own.replica), used), *ops))
@@ -290,12 +303,7 @@ class CsnLog:
                 raise UnavailableError(
                     f"the log has ended on this replica: {self._engine.stopped or 'closed'}"
                 )
-            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(change)
-            try:
-                await change
-            finally:
-                self._waiting.discard(change)
+            await self._next_change()
 
     async def barrier(self) -> Csn:
         """Return the largest CSN that exists: no commit that was acknowledged before the call is above it.
@@ -486,13 +494,44 @@ class CsnLog:
             raise UnavailableError(
                 "this replica has no connection to ZooKeeper; try again or another replica"
             )
-        return self._store.session
+        session = self._store.session
+        if not await self._proven():
+            ended = self.reason
+            raise UnavailableError(
+                f"the log has ended on this replica: {ended}"
+                if ended
+                else "this replica has lost its connection to ZooKeeper; try again or another replica"
+            )
+        return session
+
+    async def _proven(self) -> bool:
+        """Wait until ZooKeeper has shown the history that was taken; return False where it cannot now.
+
+        Before that nothing is written: a ZooKeeper that was set back has the same versions for other things.
+        """
+        engine = self._engine
+        while engine.follower is not None and not engine.proven:
+            if engine.stopped or engine.closed or self._store.link is not LinkState.CONNECTED:
+                return False
+            await self._next_change()
+        return True
+
+    async def _next_change(self) -> None:
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(change)
+        try:
+            await change
+        finally:
+            self._waiting.discard(change)
 
     def _changed(self) -> None:
         if self._engine.broken:
             for tid in list(self._callers):
                 self._answered(tid, Undecided())
         self._wake()
+        if self.fence > self._saved_fence:
+            self._saved_fence = self.fence
+            self._on_fence(self.fence)
         state = self.state
         if state is not self._notified:
             self._notified = state

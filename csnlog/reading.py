@@ -14,9 +14,10 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.follower_messages import ABSENT, Absent, ChainQuestion, Finding, Unreadable
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, epoch_of
+from tidelock.csnlog.core.imprint import missing_record
 from tidelock.csnlog.core.model import LogRecord, RecordKind
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Store
+from tidelock.csnlog.core.store import ANY_VERSION, Check, Store
 from tidelock.errors import CorruptError, SnapshotTooOldError, UnavailableError
 
 Watch = Callable[[], None]
@@ -54,13 +55,20 @@ async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | No
     return result.value is not None if isinstance(result, Ok) else None
 
 
-async def find_out(
-    store: Store, question: ChainQuestion, about: Csn, *, fence: Check, watch: Watch
-) -> Finding | None:
-    """Answer a question of the follower; None when a read failed. CorruptError when the tail is not a CSN."""
+async def find_out(store: Store, question: ChainQuestion, about: Csn, *, watch: Watch) -> Finding | None:
+    """Answer a question of the follower; None when a read failed.
+
+    Raises:
+        CorruptError: The tail is not a CSN, or there is no log at all.
+    """
     match question:
         case ChainQuestion.BARRIER:
-            return isinstance(await store.multi((fence,)), Ok) or None
+            # It changes nothing and checks no version: in a ZooKeeper that was set back the own fence may be
+            # lower than it was, and this has to be found out.
+            done = await store.multi((Check(tree.CSN, ANY_VERSION),))
+            if done == Refused(Reason.NO_NODE):
+                raise CorruptError(missing_record(about))
+            return isinstance(done, Ok) or None
         case ChainQuestion.RECORD:
             return await read_record(store, about)
         case ChainQuestion.PROBE:

@@ -83,7 +83,7 @@ async def bootstrap(
         replicas: The replicas to register.
         copies: Durable copies that a commit needs.
         epoch_limit: Records of an epoch before the log rolls over.
-        new_id: Returns a text that is unique: the cluster's id.
+        new_id: Returns a text that is unique: the cluster's id, and the incarnation of its tree.
         time_ms: Wall time (Unix, ms) of the log's first records; None = now.
         timeout_s: How long ZooKeeper may take.
 
@@ -93,7 +93,7 @@ async def bootstrap(
         UnavailableError: ZooKeeper did not answer in time; the cluster was made completely or not at all.
     """
     _check_settings(replicas, copies)
-    cluster = ClusterState(new_id(), FORMAT_VERSION, copies, epoch_limit)
+    cluster = ClusterState(new_id(), FORMAT_VERSION, copies, epoch_limit, new_id())
     ops = _cluster_ops(cluster, replicas, time.time_ns() // 1_000_000 if time_ms is None else time_ms)
     async with _bounded(timeout_s, "make the cluster"):
         while True:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.imprint import NEXT_STEP, UNKNOWN, Imprint, another_record
 from tidelock.csnlog.core.model import ClusterState, MemberState, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Node, Store
@@ -37,6 +38,9 @@ class KnownState:
         tail: Last ``csn/tail`` that was read.
         last_csn: CSN of the last applied record.
         horizon: Last ``csn/horizon`` that was read.
+        incarnation: The incarnation of the tree that the data directory belongs to, None while it belongs to
+            none.
+        last: The imprint of the last applied record.
     """
 
     cluster_id: str | None = None
@@ -45,6 +49,8 @@ class KnownState:
     tail: Csn = CSN_NONE
     last_csn: Csn = CSN_NONE
     horizon: Csn = CSN_NONE
+    incarnation: str | None = None
+    last: Imprint = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ class ClusterReading:
     roster: Node
     tail: Csn
     horizon: Csn
-    has_last: bool
+    #: The imprint of the record at the CSN that was applied last, None if ZooKeeper has no record there.
+    last: Imprint | None
     #: The largest snapshot CSN that was ever published for the replica.
     published: Csn
 
@@ -89,7 +96,7 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         store.get(tree.progress(replica)),
     )
     registered, last = await asyncio.gather(
-        store.children(tree.REPLICAS), store.exists(tree.record(known.last_csn))
+        store.children(tree.REPLICAS), store.get(tree.record(known.last_csn))
     )
     if (
         store.session != session
@@ -101,7 +108,7 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         or not isinstance(tail, Ok)
         or not isinstance(horizon, Ok)
         or not isinstance(registered, Ok)
-        or not isinstance(last, Ok)
+        or not (isinstance(last, Ok) or last == Refused(Reason.NO_NODE))
     ):
         return None
     return ClusterReading(
@@ -113,9 +120,14 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         roster=roster.value,
         tail=codec.decode_csn(tail.value.data),
         horizon=codec.decode_csn(horizon.value.data),
-        has_last=last.value is not None,
+        last=_imprint(last.value) if isinstance(last, Ok) else None,
         published=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
     )
+
+
+def _imprint(node: Node) -> Imprint:
+    """Return the imprint of a record's znode, whose bytes need not be readable here."""
+    return Imprint(node.created.zxid, codec.digest(node.data))
 
 
 def cluster_state(node: Node) -> ClusterState:
@@ -138,6 +150,15 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
             expected=known.cluster_id,
             found=reading.cluster.cluster_id,
         )
+    if known.incarnation not in {None, reading.cluster.incarnation}:
+        raise ClusterMismatchError(
+            f"the data directory of {replica} belongs to incarnation {known.incarnation or '(none)'} of the "
+            f"cluster, but ZooKeeper holds {reading.cluster.incarnation or '(none)'}: its tree was made "
+            "again without this replica, whose last commits may not be in it. Keep the directory aside, and "
+            "give the replica an empty one",
+            expected=known.incarnation,
+            found=reading.cluster.incarnation,
+        )
     if reading.session is None and known.fence >= 0:
         raise _older(replica, f"it has no session of {replica}")
     if reading.session is None:
@@ -156,10 +177,15 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
         if there < here
     ]
     # Below the tail records are deleted in the normal course of things.
-    if not reading.has_last and known.last_csn >= reading.tail:
+    if reading.last is None and known.last_csn >= reading.tail:
         lower.append(f"the record of CSN {known.last_csn} does not exist")
     if lower:
         raise _older(replica, ", ".join(lower))
+    if reading.last is not None and known.last.differs(reading.last):
+        raise ClusterMismatchError(
+            f"replica {replica} must not be started: "
+            + another_record(known.last_csn, here=known.last, there=reading.last)
+        )
     check_startable(replica, reading.session)
     return reading.session
 
@@ -182,6 +208,5 @@ def _no_cluster(replica: ReplicaId, known: KnownState) -> ConfigError:
 def _older(replica: ReplicaId, what: str) -> ClusterMismatchError:
     return ClusterMismatchError(
         f"ZooKeeper is older than what replica {replica} has seen: {what}. It was restored from a backup, "
-        "emptied, or is the wrong one; nothing was changed. Bring back its newest state, or start with an "
-        "empty data directory"
+        f"emptied, or is the wrong one; nothing was changed. {NEXT_STEP}"
     )

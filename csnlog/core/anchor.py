@@ -1,9 +1,11 @@
 """The decision table that tells where a follower goes on behind its start position. Pure.
 
 The record at the start position determines the number that follows it, unless that record is missing. Then
-the follower asks these questions one after the other, in one session (F9, S21):
+the follower asks these questions one after the other, in one session (F9, S21). It asks them as well over
+each new connection, to see whether ZooKeeper still holds the last record that it has taken:
 
-1. A fenced write, so that the reads behind it are the newest.
+0. The record at the position. Over a new connection it is there as a rule.
+1. A write that changes nothing, so that the reads behind it are the newest.
 2. The record at the position.
 3. The tail. Below the position: ZooKeeper is older than this replica. Beyond the next record: too late.
 4. The record behind the position: it follows in the same epoch.
@@ -23,6 +25,7 @@ from tidelock.csnlog.core.ids import Csn, csn, epoch_of
 class ChainStep(enum.Enum):
     """A question of the chain."""
 
+    LOOK = "look"
     BARRIER = "barrier"
     POSITION = "position"
     TAIL = "tail"
@@ -60,6 +63,8 @@ class Fact(enum.Enum):
 
 
 DECISIONS: Final[dict[tuple[ChainStep, Fact], ChainStep | ChainEnd]] = {
+    (ChainStep.LOOK, Fact.THERE): ChainEnd.BY_RECORD,
+    (ChainStep.LOOK, Fact.ABSENT): ChainStep.BARRIER,
     (ChainStep.BARRIER, Fact.WRITTEN): ChainStep.POSITION,
     (ChainStep.POSITION, Fact.THERE): ChainEnd.BY_RECORD,
     (ChainStep.POSITION, Fact.ABSENT): ChainStep.TAIL,
@@ -78,7 +83,7 @@ def question_of(step: ChainStep, position: Csn) -> tuple[ChainQuestion, Csn]:
     match step:
         case ChainStep.BARRIER:
             return ChainQuestion.BARRIER, position
-        case ChainStep.POSITION:
+        case ChainStep.LOOK | ChainStep.POSITION:
             return ChainQuestion.RECORD, position
         case ChainStep.TAIL:
             return ChainQuestion.TAIL, position
@@ -91,7 +96,9 @@ def question_of(step: ChainStep, position: Csn) -> tuple[ChainQuestion, Csn]:
 def step_of(inquiry: Inquiry, position: Csn) -> ChainStep:
     """Return the step to which a question of the chain belongs."""
     asked = (inquiry.question, inquiry.csn)
-    return next(step for step in ChainStep if question_of(step, position) == asked)
+    steps = [step for step in ChainStep if question_of(step, position) == asked]
+    # The first look and the one behind the barrier ask the same; only the barrier comes before the second.
+    return steps[0] if len(steps) == 1 or not inquiry.session else steps[-1]
 
 
 def decide(step: ChainStep, position: Csn, finding: Finding) -> ChainStep | ChainEnd:

@@ -16,7 +16,8 @@ way, and decisions for callers. Proposals that arrive while a request is under w
 
 **Method.** A commit multi can end in three ways:
 
-* *Ok*: the path of the record contains the CSN of the whole batch.
+* *Ok*: the path of the record contains the CSN of the whole batch. A CSN that was known before the batch was
+  sent says that ZooKeeper was set back: the committer stops.
 * *Refused*: the multi certainly was not applied. The refused element tells which transactions it concerns
   (:mod:`tidelock.csnlog.core.refusals`): those tids end, or fence or epoch are read again; the others are
   sent again.
@@ -54,6 +55,7 @@ from tidelock.csnlog.core import committer_messages as msg
 from tidelock.csnlog.core.batch import LogLimits, Rollover, choose, plan, victims
 from tidelock.csnlog.core.fence import FenceFinding, OwnFence
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, epoch_of, sequence_of
+from tidelock.csnlog.core.imprint import used_csn
 from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import SessionState
 from tidelock.csnlog.core.pending import Pending, PendingState, SentBatch
@@ -94,6 +96,7 @@ class CommitterState:
         epoch: The open epoch; None = it has to be read.
         epoch_version: The version of ``csn/epoch`` in which ``epoch`` was read.
         end: The largest CSN known.
+        sent_after: The largest CSN that was known when the request under way was sent.
         tids_max: Transactions in the next batch; lowered while the store finds requests too large.
         tick: A record without transactions is wanted, unless another record comes first.
         pending: The transactions between ``commit()`` and their CSN.
@@ -111,6 +114,7 @@ class CommitterState:
     epoch: int | None
     epoch_version: int
     end: Csn
+    sent_after: Csn
     tids_max: int
     tick: bool
     pending: PendingState
@@ -129,7 +133,18 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
 
     __slots__ = (
         *("connected", "session", "paused", "flight", "final", "fence", "fenced", "raise_above", "doubted"),
-        *("epoch", "epoch_version", "end", "tids_max", "tick", "_out", "home", "limits", "pending"),
+        *(
+            "epoch",
+            "epoch_version",
+            "end",
+            "sent_after",
+            "tids_max",
+            "tick",
+            "_out",
+            "home",
+            "limits",
+            "pending",
+        ),
     )
 
     def __init__(
@@ -150,7 +165,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         self.doubted = -1
         self.epoch: int | None = None
         self.epoch_version = 0
-        self.end = CSN_NONE
+        self.end = self.sent_after = CSN_NONE
         self.tids_max = limits.batch_tids_max
         self.tick = False
         self._out: list[msg.Instruction] = []
@@ -170,6 +185,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             epoch=self.epoch,
             epoch_version=self.epoch_version,
             end=self.end,
+            sent_after=self.sent_after,
             tids_max=self.tids_max,
             tick=self.tick,
             pending=self.pending.snapshot(),
@@ -182,7 +198,8 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         self.fence, self.fenced = state.fence, state.fenced
         self.raise_above, self.doubted = state.raise_above, state.doubted
         self.epoch, self.epoch_version = state.epoch, state.epoch_version
-        self.end, self.tids_max, self.tick = state.end, state.tids_max, state.tick
+        self.end, self.sent_after = state.end, state.sent_after
+        self.tids_max, self.tick = state.tids_max, state.tick
         self.pending.restore(state.pending)
 
     def check_invariants(self) -> None:
@@ -272,7 +289,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         assert batch is not None, "the answer to a commit that was not sent"
         match result:
             case Ok(value=values):
-                csn = tree.csn_of(str(values[-1]))
+                csn = self._new_csn(str(values[-1]))
                 self.end, self.tids_max = max(self.end, csn), self.limits.batch_tids_max
                 self.pending.landed(csn)
                 self.pending.batch, self.tick = None, False
@@ -326,11 +343,19 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         else:
             self._retry_later()
 
+    def _new_csn(self, path: str) -> Csn:
+        """Return the CSN of a record that was made just now; CorruptError if it was taken before that."""
+        csn = tree.csn_of(path)
+        if csn <= self.sent_after:
+            raise CorruptError(used_csn(csn, self.sent_after))
+        return csn
+
     def _rollover_ended(self, result: msg.MultiResult) -> None:
         match result:
             case Ok(value=(_, _, str(end), _, Written(version=version))):
-                self.end = max(self.end, tree.csn_of(end))
-                self.epoch, self.epoch_version = epoch_of(tree.csn_of(end)) + 1, version
+                closed = self._new_csn(end)
+                self.end = max(self.end, closed)
+                self.epoch, self.epoch_version = epoch_of(closed) + 1, version
             case Unknown():
                 self.raise_above = max(self.raise_above, self.fence.version)
                 self.epoch = None
@@ -415,7 +440,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         self._send(Flight.COMMIT, msg.SendCommit(commit))
 
     def _send(self, flight: Flight, instruction: msg.Instruction) -> None:
-        self.flight = flight
+        self.flight, self.sent_after = flight, self.end
         self._out.append(instruction)
 
     def _retry_later(self) -> None:

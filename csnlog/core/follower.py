@@ -29,6 +29,10 @@ requests, the records that were taken, and deliveries, of which at most one is u
   Otherwise: stop, never skip (F21).
 * At the start it reads the record at its position again, which tells where to go on when this was an END
   record. If it is missing, :mod:`tidelock.csnlog.core.anchor` decides.
+* ZooKeeper may have been set back to an older state. So at the start, and over each new connection, nothing
+  is taken before the record at the position was seen to be the one that was taken
+  (:mod:`tidelock.csnlog.core.imprint`), or to be deleted below the tail. Another record, a missing one, and
+  a zxid that goes back stop the follower. A directory with fewer records than were taken raises the question.
 
 **Invariants.** The position never decreases. No more than ``read_ahead`` records are under way or wait. A
 follower that probes or rests has no read under way. The phase follows its table.
@@ -55,14 +59,11 @@ from tidelock.csnlog.core.follower_messages import (
     Unreadable,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, csn, epoch_of, sequence_of
+from tidelock.csnlog.core.imprint import UNKNOWN, Imprint, another_record, missing_record, older_stamp
 from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
 from tidelock.csnlog.core.phase import QUIET, STREAMING, TABLE, UNANCHORED, FollowerPhase, Sign
 
-_RESTORED: Final = (
-    "the log lacks this record, which this replica has applied: "
-    "ZooKeeper was emptied or restored from an older state"
-)
 _GAP: Final = (
     "this record is missing although a later one exists: it was deleted, or something else than commit "
     "records was created in the directory of the log"
@@ -103,6 +104,8 @@ class FollowerState:
         access: Whether requests may be sent.
         phase: What is known of the next record.
         position: The last record taken.
+        last: Its imprint.
+        proven: Whether ZooKeeper was seen to hold that record, or to have deleted it, over this connection.
         next: The number to be taken next; the start position until its record was read again.
         known_end: A record that certainly exists.
         window: Reads that are tried without knowing that the record exists; 1 = probe first.
@@ -119,6 +122,8 @@ class FollowerState:
     access: Access
     phase: FollowerPhase
     position: Csn
+    last: Imprint
+    proven: bool
     next: Csn
     known_end: Csn
     window: int
@@ -138,20 +143,37 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     Args:
         position: The last record that was applied; the records after it are delivered.
         read_ahead: How many records are requested, or read and not handed over, at a time.
+        last: The imprint of the record at the position.
         thorough: Check all invariants after every step.
     """
 
     __slots__ = (
-        *("access", "phase", "position", "next", "known_end", "window", "in_flight", "buffer", "behind"),
+        *(
+            "access",
+            "phase",
+            "position",
+            "last",
+            "proven",
+            "next",
+            "known_end",
+            "window",
+            "in_flight",
+            "buffer",
+            "behind",
+        ),
         *("inquiry", "numbers", "tail", "counted", "final", "_out", "_taken", "read_ahead"),
     )
 
-    def __init__(self, position: Csn, read_ahead: int, *, thorough: bool = True) -> None:
+    def __init__(
+        self, position: Csn, read_ahead: int, *, last: Imprint = UNKNOWN, thorough: bool = True
+    ) -> None:
         super().__init__(thorough=thorough)
         self.read_ahead: Final = read_ahead
         self.access = Access.DOWN
         self.phase = FollowerPhase.ANCHORING
         self.position = position
+        self.last = last
+        self.proven = False
         self.next = position
         self.known_end = CSN_NONE
         self.window = read_ahead
@@ -172,6 +194,8 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             access=self.access,
             phase=self.phase,
             position=self.position,
+            last=self.last,
+            proven=self.proven,
             next=self.next,
             known_end=self.known_end,
             window=self.window,
@@ -188,7 +212,8 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
     def restore(self, state: FollowerState) -> None:
         """Go back to a state that :meth:`snapshot` has returned."""
         self.access, self.phase = state.access, state.phase
-        self.position, self.next, self.known_end = state.position, state.next, state.known_end
+        self.position, self.last, self.proven = state.position, state.last, state.proven
+        self.next, self.known_end = state.next, state.known_end
         self.window, self.in_flight, self.buffer = state.window, set(state.in_flight), dict(state.buffer)
         self.behind, self.inquiry, self.numbers = state.behind, state.inquiry, state.numbers
         self.tail, self.counted, self.final = state.tail, state.counted, state.final
@@ -256,11 +281,12 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             case msg.Learned(number, session, finding):
                 self._learned(number, session, finding)
             case msg.Tick():
-                at_rest = self.phase is FollowerPhase.RESTING and self.inquiry is None
+                at_rest = self.phase is FollowerPhase.RESTING and self.inquiry is None and self.proven
                 if at_rest and self.access is not Access.DOWN:
                     self._ask(Chain.RECHECK, ChainQuestion.PROBE, self.next)
             case LinkChanged(connected, _):
                 self.access = Access.OPEN if connected else Access.DOWN
+                self._doubt()
                 self._wake()
             case Resumed():
                 if self.access is Access.PAUSED:
@@ -279,7 +305,20 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
         if self.inquiry is not None and self.inquiry.chain is Chain.RECHECK:
             self.inquiry = None
 
+    def _doubt(self) -> None:
+        """Take nothing more before ZooKeeper was seen to hold the last record taken: it may be an older one.
+
+        The records behind it are read again, since another history may have other ones.
+        """
+        self.proven = False
+        self.buffer.clear()
+        if self.inquiry is not None:
+            self.inquiry = None
+
     def _poked(self, number: Csn, record: LogRecord) -> None:
+        if number == self.position and self.last.differs(Imprint.of(record)):
+            self._stop(number, another_record(number, here=self.last, there=Imprint.of(record)))
+            return
         self.known_end = max(self.known_end, number)
         if number >= self.next:
             self._wake()
@@ -318,21 +357,33 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             return
         if isinstance(record, Unreadable):
             self._stop(number, record.reason)
-            return
-        self._anchor(number_after(number, record.record))
+        elif self.last.differs(Imprint.of(record)):
+            self._stop(number, another_record(number, here=self.last, there=Imprint.of(record)))
+        else:
+            self._anchor(number_after(number, record.record))
 
     def _anchor(self, following: Csn) -> None:
-        self._sees(Sign.ANCHORED)
-        self.next = following
+        """Go on behind the position, which ZooKeeper holds as it was taken, or has deleted since."""
+        if self.phase in UNANCHORED:
+            self._sees(Sign.ANCHORED)
+            self.next = following
+        self.proven = True
+        self._out.append(msg.Proven())
+        self._take_in_order()
 
     def _take_in_order(self) -> None:
         place, first = len(self._out), len(self._taken)
-        while self.final is None and self.next in self.buffer:
+        while self.proven and self.final is None and self.next in self.buffer:
             number, record = self.next, self.buffer.pop(self.next)
             if isinstance(record, Unreadable):
                 self._stop(number, record.reason)
                 break
+            # Equal ones are those of a new log, which one multi makes.
+            if record.stamp.zxid < self.last.zxid:
+                self._stop(number, older_stamp(number, here=self.last.zxid, there=record.stamp.zxid))
+                break
             self._taken.append(record)
+            self.last = Imprint.of(record)
             self.position, self.next = number, number_after(number, record.record)
             self._sees(Sign.TAKEN)
             if self.next != number + 1 and (passed := [other for other in self.buffer if other < self.next]):
@@ -396,7 +447,7 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             case anchor.ChainEnd.NEXT_EPOCH:
                 self._anchor(inquiry.csn)
             case anchor.ChainEnd.RESTORED:
-                self._stop(self.position, _RESTORED)
+                self._stop(self.position, missing_record(self.position))
             case anchor.ChainEnd.TOO_LATE:
                 assert isinstance(finding, int), f"{finding!r} is no tail"
                 self._too_late(Csn(finding))
@@ -415,12 +466,15 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
             case ChainQuestion.RECORD, Absent() if inquiry.session:
                 self._ask(Chain.GAP, ChainQuestion.TAIL, inquiry.csn, session)
             case ChainQuestion.RECORD, Absent():
-                # Not even the later record is found: this server lags behind the one that showed it.
-                self._ask(Chain.GAP, ChainQuestion.TAIL, CSN_NONE, session)
+                # Not even the later record is found: this server lags behind the one that showed it, or
+                # ZooKeeper was set back.
+                self._ask(Chain.GAP, ChainQuestion.BARRIER, inquiry.csn, session)
+            case ChainQuestion.BARRIER, _:
+                self._ask(Chain.GAP, ChainQuestion.RECORD, inquiry.csn, session)
             case ChainQuestion.TAIL, int(tail) if tail > self.next:
                 self._too_late(Csn(tail))
-            case ChainQuestion.TAIL, _ if inquiry.csn == CSN_NONE:
-                self._retry_later()
+            case ChainQuestion.TAIL, _ if inquiry.csn > self.next:
+                self._stop(inquiry.csn, missing_record(inquiry.csn))
             case ChainQuestion.TAIL, _:
                 self._stop(self.next, _GAP)
 
@@ -442,8 +496,10 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
                 # Any number of the records below the tail may be deleted; so one listing for each count
                 # decides.
                 deleted = sequence_of(self.tail) if epoch_of(self.tail) == epoch_of(self.next) else 0
-                counted = (children, self.next)
-                if children > sequence_of(self.next) - deleted and counted != self.counted:
+                counted, taken = (children, self.next), sequence_of(self.next) - deleted
+                if children < taken:
+                    self.proven = False
+                elif children > taken and counted != self.counted:
                     self.counted = counted
                     self._ask(Chain.RECHECK, ChainQuestion.LIST, self.next, session)
             case ChainQuestion.LIST, tuple(numbers):
@@ -469,7 +525,9 @@ class Follower(Machine[msg.FollowEvent, msg.FollowInstruction, FollowerState]):
 
     def _advance(self) -> None:
         """Request the next records if they may exist; else probe for the next one, and rest."""
-        if self.phase in STREAMING:
+        if not self.proven and self.phase not in UNANCHORED:
+            self._ask(Chain.ANCHOR, *anchor.question_of(anchor.ChainStep.LOOK, self.position))
+        elif self.phase in STREAMING:
             self._read_or_probe()
         elif self.phase in QUIET or self.in_flight:
             return

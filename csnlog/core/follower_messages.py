@@ -35,7 +35,7 @@ ABSENT = Absent.ABSENT
 class ChainQuestion(enum.Enum):
     """One step of an inquiry."""
 
-    #: A fenced write: reads that follow it in its session are the newest. Answer: True.
+    #: A write that changes nothing: reads that follow it in its session are the newest. Answer: True.
     BARRIER = "barrier"
     #: The record. Answer: LogRecord, Unreadable or ABSENT.
     RECORD = "record"
@@ -55,7 +55,7 @@ Finding = LogRecord | Unreadable | Absent | bool | int | tuple[int, ...]
 class Chain(enum.Enum):
     """The purpose of a chain of questions."""
 
-    #: Where to go on behind the start position.
+    #: Where to go on behind the position, and whether ZooKeeper holds the record there as it was taken.
     ANCHOR = "anchor"
     #: Why a record is missing although a later one exists.
     GAP = "gap"
@@ -196,6 +196,11 @@ class Inquire:
 
 
 @dataclass(frozen=True, slots=True)
+class Proven:
+    """Over this connection ZooKeeper holds the history that was taken: requests may rely on it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Took:
     """The next records of the log, in order; they need not be delivered yet."""
 
@@ -226,7 +231,7 @@ class Stopped:
     reason: str
 
 
-FollowInstruction = Get | Probe | Inquire | Took | Deliver | TooLate | Stopped | RetryLater
+FollowInstruction = Get | Probe | Inquire | Proven | Took | Deliver | TooLate | Stopped | RetryLater
 
 
 def _small(finding: Finding | None) -> object:

@@ -211,13 +211,21 @@ class MemberState(
     labels: dict[str, str] = {}
 
 
-class ClusterState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
-    """Data of ``cluster``: identity and the settings that all replicas of the shard share."""
+class ClusterState(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``cluster``: identity and the settings that all replicas of the shard share.
+
+    Attributes:
+        incarnation: Random name of this tree in ZooKeeper. A tree that is made again out of the replicas has
+            another one, so a replica that took no part in it is refused. Empty in trees of before.
+    """
 
     cluster_id: str
     format_version: int
     copies: int
     epoch_limit: int
+    incarnation: str = ""
 
 
 class Roster(

@@ -10,15 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
 
+#: Checked as a version it means any.
+ANY_VERSION: Final = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The data version of ``path`` must be ``version`` (ZooKeeper compares no other counter)."""
+    """The data version of ``path`` must be ``version`` (ZooKeeper compares no other counter).
+
+    At :data:`ANY_VERSION` it only has to exist.
+    """
 
     path: str
     version: int

@@ -43,6 +43,12 @@ class MemoryServer:
         """The tree that its readers see."""
         return self._decided() if self._lagging is None else self._lagging
 
+    def begin_at(self, zxid: int) -> None:
+        """Begin again, with the decided tree, as a server does that is started on an older disk."""
+        self._lagging, self.zxid = None, zxid
+        self._behind.clear()
+        self._watches.clear()
+
     def lag(self) -> None:
         """Apply no more writes until :meth:`catch_up`."""
         if self._lagging is None:

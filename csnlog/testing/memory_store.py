@@ -93,6 +93,14 @@ def random_faults(
     return plan
 
 
+@dataclass(frozen=True, slots=True)
+class EnsembleBackup:
+    """A state of all servers; ``zxid`` is the number of their last write."""
+
+    tree: ZnodeTree
+    zxid: int
+
+
 class MemoryEnsemble:
     """The servers: one tree, its sessions and watches, and the requests that are still under way.
 
@@ -127,13 +135,15 @@ class MemoryEnsemble:
         self._sessions = 0
         self._live: set[int] = set()
         self._late: list[tuple[int, tuple[Op, ...]]] = []
+        self._clients: list[MemoryStore] = []
         self.servers = tuple(MemoryServer(lambda: self.tree) for _ in range(servers))
         #: Chooses the server of a client that connects, among the servers that are not behind the client.
         self.choose: Callable[[Sequence[MemoryServer]], MemoryServer] = lambda servers: servers[0]
 
     def store(self, name: str = "") -> MemoryStore:
         """Return a client with a separate session."""
-        return MemoryStore(self, name or f"store{self._sessions + 1}")
+        self._clients.append(MemoryStore(self, name or f"store{self._sessions + 1}"))
+        return self._clients[-1]
 
     @property
     def late(self) -> int:
@@ -146,6 +156,23 @@ class MemoryEnsemble:
         for session, ops in late:
             self._apply(ops, session)
         return len(late)
+
+    def backup(self) -> EnsembleBackup:
+        """Return the present state, as a copy of the servers' disks has it."""
+        return EnsembleBackup(self.tree.copy(), self.zxid)
+
+    def set_back(self, backup: EnsembleBackup) -> None:
+        """Begin again from an older state, as servers do whose disks were restored: all connections break.
+
+        Sessions live on that the older state knew. A server refuses a client that has seen more than it has,
+        until others have written so much, or the client's session has ended.
+        """
+        for client in self._clients:
+            client.cut()
+        self._late.clear()
+        self.tree, self.zxid = backup.tree.copy(), backup.zxid
+        for server in self.servers:
+            server.begin_at(self.zxid)
 
     def end_session(self, session: int) -> None:
         """End a session on the servers: its ephemerals are deleted, its requests under way are refused."""
@@ -353,9 +380,11 @@ class MemoryStore:
             return
         if not self._ensemble.is_live(self._session):
             self._session, self._seen = self._ensemble.new_session(), 0
-        self._server = self._ensemble.choose(
-            [server for server in self._ensemble.servers if server.zxid >= self._seen]
-        )
+        as_new = [server for server in self._ensemble.servers if server.zxid >= self._seen]
+        if not as_new:  # all of them were set back
+            self._ensemble.reconnect(self._reconnect)
+            return
+        self._server = self._ensemble.choose(as_new)
         self._connected = True
         lost, self._lost_watches = self._lost_watches, []
         for watch in lost:

@@ -37,6 +37,7 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.requests import ACCEPTANCE
+from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
@@ -152,7 +153,7 @@ class Agent:
         """
         waiters, session = self.local.waiters, parts.means.session
         background = BackgroundTasks(parts)
-        await parts.replication.log.start(waiters.reached)
+        await parts.replication.log.start(waiters.reached, self.local.catalog.reader.last_imprint())
         # From the start on, so that no home waits for this replica as for one that follows.
         await self._once("progress", background.publish_progress())
         self.run_forever(
@@ -258,6 +259,10 @@ class Agent:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.STARTING, self._behind)
+
+    def fence_raised(self, fence: int) -> None:
+        """Save the fence: a start compares it with ZooKeeper's, which never goes back."""
+        self.spawn("save_fence", self.local.catalog.write(lambda db: jobs.save_fence(db, fence)))
 
     async def _end_fenced(self) -> None:
         """End this boot: a fence by a start on another disk says that another agent has the id now."""

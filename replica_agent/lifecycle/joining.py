@@ -59,13 +59,17 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
             epoch_limit=settings.epoch_limit,
         )
         await require_own_cluster(store, settings.bootstrap)
+    cluster_id = catalog.reader.meta("cluster_id")
     known = KnownState(
-        cluster_id=catalog.reader.meta("cluster_id"),
+        cluster_id=cluster_id,
         boot=catalog.reader.meta("boot"),
         fence=catalog.reader.meta("fence"),
         tail=Csn(catalog.reader.meta("tail")),
         last_csn=catalog.reader.snapshot_csn(),
         horizon=catalog.reader.horizon(),
+        # A catalog of before belongs to a tree of before, whose incarnation is empty.
+        incarnation=None if cluster_id is None else catalog.reader.meta("incarnation") or "",
+        last=catalog.reader.last_imprint(),
     )
     session = await open_session(
         store,
@@ -81,6 +85,7 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         lambda db: jobs.set_meta(
             db,
             cluster_id=session.cluster.cluster_id,
+            incarnation=session.cluster.incarnation,
             boot=session.boot,
             fence=session.fence,
             tail=session.tail,

@@ -31,6 +31,9 @@ class Events(Protocol):
     def log_state(self, state: LogState, reason: str) -> None:
         """Report that the log follows, is suspended, or has ended."""
 
+    def fence_raised(self, fence: int) -> None:
+        """Report the own fence after a raise of it."""
+
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Report that a batch is visible here."""
 

@@ -232,5 +232,6 @@ def _log(means: Means, clocks: Clocks) -> CsnLog:
         clocks=clocks,
         deliver=means.events.deliver,
         on_state=means.events.log_state,
+        on_fence=means.events.fence_raised,
         thorough=settings.check_invariants,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError, UnknownTableError
 from tidelock.replication.core.model import PartKind, PartMeta
@@ -150,6 +151,10 @@ class CatalogReader:
     def snapshot_csn(self) -> Csn:
         """Return the largest CSN up to which everything is applied here."""
         return Csn(self.meta("snapshot_csn"))
+
+    def last_imprint(self) -> Imprint:
+        """Return the imprint of the last applied record."""
+        return Imprint(self.meta("zxid_max") or 0, self.meta("last_digest") or "")
 
     def horizon(self) -> Csn:
         """Return the CSN below which nothing is promised."""

@@ -70,6 +70,11 @@ def set_meta(db: sqlite3.Connection, **values: Any) -> None:
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
 
+def save_fence(db: sqlite3.Connection, fence: int) -> None:
+    """Store the data version of the own session znode, which only grows."""
+    db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'fence'", (fence,))
+
+
 def note_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
     """Note files that are about to be written: a restart deletes those that no row of ``files`` names."""
     db.executemany("INSERT OR IGNORE INTO undo VALUES (?)", [(path,) for path in paths])

@@ -132,7 +132,7 @@ def test_zookeeper_that_was_emptied(two: LocalCluster, copy: Path, intact: None)
         started = Started(two, copy, zk=f"{two.zk}-emptied")
         started.check(
             *(Exit.USAGE, "ClusterMismatchError", "it holds no cluster", "restored from a backup, emptied"),
-            *("nothing was changed", "Bring back its newest state"),
+            *("nothing was changed", "bring back ZooKeeper's newest state"),
         )
     with pytest.raises(ConfigError, match="there is no cluster"):
         connect(f"zk://{two.zk}-emptied")

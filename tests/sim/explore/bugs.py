@@ -39,6 +39,7 @@ from tidelock.csnlog.core.committer_messages import Cause, Rejected
 from tidelock.csnlog.core.fence import OwnFence
 from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
 from tidelock.csnlog.core.pending import Pending
@@ -297,6 +298,12 @@ BUGS = (
         _following((1, 1), read_ahead=1, roll=1),
         {"kind": FollowsTheEpoch},
         lambda: mock.patch.object(batch.Rollover, "ops", _close_without_end),
+    ),
+    Bug(
+        "compare no stamp",
+        frozenset({"I10 AGREE"}),
+        _following((1, 1, 1), read_ahead=1, back=1),
+        planted=lambda: mock.patch.object(Imprint, "differs", return_value=False),
     ),
     Bug(
         "a part is held before it is fsynced",

@@ -20,6 +20,7 @@ from tidelock.csnlog.core.follower_messages import (
     Probed,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.replication.core.messages import PrefixEvent, PrefixInstruction
 from tidelock.replication.core.prefix import Prefix, PrefixState
@@ -39,9 +40,9 @@ class Followers:
         self._states: Numbered[FollowerState] = Numbered()
         self._steps: dict[tuple[int, FollowEvent], tuple[FollowerState, tuple[FollowInstruction, ...]]] = {}
 
-    def begin(self, position: Csn) -> int:
-        """Return the number of a follower that starts behind a record."""
-        return self._states.number(Follower(position, self._read_ahead).snapshot())
+    def begin(self, position: Csn, last: Imprint) -> int:
+        """Return the number of a follower that starts behind a record, which has this imprint."""
+        return self._states.number(Follower(position, self._read_ahead, last=last).snapshot())
 
     def at(self, number: int) -> Follower:
         """A follower in a state."""

@@ -52,6 +52,7 @@ from tidelock.csnlog.core.follower_messages import (
     Woken,
 )
 from tidelock.csnlog.core.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
+from tidelock.csnlog.core.imprint import UNKNOWN, Imprint
 from tidelock.csnlog.core.model import AddPart, LogRecord, TidRecord
 from tidelock.csnlog.core.phase import FollowerPhase
 from tidelock.csnlog.core.results import Ok
@@ -94,7 +95,7 @@ class Following:
 
     faults = frozenset(
         {"own", "poke", "roll", "tail", "strike", "fail", "session", "crash", "crash, written", "damage"}
-    ) | {"full"}
+    ) | {"full", "copy", "back"}
     idle = frozenset({"tick"})
 
     def __init__(
@@ -134,7 +135,9 @@ class Following:
     def _begin(self, s: Shard) -> Shard | Broken:
         """A process begins behind what the catalog has; its start has passed a barrier."""
         begun = s._replace(
-            machine=self._followers.begin(s.applied), prefix=self._prefixes.begin(s.applied), seen=s.now
+            machine=self._followers.begin(s.applied, s.last),
+            prefix=self._prefixes.begin(s.applied),
+            seen=s.now,
         )
         return self._tell(begun, LinkChanged(connected=True, session=s.session))
 
@@ -144,10 +147,12 @@ class Following:
         """All that can happen next."""
         assert isinstance(state, Shard)
         yield from self._of_home(state)
+        if state.trouble.back:
+            yield from self._of_zookeepers_disks(state)
         for number, part in enumerate(state.parts):
             yield from self._of_disk(state, number, part)
         if state.machine < 0:
-            if not state.struck:
+            if not (state.struck or state.stopped):
                 yield ("start", 0), self._begin(state._replace(session=state.session + 1))
             return
         yield from self._of_follower(state)
@@ -191,6 +196,17 @@ class Following:
             if entry.csn > log[-1].csn:
                 log = (*log, entry)
         return self._trimmed(s._replace(history=(*s.history, state), log=log))
+
+    def _of_zookeepers_disks(self, s: Shard) -> Iterator[Next]:
+        """They are copied once, and set back to the copy once: all connections break."""
+        newest = s.history[-1]
+        if s.copy < 0:
+            yield ("copy", newest), s._replace(copy=newest, copied=s.log[-1].csn)
+        elif s.copy != newest:
+            log = tuple(entry for entry in s.log if entry.csn <= s.copied)
+            lost = tuple(tid for entry in s.log for tid in entry.tids)
+            after = less(s, "back")._replace(history=(s.copy,), seen=0, log=log, lost=lost, pokes=())
+            yield ("back", s.copied), after if s.machine < 0 else self._new_session(after, 0)
 
     def _of_disk(self, s: Shard, number: int, part: int) -> Iterator[Next]:
         """A part comes, and becomes durable; a durable one is found damaged before it is visible."""
@@ -281,7 +297,7 @@ class Following:
         key = (state, question, about)
         if key not in self._findings:
             store = ScriptedStore(self.ensemble, (ReplayView(state),), never)
-            turn = self._replays.run(find_out(store, question, about, fence=FENCE, watch=_unheard))
+            turn = self._replays.run(find_out(store, question, about, watch=_unheard))
             assert isinstance(turn, Returned), turn
             self._findings[key] = turn.value
         return self._findings[key]
@@ -303,11 +319,18 @@ class Following:
                     return Broken("I12 GC-SAFE", f"the follower needs records below the tail {tail}")
                 case TooLate():
                     after = self._ends(after)
+                case Stopped() if self._knows_more(after):
+                    after = self._ends(after)._replace(stopped=True)
                 case Stopped(number, reason):
                     return Broken("I15 FAILSTOP", f"stops at {number} although nothing is wrong: {reason}")
             if isinstance(after, Broken) or after.machine < 0:
                 break
         return after if isinstance(after, Broken) else self._trimmed(after)
+
+    def _knows_more(self, s: Shard) -> bool:
+        """Whether the follower has taken, or committed, what ZooKeeper has lost."""
+        follower = self._followers.at(s.machine)
+        return bool(s.lost) and max(follower.position, follower.known_end) > s.copied
 
     def _delivered(self, s: Shard, records: tuple[LogRecord, ...]) -> Shard | Broken:
         """The applier takes records, and the follower goes on."""
@@ -339,7 +362,9 @@ class Following:
         for instruction in said:
             if isinstance(instruction, Apply):
                 tids = tuple(tid.tid for one in instruction.records for tid in one.tids)
-                after = after._replace(writing=instruction.records[-1].csn, batch=tids)
+                last = instruction.records[-1]
+                imprint = Imprint(last.stamp.zxid, last.digest)
+                after = after._replace(writing=last.csn, batch=tids, written=imprint)
         return after
 
     def _of_catalog(self, s: Shard) -> Iterator[Next]:
@@ -370,7 +395,7 @@ class Following:
     def _ends(self, s: Shard) -> Shard:
         return s._replace(
             machine=-1, prefix=-1, asked=(), paused=False, seen=0, watched=CSN_NONE, records=(), arrived=(),
-            writing=CSN_NONE, batch=(), pokes=(),
+            writing=CSN_NONE, batch=(), pokes=(), written=UNKNOWN,
         )  # fmt: skip
 
     def _dies(self, s: Shard) -> Shard:
@@ -392,6 +417,8 @@ class Following:
         for before, entry in zip(state.log, state.log[1:], strict=False):
             if not self.neighbours(before, entry):
                 return Broken("I2 MONOTONE", f"CSN {entry.csn} follows CSN {before.csn} in the log")
+        if state.lost:
+            return _of_one_history(state)
         csns = {tid: one.csn for one in state.log for tid in one.tids}
         shown: dict[str, set[bool]] = {}
         for (name, tid), part in zip(self._parts, state.parts, strict=True):
@@ -424,7 +451,7 @@ class Following:
     def unsettled(self, state: State) -> Broken | None:
         """Everything is committed and applied."""
         assert isinstance(state, Shard)
-        if state.struck and state.machine < 0:
+        if (state.struck or state.stopped) and state.machine < 0:
             return None
         if state.applied != state.log[-1].csn:
             end = state.log[-1].csn
@@ -451,6 +478,8 @@ _WORDS: Final = {
     "poke": "the follower hears of the own commit at {about}",
     "roll": "epoch {about} is closed",
     "tail": "the tail moves to {about}, and the records below are deleted",
+    "copy": "ZooKeeper's disks are copied",
+    "back": "ZooKeeper is set back to CSN {about}",
     "strike": "the follower is struck: the tail moves to {about}",
     "written": "part {about} is written",
     "durable": "part {about} is fsynced, with its row",
@@ -465,6 +494,14 @@ _WORDS: Final = {
     "catalog": "the catalog is written up to CSN {about}",
     "full": "the catalog cannot be written",
 }
+
+
+def _of_one_history(s: Shard) -> Broken | None:
+    """Once ZooKeeper was set back: the catalog has a beginning of the log before or after it, never a mix."""
+    present = tuple(tid for entry in s.log for tid in entry.tids)
+    if s.visible in {s.lost[: len(s.visible)], present[: len(s.visible)]}:
+        return None
+    return Broken("I10 AGREE", f"shows {s.visible}; the log has {present}, before it was set back {s.lost}")
 
 
 def _unheard() -> None:

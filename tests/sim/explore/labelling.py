@@ -90,6 +90,7 @@ class RunLog(CsnLog):
             on_state=lambda _, __: None,
         )
         self._engine.follower = Follower(Csn(1), 4)
+        self._engine.follower.proven = True
 
     async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
         """Send the product's multi, alone."""

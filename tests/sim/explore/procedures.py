@@ -93,6 +93,7 @@ class Procedures:
             on_state=lambda _, __: None,
         )
         follower = Follower(catalog[-1].csn, READ_AHEAD)
+        follower.proven = True
         follower.next = number_behind(catalog, catalog[-1].csn)
         log._engine.follower = follower
         found = {text: Committed(entry.csn) for entry in catalog for text in entry.tids}

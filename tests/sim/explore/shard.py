@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.followers import Asked
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.imprint import UNKNOWN, Imprint
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.replication.core.messages import PrefixEvent
 
@@ -35,6 +36,8 @@ class FollowerTrouble(NamedTuple):
     damage: int = 0
     #: The catalog cannot be written.
     full: int = 0
+    #: ZooKeeper's disks are copied, and later set back to that copy.
+    back: int = 0
 
     def less(self, name: str) -> FollowerTrouble:
         """One less of a kind."""
@@ -71,6 +74,15 @@ class Shard(NamedTuple):
     #: Records that this replica wrote itself, and may hear of by the answer to its multi.
     pokes: tuple[Csn, ...] = ()
     struck: bool = False
+    #: The imprint of the last record that the catalog has, and of that of the batch that is being written.
+    last: Imprint = UNKNOWN
+    written: Imprint = UNKNOWN
+    #: The copy of ZooKeeper, -1 while there is none; its last record; the tids of the log that it replaced.
+    copy: int = -1
+    copied: Csn = CSN_NONE
+    lost: tuple[str, ...] = ()
+    #: The process has found that ZooKeeper holds another history, and is not started again.
+    stopped: bool = False
     trouble: FollowerTrouble = FollowerTrouble()
 
     @property
@@ -86,12 +98,15 @@ def less(s: Shard, name: str) -> Shard:
 
 def made_durable(s: Shard) -> Shard:
     """The batch is written."""
-    return s._replace(applied=s.writing, visible=(*s.visible, *s.batch), writing=CSN_NONE, batch=())
+    visible = (*s.visible, *s.batch)
+    return s._replace(
+        applied=s.writing, visible=visible, writing=CSN_NONE, batch=(), last=s.written, written=UNKNOWN
+    )
 
 
 def not_written(s: Shard) -> Shard:
     """The batch is not written, and nothing of it is visible."""
-    return s._replace(writing=CSN_NONE, batch=())
+    return s._replace(writing=CSN_NONE, batch=(), written=UNKNOWN)
 
 
 def behind(s: Shard, at: int) -> str:

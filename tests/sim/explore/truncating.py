@@ -270,6 +270,7 @@ async def _outcome(store: Any, applied: Csn) -> object:
         on_state=lambda _, __: None,
     )
     follower = Follower(applied, READ_AHEAD)
+    follower.proven = True
     follower.next = Csn(applied + 1)
     log._engine.follower = follower
     known = Committed(ASKED_CSN) if applied >= ASKED_CSN else None

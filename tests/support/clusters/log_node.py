@@ -12,6 +12,7 @@ from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, open_session
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.imprint import UNKNOWN, Imprint
 from tidelock.csnlog.core.model import LogRecord, MemberState, RecordKind, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running
 from tidelock.csnlog.core.store import Store
@@ -39,12 +40,14 @@ class LogNode:
         *,
         limits: LogLimits = LIMITS,
         position: Csn = CSN_IMPORT,
+        last: Imprint = UNKNOWN,
         start: bool = True,
+        on_fence: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.store = store
         self.replica = replica
         self.limits = limits
-        self.position = position
+        self.position, self.last, self.on_fence = position, last, on_fence
         self.delivered: list[LogRecord] = []
         self.states: list[LogState] = []
         #: While it is cleared, records wait inside deliver().
@@ -70,9 +73,10 @@ class LogNode:
             clocks=own_clock(),
             deliver=self.deliver,
             on_state=lambda state, _: self.states.append(state),
+            on_fence=self.on_fence,
         )
         if self._start:
-            await self.log.start(self.position)
+            await self.log.start(self.position, self.last)
         return self
 
     async def __aexit__(

@@ -144,6 +144,8 @@ def _line(instruction: msg.FollowInstruction) -> str:
             return f"probe {_name(number)}"
         case msg.Inquire(_, question, about):
             return f"ask {question.value} {_name(about)}"
+        case msg.Proven():
+            return "proven"
         case msg.Took(records):
             return "took " + " ".join(
                 _name(one.csn) + ("" if one.record.kind is RecordKind.COMMIT else f" {one.record.kind.value}")

@@ -16,6 +16,7 @@ from tidelock.csnlog.cluster import bootstrap as bootstrap_module
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, register
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, SetData
@@ -203,6 +204,37 @@ async def test_a_restored_backup_is_refused(ensemble: MemoryEnsemble, cluster: C
         ClusterMismatchError, match="older than what replica r1 has seen: boot is 0 and was 2"
     ):
         await begin(ensemble.store(), known=known)
+
+
+@pytest.mark.parametrize("known", ["digest", "zxid", "both"])
+async def test_another_record_at_the_last_csn_is_refused(
+    ensemble: MemoryEnsemble, cluster: ClusterState, known: str
+) -> None:
+    """Other commits have taken the CSNs since the backup; nothing else shows that (finding 4)."""
+    store = ensemble.store()
+    await done(store, Create(tree.record_prefix(0), b"another record", sequential=True))
+    there = await node(store, tree.record(Csn(2)))
+    own = Imprint(
+        zxid=there.created.zxid + 7 if known != "digest" else 0,
+        digest=codec.digest(b"own record") if known != "zxid" else "",
+    )
+    past = KnownState(cluster.cluster_id, last_csn=Csn(2), last=own)
+    with pytest.raises(ClusterMismatchError, match="holds another history: at CSN 2 it has the record"):
+        await begin(store, known=past)
+    assert (await shown(store))[1] == 0
+    same = Imprint(there.created.zxid, codec.digest(b"another record"))
+    known_now = KnownState(cluster.cluster_id, last_csn=Csn(2), last=same)
+    assert (await begin(store, known=known_now)).boot == 1
+
+
+async def test_another_incarnation_is_refused(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
+    """A tree that was made again without a replica may lack what that replica has applied."""
+    assert cluster.incarnation
+    for mine in ("another", ""):
+        with pytest.raises(ClusterMismatchError, match=r"was made again without this replica"):
+            await begin(ensemble.store(), known=KnownState(cluster.cluster_id, incarnation=mine))
+    known = KnownState(cluster.cluster_id, incarnation=cluster.incarnation)
+    assert (await begin(ensemble.store(), known=known)).boot == 1
 
 
 async def test_an_emptied_ensemble_is_refused() -> None:

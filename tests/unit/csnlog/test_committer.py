@@ -21,6 +21,7 @@ from tidelock.csnlog.core.committer_messages import (
     SendRaise,
     SendRollover,
     TickWanted,
+    Undecided,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, NO_STAMP, Csn, csn
 from tidelock.csnlog.core.model import LabelState, RecordKind, TidRecord
@@ -333,11 +334,11 @@ def test_the_roll_over_multi() -> None:
 def test_a_race_for_the_roll_over_is_lost_in_peace() -> None:
     """The epoch check refuses the second END; the loser reads the epoch and goes on there."""
     shared = new_tree()
-    limits = LogLimits(epoch_limit=3)
+    limits = LogLimits(epoch_limit=2)
     one, other = Bench(shared, limits=limits), Bench(shared, home=R1.__class__("r2"), limits=limits)
     for bench in (one, other):
         bench.serve_all()
-        bench.tell(Followed(Csn(2)))
+        bench.tell(Followed(Csn(1)))
         bench.propose(proposal(1, home=bench.home))
         bench.serve_until(SendRollover)
     other.serve_all()
@@ -383,3 +384,26 @@ def test_a_deadline_before_sending_is_a_certain_refusal() -> None:
     assert set(bench.log()) == {tid(2)}
     bench.tell(DeadlinePassed(tid(2)))
     assert bench.verdicts[tid(2)] == [Committed(Csn(2))]
+
+
+# ------------------------------------------------------------------- a ZooKeeper that was set back
+
+
+@pytest.mark.parametrize("known", [2, 7])
+def test_a_csn_that_was_known_before_the_commit_stops_the_log(bench: Bench, known: int) -> None:
+    """ZooKeeper was set back, and gives CSNs out again: the caller hears no success (I15, finding 4)."""
+    bench.tell(Followed(Csn(known)))
+    bench.propose(proposal(1))
+    bench.serve_all()
+    assert bench.log() == {tid(1): [2]}
+    assert "a commit got CSN 2, and this replica had seen the log up to CSN" in bench.halted
+    assert bench.decision(1) == Undecided()
+
+
+def test_a_record_that_is_met_before_the_answer_to_its_commit_is_no_contradiction(bench: Bench) -> None:
+    """The watch of a follower may be faster than the answer; what counts is what was known at the sending."""
+    bench.propose(proposal(1))
+    result = bench.apply(bench.ops())
+    bench.tell(Followed(Csn(2), ((tid(1), Csn(2)),)))
+    bench.answer_multi(result)
+    assert (bench.halted, bench.decision(1)) == ("", Committed(Csn(2)))

@@ -144,6 +144,7 @@ async def test_a_living_replica_is_left_alone(ensemble: MemoryEnsemble, node: Lo
     """A replica with a sign of life is not fenced, nor is a boot that has ended or is yet to come."""
     async with LogNode(ensemble.store("r2"), R2) as other:
         await keep_alive(other.store, other.own)
+        await until(lambda: other.log.fence > other.own.fence)  # its own raise at the start of its session
         before = await shown(ensemble.store(), R2)
         assert not await node.log.fence_out(R2, other.own.boot)
         assert await shown(ensemble.store(), R2) == before

@@ -12,6 +12,7 @@ import pytest
 from tests.support.log_records import in_log
 from tests.support.machines.following import END, FollowBench, commit
 from tidelock.csnlog.core.committer_messages import LinkChanged
+from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.follower_messages import (
     ChainQuestion,
     Get,
@@ -24,6 +25,7 @@ from tidelock.csnlog.core.follower_messages import (
     Unreadable,
 )
 from tidelock.csnlog.core.ids import Csn, csn
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.phase import FollowerPhase
 
 
@@ -201,15 +203,99 @@ def test_a_lagging_server_after_an_own_commit_is_no_gap() -> None:
     ahead = {number: bench.log.pop(number) for number in (Csn(5), Csn(6))}
     bench.new_session()
     bench.tell(Poked(in_log(Csn(6), commit(6))))
-    for _ in range(20):
-        if bench.requests:
-            bench.serve()
-        elif bench.paused:
-            bench.resume()
-    assert bench.final is None
+    bench.run_until(lambda: _asks(bench, ChainQuestion.BARRIER))
     bench.log |= ahead
     bench.run()
     assert (bench.final, bench.followed()) == (None, [2, 3, 4, 5, 6])
+
+
+def test_an_own_commit_that_is_gone_behind_a_barrier_stops() -> None:
+    """An acknowledged commit exists; a ZooKeeper that lacks it is an older one (I15, finding 4)."""
+    bench = resting()
+    bench.extend(commit(5), commit(6))
+    del bench.log[Csn(5)], bench.log[Csn(6)]
+    bench.new_session()
+    bench.tell(Poked(in_log(Csn(6), commit(6))))
+    bench.run()
+    assert isinstance(bench.final, Stopped)
+    assert (bench.final.csn, "holds an older state" in bench.final.reason) == (6, True)
+    assert bench.followed() == [2, 3, 4]
+
+
+# ------------------------------------------------------------------- a ZooKeeper that was set back
+
+
+def _asks(bench: FollowBench, question: ChainQuestion) -> bool:
+    return any(isinstance(one, Inquire) and one.question is question for one in bench.requests)
+
+
+@pytest.mark.parametrize("reconnect", ["same session", "new session", "start"])
+def test_another_record_at_the_own_position_stops(reconnect: str) -> None:
+    """Other commits have taken its CSNs, and more follow them: no record of theirs is taken (I10)."""
+    bench = resting(log=6)
+    for number in range(4, 10):
+        bench.log[Csn(number)] = commit(f"other {number}")
+    bench.last = Csn(9)
+    if reconnect == "start":
+        bench.machine = Follower(Csn(6), 8, last=Imprint(0, bench.machine.last.digest))
+        bench.tell(LinkChanged(connected=True, session=1))
+    elif reconnect == "new session":
+        bench.new_session()
+    else:
+        bench.tell(LinkChanged(connected=False, session=1))
+        bench.tell(LinkChanged(connected=True, session=1))
+    bench.run()
+    assert isinstance(bench.final, Stopped)
+    assert bench.final.csn == 6
+    assert "ZooKeeper holds another history: at CSN 6 it has the record" in bench.final.reason
+    assert "bring back ZooKeeper's newest state" in bench.final.reason
+    assert bench.followed() == [2, 3, 4, 5, 6]
+
+
+def test_what_was_read_before_a_new_connection_is_read_again() -> None:
+    """A record that was read ahead belongs to the history of its connection; another may lead elsewhere."""
+    bench = FollowBench(log=6)
+    bench.run_until(lambda: any(one.csn == 6 for one in bench.requests))
+    bench.serve(next(one for one in bench.requests if one.csn == 6))
+    bench.log[Csn(6)] = commit("other")
+    bench.new_session()
+    bench.run()
+    assert bench.took[-1] == in_log(Csn(6), commit("other"))
+
+
+def test_fewer_records_than_were_taken_stop() -> None:
+    """The count of a resting follower shows it, also where no connection has broken (finding 4)."""
+    bench = resting(log=6)
+    for number in (4, 5, 6):
+        del bench.log[Csn(number)]
+    bench.tick()
+    bench.run()
+    assert isinstance(bench.final, Stopped)
+    assert (bench.final.csn, "lacks the record of CSN 6" in bench.final.reason) == (6, True)
+
+
+def test_a_stamp_that_goes_back_stops() -> None:
+    """A later record that ZooKeeper has written before an earlier one proves two histories."""
+    bench = resting(log=4)
+    bench.tell(Poked(in_log(Csn(5), commit(5), zxid=7)))
+    assert isinstance(bench.final, Stopped)
+    assert "has zxid 0x7, and the one before it had 0x3ec" in bench.final.reason
+    assert bench.followed() == [2, 3, 4]
+
+
+def test_an_own_commit_that_contradicts_the_last_record_stops() -> None:
+    """The answer to a commit names the CSN of a record that was taken from the log as another one."""
+    bench = resting(log=4)
+    bench.tell(Poked(in_log(Csn(4), commit("other"))))
+    assert isinstance(bench.final, Stopped)
+    assert "at CSN 4" in bench.final.reason
+
+
+def test_a_last_record_of_which_nothing_is_known_is_taken_as_it_is() -> None:
+    """A catalog that an earlier version wrote has neither stamp nor digest of its last record."""
+    bench = FollowBench(4, log=6)
+    bench.run()
+    assert (bench.final, bench.followed()) == (None, [5, 6])
 
 
 @pytest.mark.parametrize("answers", [0, 1, 2])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.aio import until
 from tests.support.clusters.log_node import LogNode, make_cluster
 from tests.support.rows import settings
 from tests.support.wall_clocks import own_clock
@@ -15,6 +16,7 @@ from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Delete
+from tidelock.csnlog.log import LogState
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest, nth
 from tidelock.errors import (
     BadRequestError,
@@ -122,12 +124,14 @@ async def test_what_could_not_be_given_back_is_given_back_later(r1: Replica) -> 
     r1.ensemble.plan = nth(1, RequestFault.NOT_CONNECTED, of_pins)
     await r1.snapshots.close(closed.id)
     assert await r1.pins() == {closed.id}
+    await until(lambda: r1.node.log.state is LogState.FOLLOWING)
     await r1.snapshots.sweep()
     assert await r1.pins() == set()
     r1.ensemble.plan = lambda call: RequestFault.REPLY_LOST if of_pins(call) else None
     with pytest.raises(UnavailableError):
         await r1.snapshots.open(csn=APPLIED, at_ms=None, min_csn=None, ttl_s=10)
     r1.ensemble.plan = None
+    await until(lambda: r1.node.log.state is LogState.FOLLOWING)
     await r1.snapshots.sweep()
     assert await r1.pins() == set()
 
