@@ -33,7 +33,6 @@ from tidelock.errors import (
     ConfigError,
     CorruptError,
     DataDirInUseError,
-    DiskFullError,
     TidelockError,
     UnavailableError,
 )
@@ -47,6 +46,8 @@ from tidelock.replication.core.digest import (
     blocks_of,
 )
 from tidelock.replication.core.model import Location, PartKind
+from tidelock.replication.core.room import DiskUse
+from tidelock.replication.disk_room import DiskRoom
 
 WRITE = faults.step("partfs.write")
 FSYNC = faults.step("partfs.fsync")
@@ -89,10 +90,12 @@ class PartFs:
 
     Args:
         data_dir: The agent's data directory; nothing is touched before :meth:`open`.
+        room: The free space there, with the marks below which it is kept; by default there are none.
     """
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, room: DiskRoom | None = None) -> None:
         self.data_dir = data_dir
+        self.room: Final = room or DiskRoom(data_dir)
         self._lock_fd = -1
         self._temporary = itertools.count(1)
 
@@ -154,13 +157,19 @@ class PartFs:
         sink.finish()
         return locations
 
-    def begin(self, part: PartId, kind: PartKind = "part") -> PartSink:
+    def begin(self, part: PartId, kind: PartKind = "part", *, use: DiskUse = DiskUse.COMMITTED) -> PartSink:
         """Open a part's own file for writing; its final name is :meth:`part_path`.
+
+        Args:
+            part: The part.
+            kind: Its kind.
+            use: The purpose of the bytes: it decides how much room they leave.
 
         Raises:
             DiskFullError, UnavailableError: The file was not opened.
         """
-        return self._sink(self.part_path(part, kind))
+        self.room.admit(use, 0)
+        return self._sink(self.part_path(part, kind), use)
 
     def scratch(self) -> ScratchFile:
         """Open a new file in ``tmp/`` for the use of a statement while it runs.
@@ -168,17 +177,11 @@ class PartFs:
         Raises:
             DiskFullError, UnavailableError: The file was not opened.
         """
-        return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}")
+        self.room.admit(DiskUse.NEW, 0)
+        return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}", self.room)
 
-    def _sink(self, path: str) -> PartSink:
-        return PartSink(self.data_dir, path, next(self._temporary))
-
-    def room(self) -> int:
-        """Return the bytes that are free on the disk of the data directory; 0 if they are not known."""
-        try:
-            return shutil.disk_usage(self.data_dir).free
-        except OSError:
-            return 0
+    def _sink(self, path: str, use: DiskUse = DiskUse.COMMITTED) -> PartSink:
+        return PartSink(self.data_dir, path, next(self._temporary), self.room, use)
 
     def read(self, location: Location, offset: int = 0, length: int | None = None) -> bytes:
         """Return verified bytes of a part; errors as :meth:`VerifiedRange.read`."""
@@ -210,7 +213,7 @@ class PartFs:
                 with contextlib.suppress(FileNotFoundError):
                     _fsync_folder(folder)
         except OSError as error:
-            raise _failure(error, "deleting files") from error
+            raise _failure(error, "deleting files", self.room) from error
 
     def empty_trash(self) -> int:
         """Release the space of deleted files; return their number. A file that fails stays for later."""
@@ -237,7 +240,7 @@ class PartFs:
             (self.data_dir / "tmp").mkdir()
             found = set(self._files())
         except OSError as error:
-            raise _failure(error, "looking through the data directory") from error
+            raise _failure(error, "looking through the data directory", self.room) from error
         known = keep if isinstance(keep, set | frozenset) else set(keep)
         undone = set(undo) - known
         removed = found & undone
@@ -256,12 +259,12 @@ class PartFs:
 class ScratchFile:
     """A file for this process and its children only, made by :meth:`PartFs.scratch`; never durable."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, room: DiskRoom) -> None:
+        self.path, self._room = path, room
         try:
             self._file = path.open("xb", buffering=0)
         except OSError as error:
-            raise _failure(error, f"creating {path.name}") from error
+            raise _failure(error, f"creating {path.name}", room) from error
 
     def write(self, data: Bytes) -> None:
         """Append bytes.
@@ -274,7 +277,7 @@ class ScratchFile:
             while left:
                 left = left[self._file.write(left) :]
         except OSError as error:
-            raise _failure(error, f"writing {self.path.name}") from error
+            raise _failure(error, f"writing {self.path.name}", self._room) from error
 
     def remove(self) -> None:
         """Delete the file; the next sweep finds a file that cannot be deleted now."""
@@ -291,8 +294,10 @@ class PartSink:
     that ``pyarrow.PythonFile`` needs of a file to write to.
     """
 
-    def __init__(self, data_dir: Path, path: str, number: int) -> None:
+    def __init__(self, data_dir: Path, path: str, number: int, room: DiskRoom, use: DiskUse) -> None:
         self.path = path
+        self._room, self._use = room, use
+        self._asked = 0  # bytes since the free space was looked at
         self._final = data_dir / path
         self._temporary = data_dir / "tmp" / f"{self._final.name}.{number}"
         #: The present name of the file. A file that was at the final name before is not ours to unlink.
@@ -302,7 +307,7 @@ class PartSink:
         try:
             self._file = self._temporary.open("xb", buffering=BUFFER_BYTES)
         except OSError as error:
-            raise _failure(error, f"creating {path}") from error
+            raise _failure(error, f"creating {path}", room) from error
 
     @property
     def closed(self) -> bool:
@@ -326,11 +331,19 @@ class PartSink:
             DiskFullError, UnavailableError: The file is discarded.
         """
         with self._errors("writing"):
+            self._admit(len(data))
             WRITE.before_blocking()
             self._file.write(data)
             WRITE.after_blocking()
         self._digest.update(data)
         return len(data)
+
+    def _admit(self, count: int) -> None:
+        """Look at the free space once for each :data:`BUFFER_BYTES`: writers make many small writes."""
+        self._asked += count
+        if self._asked >= BUFFER_BYTES:
+            self._room.admit(self._use, self._asked)
+            self._asked = 0
 
     def finish(self) -> Location:
         """Make the file durable under its final name; a file of that name is replaced.
@@ -371,7 +384,7 @@ class PartSink:
             yield
         except OSError as error:
             self._discard()
-            raise _failure(error, f"{doing} {self.path}") from error
+            raise _failure(error, f"{doing} {self.path}", self._room) from error
         except BaseException:
             self._discard()
             raise
@@ -446,12 +459,10 @@ def _fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _failure(error: OSError, doing: str) -> TidelockError:
+def _failure(error: OSError, doing: str, room: DiskRoom) -> TidelockError:
     """Return the error for a failed change of the disk: nothing is claimed, and it may work later."""
     if error.errno in _NO_ROOM:
-        return DiskFullError(
-            f"no room on the disk while {doing} ({error.strerror}); free space in the data directory"
-        )
+        return room.none_left(doing, str(error.strerror))
     return UnavailableError(f"the disk failed while {doing} ({error}); look at the replica's disk")
 
 

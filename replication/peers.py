@@ -31,6 +31,7 @@ from tidelock.wire.peers import (
     Held,
     HintRequest,
     PartMeta,
+    PartWord,
     PeerOutcome,
     PeerStatus,
     UploadBegun,
@@ -126,6 +127,10 @@ class PeerClient:
     async def status(self, api: str) -> PeerStatus:
         """Return the replica that answers at the address, and how far it is."""
         return await self._call("GET", api, "status", PeerStatus)
+
+    async def holds(self, api: str, part: PartId) -> PartWord:
+        """Return whether the replica holds a part; it reads all bytes of it first."""
+        return await self._call("GET", api, f"parts/{part}", PartWord)
 
     async def refuses(self, api: str) -> bool:
         """Return whether the machine of an address says that no process listens there."""

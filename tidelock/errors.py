@@ -26,6 +26,7 @@ __all__ = [
     "ConfigError",
     "CorruptError",
     "DataDirInUseError",
+    "DeclaredLostError",
     "DiskFullError",
     "DuplicateKeyError",
     "EncodedBodyError",
@@ -351,6 +352,16 @@ class StandbyError(UnavailableError):
 
 class CorruptError(TidelockError):
     """Bytes do not match their checksum, or stored state breaks an invariant; no doubtful data was served."""
+
+
+class DeclaredLostError(CorruptError):
+    """The transaction is committed (``tid``, ``csn``), and an operator has declared parts of it lost.
+
+    No replica shows the rows of these parts (``parts``); ``by`` and ``why`` say who declared it, and the
+    reason. What else the transaction has changed stays, unless its manifest is lost: then none of it counts.
+    """
+
+    http_status = 410
 
 
 class UpgradeNeededError(CorruptError):

@@ -39,6 +39,7 @@ from tidelock.csnlog.core.model import (
     RecordKind,
     Roster,
     SessionState,
+    SkipState,
     TidRecord,
 )
 from tidelock.errors import CorruptError, UpgradeNeededError
@@ -98,6 +99,8 @@ encode_label, decode_label = _form(LabelState, "label")
 encode_pin, decode_pin = _form(PinState, "pin")
 #: ``locks/<table>/...``.
 encode_lock, decode_lock = _form(LockState, "removal lock")
+#: ``skips/<part>``.
+encode_skip, decode_skip = _form(SkipState, "lost part")
 _encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
 
 

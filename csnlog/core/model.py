@@ -59,7 +59,35 @@ class DefineTable(msgspec.Struct, frozen=True, tag="ddl", tag_field="k", forbid_
     definition: dict[str, Any] = msgspec.field(name="s")
 
 
-Entry = AddPart | RemovePart | DefineTable
+class SkipPart(msgspec.Struct, frozen=True, tag="skip", tag_field="k", forbid_unknown_fields=True):
+    """Log entry of an operator: a part that an earlier record adds is lost, and no replica shows it.
+
+    A lost manifest takes its transaction with it: nobody knows the entries, so none of them counts.
+
+    Attributes:
+        table: Full table name; empty for a manifest.
+        part: The part, or the manifest.
+        rows: Its rows; 0 for a manifest.
+        csn: The CSN of the record that adds it.
+        tid: The transaction that added it.
+        by: The operator.
+        why: The reason that the operator gave.
+        time_ms: The time of this word by the clock of its home (Unix, ms), for people.
+        without: Replicas that could not say whether they hold it.
+    """
+
+    table: TableName = msgspec.field(name="t")
+    part: PartId = msgspec.field(name="p")
+    rows: int = msgspec.field(name="r")
+    csn: Csn = msgspec.field(name="n")
+    tid: str = msgspec.field(name="i")
+    by: str = msgspec.field(name="w")
+    why: str = msgspec.field(name="y")
+    time_ms: int = msgspec.field(name="z")
+    without: tuple[ReplicaId, ...] = msgspec.field(name="o", default=())
+
+
+Entry = AddPart | RemovePart | DefineTable | SkipPart
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,6 +187,15 @@ class LockState(
     path: str | None = None
     low: Any = None
     high: Any = None
+
+
+class SkipState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
+    """Data of ``skips/<part>``: the entry of the record that was made together with it.
+
+    A replica that waits for the part reads it here: the record comes later in the log than it can apply.
+    """
+
+    entry: SkipPart
 
 
 class EntryList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):

@@ -24,6 +24,7 @@ TABLES = "tables"
 LOCKS = "locks"
 LABELS = "labels"
 PINS = "pins"
+SKIPS = "skips"
 
 #: Child of a table's locks that is no part lock: a part id has hyphens.
 WIDE = "wide"
@@ -140,3 +141,8 @@ def label(text: str) -> str:
 def pin(pin_id: str) -> str:
     """Return the path of one pin."""
     return f"pins/{pin_id}"
+
+
+def skip(part: PartId) -> str:
+    """Return the path of an operator's word that a part is lost."""
+    return f"skips/{part}"

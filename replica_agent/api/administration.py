@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.readers.disconnects import is_waiting
@@ -15,6 +15,7 @@ from tidelock.wire.cluster import (
     HorizonAnswer,
     HorizonBound,
     HorizonRequest,
+    LostPartRequest,
     OptimizeAnswer,
     OptimizeRequest,
     SwitchesAnswer,
@@ -51,6 +52,14 @@ class AdministrationRoutes:
             asked.table, asked.partition, timeout_s=asked.timeout_s, min_csn=min_csn
         )
         return answer(OptimizeAnswer(**asdict(found), csn=self.service.reached))
+
+    async def resolve_lost(self, request: web.Request) -> web.Response:
+        """Say what is lost with a part that no replica holds, and declare it lost if that is confirmed."""
+        asked = await body(request, LostPartRequest)
+        found = await self.service.lost_parts.resolve(
+            PartId(asked.part), confirm=asked.confirm, without=asked.without, by=asked.by, why=asked.why
+        )
+        return answer(found)
 
     async def audit(self, request: web.Request) -> web.Response:
         """Audit this replica; the answer arrives when the audit is done, or after ``audit_timeout_s``."""

@@ -46,6 +46,10 @@ class PeerRoutes:
         self.service.receiver.hint(parse_tid(asked.tid), asked.holder, asked.parts)
         return answer(Nothing())
 
+    async def part(self, request: web.Request) -> web.Response:
+        """Say whether this replica holds a part."""
+        return answer(await self.service.holds(PartId(request.match_info["part"])))
+
     async def begin_upload(self, request: web.Request) -> web.Response:
         """Let another replica receive a file of a transaction of this home."""
         self.service.admit_upload()

@@ -13,8 +13,10 @@ import msgspec
 from aiohttp import web
 
 from tidelock.errors import (
+    BadRequestError,
     CommitUnknownError,
     CorruptError,
+    DeclaredLostError,
     DiskFullError,
     DuplicateKeyError,
     FencedError,
@@ -26,6 +28,7 @@ from tidelock.errors import (
     NoSuchCsnError,
     NotCommittedError,
     NotEnoughReplicasError,
+    RefusedError,
     SchemaMismatchError,
     SerializationConflictError,
     SnapshotTooOldError,
@@ -111,6 +114,7 @@ _AT_CSN: Final = (NoSuchCsnError, SnapshotTooOldError, StandbyError)
 _COMMIT: Final = (
     *_ABOUT_TX,
     CommitUnknownError,
+    DeclaredLostError,
     FencedError,
     HeadMovedError,
     LabelExistsError,
@@ -411,6 +415,11 @@ _ADMIN: Final = (
         errors=(NoSuchCsnError,), action=AgentAction.COLLECT,
     ),
     ApiRoute(
+        method="POST", path=f"{_V1}/admin/resolve-lost", handler=AdministrationRoutes.resolve_lost,
+        subject="admin", request=cluster.LostPartRequest, response=cluster.LostPart,
+        errors=(BadRequestError, CommitUnknownError, RefusedError),
+    ),
+    ApiRoute(
         method="POST", path=f"{_V1}/admin/switches", handler=AdministrationRoutes.switch, subject="admin",
         request=cluster.SwitchRequest, response=cluster.SwitchesAnswer,
     ),
@@ -455,6 +464,10 @@ _PEERS: Final = (
     ApiRoute(
         method="GET", path=f"{_PEER}/outcome/{{tid}}", handler=PeerRoutes.outcome, subject="peers",
         response=peers.PeerOutcome,
+    ),
+    ApiRoute(
+        method="GET", path=f"{_PEER}/parts/{{part}}", handler=PeerRoutes.part, subject="peers",
+        response=peers.PartWord,
     ),
     ApiRoute(
         method="GET", path=f"{_PEER}/status", handler=PeerRoutes.status, subject="peers",

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, RemovePart, TidRecord
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, RemovePart, SkipPart, TidRecord
 from tidelock.replica_agent.api.http import answer, number
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.config.states import AgentState
@@ -21,6 +21,7 @@ from tidelock.wire.cluster import (
     LoggedTransaction,
     ManifestInfo,
     RemovedPart,
+    SkippedPart,
 )
 
 
@@ -43,7 +44,7 @@ def _shown_tid(tid: TidRecord) -> LoggedTransaction:
     )
 
 
-def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable:
+def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable | SkippedPart:
     fields = msgspec.structs.asdict(entry)
     match entry:
         case AddPart():
@@ -52,6 +53,8 @@ def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable:
             return RemovedPart(**fields)
         case DefineTable():
             return DefinedTable(**fields)
+        case SkipPart():
+            return SkippedPart(**fields)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -179,6 +179,16 @@ PARTS: Final = RuleSet(
             """,
         ),
         Rule(
+            "part_declared_lost",
+            "an operator has declared it; write the rows again if there is another source of them",
+            """
+            SELECT table_name AS "table", part, tid, csn, 'the part that its record adds' AS expected,
+                   'declared lost by ' || operator || ': ' || why AS found
+            FROM skips
+            """,
+            Severity.WARNING,
+        ),
+        Rule(
             "part_of_no_table",
             _CONTRADICTION,
             """
@@ -216,6 +226,7 @@ LOG: Final = RuleSet(
             FROM log_parts l
             WHERE NOT EXISTS (SELECT 1 FROM parts p WHERE p.part = l.part)
               AND NOT EXISTS (SELECT 1 FROM log_removals r WHERE r.part = l.part AND r.csn <= :horizon)
+              AND NOT EXISTS (SELECT 1 FROM skips k WHERE k.part = l.part)
               AND NOT (l.kind = 'manifest' AND l.csn < :tail)
             """,
         ),
@@ -280,7 +291,7 @@ LOG: Final = RuleSet(
             "the manifest is fetched from another replica; run the audit again",
             """
             SELECT part, tid, csn, 'the entries of the transaction, in its manifest' AS expected, why AS found
-            FROM log_unread WHERE csn >= :tail
+            FROM log_unread u WHERE csn >= :tail AND NOT EXISTS (SELECT 1 FROM skips k WHERE k.part = u.part)
             """,
         ),
         Rule(

@@ -26,6 +26,7 @@ from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replication.core.room import DiskUse
 
 COMPACT = faults.step("agent.compact")
 
@@ -52,9 +53,11 @@ class Runner:
 
         Raises:
             SerializationConflictError: Another transaction removes a part of it, or has done so.
+            DiskFullError: The disk is below its reserve; a merge needs room before it frees some.
             CorruptError: A part cannot be read, or the numbers of input rows and output rows differ.
             TidelockError: As the commit of any transaction. Nothing of the merge remains after any error.
         """
+        self.staging.files.room.admit(DiskUse.NEW, 0)
         tx = self.transactions.begin(
             self.waiters.reached, lease_s=self.settings.lease_max_s, data_change=False
         )

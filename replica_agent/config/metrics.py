@@ -173,6 +173,15 @@ class Metrics:
         )
         gauge.set_function(largest)
 
+    def add_room(self, free: Callable[[], int]) -> None:
+        """Show the free space of the disk."""
+        gauge = Gauge(
+            "tidelock_disk_free_bytes",
+            "Free bytes on the disk of the data directory.",
+            registry=self.registry,
+        )
+        gauge.set_function(free)
+
     def add_readers(self, read: Callable[[], Mapping[str, int]]) -> None:
         """Show the counters of the reader processes too."""
         self.registry.register(_ReaderCounters(read))

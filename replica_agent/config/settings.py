@@ -305,10 +305,7 @@ class AgentSettings(BaseSettings):
     )
     max_lag: Count = Field(
         2000,
-        description=(
-            "From this lag (CSNs) of a replica that follows the log on, commits are delayed: not at all at "
-            "it, by `lag_delay_max_s` at twice the lag."
-        ),
+        description="From this lag (CSNs) of a replica on commits are delayed, at twice the lag the longest.",
     )
     lag_delay_max_s: Positive = Field(
         1.0, description="Longest delay of a commit while other replicas lag behind."
@@ -342,6 +339,17 @@ class AgentSettings(BaseSettings):
     )
     member_refresh_s: Positive = Field(
         5.0, description="How often the member list is read again although no watch fired."
+    )
+
+    # -- disk ------------------------------------------------------------------------------------------------
+    disk_reserve_bytes: int = Field(
+        256 << 20, ge=0, description="Free space below which rows, uploads and merges are refused; 0 = none."
+    )
+    disk_reserve_share: float = Field(
+        0.05, ge=0, le=1, description="The reserve is at most this share of the disk, for small disks."
+    )
+    disk_floor_share: float = Field(
+        0.25, ge=0, le=1, description="Share of the reserve below which pushes of peers are refused too."
     )
 
     # -- compaction ------------------------------------------------------------------------------------------

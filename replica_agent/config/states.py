@@ -101,8 +101,8 @@ class Condition:
         replica: Id of the replica.
         state: The state.
         reason: Why it is in this state, if a reason is known.
-        stuck: Why this replica applies nothing, "" while it applies the log. A stuck replica begins no
-            transaction: it could not show the client what it has committed.
+        stuck: Why this replica begins no transaction, "" while it does: it applies nothing, so it could not
+            show a client what it has committed, or its disk is full and another one has room.
     """
 
     replica: str
@@ -119,8 +119,7 @@ class Condition:
         require(self.state, action, self.replica, self.reason)
         if self.stuck and action is AgentAction.BEGIN:
             raise UnavailableError(
-                f"replica {self.replica} cannot apply the log ({self.stuck}) and begins no transaction; use "
-                "another replica",
+                f"replica {self.replica} begins no transaction ({self.stuck}); use another replica",
                 replica=self.replica,
                 state=self.state.value,
             )

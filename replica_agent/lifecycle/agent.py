@@ -21,7 +21,7 @@ from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import decode_member
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
-from tidelock.csnlog.core.model import LogRecord
+from tidelock.csnlog.core.model import LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
 from tidelock.errors import FencedError, TidelockError, UnavailableError
@@ -110,6 +110,7 @@ class Agent:
         self._metrics.add_readers(self._local.readers.counters)
         counts = self._local.counts
         self._metrics.add_parts(lambda: counts.largest)
+        self._metrics.add_room(self._local.files.room.free)
         store = await connect(self._local, self._stack)
         session = await join(self._local, store)
         means = Means(
@@ -161,6 +162,7 @@ class Agent:
             self._repeat("progress", self.settings.progress_interval_s, background.publish_progress),
         )
         end = await parts.replication.log.barrier()
+        await parts.replication.skips.learn_all()
         parts.replication.own_phase.catch_up_to(max(end, session.published_max))
         await self._decide_own(parts)
         for row in self.local.catalog.reader.not_held():
@@ -207,6 +209,9 @@ class Agent:
         self._metrics.snapshot_csn.set(records[-1].csn)
         self.local.counts.applied(records)
         self.local.waiters.advance(records[-1].csn)
+        entries = (entry for record in records for tid in record.tids for entry in tid.entries)
+        for part in [entry.part for entry in entries if isinstance(entry, SkipPart)]:
+            self.part_held(part)  # nothing waits for it any more
 
     def part_held(self, part: PartId) -> None:
         """Release the records that wait for the part, and the readers that found it damaged before."""

@@ -53,6 +53,7 @@ class BackgroundTasks:
         self._log, self._compactor = replication.log, parts.compactor
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
         self._locks, self._phase = parts.transactions.locks, replication.own_phase
+        self._skips = replication.skips
         self._snapshots, self._horizon = parts.snapshots.pinned, parts.snapshots.horizon
         self._strikes = replication.strikes
         self._published: Progress | None = None
@@ -95,6 +96,7 @@ class BackgroundTasks:
         """Return (name, seconds between two runs, work) of each background task."""
         settings = self._settings
         return [
+            ("skips", settings.progress_interval_s, self._learn_skip),
             ("leases", _LEASE_TICK_S, self._end_leases),
             ("undecided", settings.undecided_check_s, self._if_collecting(self._undecided.resolve_all)),
             ("alive", settings.member_refresh_s, self.keep_alive),
@@ -159,6 +161,11 @@ class BackgroundTasks:
             change = SetData(tree.progress(self._session.replica), encode_progress(progress))
             if isinstance(await self._log.fenced((change,)), Ok):
                 self._published = progress
+
+    async def _learn_skip(self) -> None:
+        """Look whether the part that this replica waits for was declared lost."""
+        if self._phase.blocked_by is not None:
+            await self._skips.learn(self._phase.blocked_by.part)
 
     async def _end_leases(self) -> None:
         expired = self._transactions.expired(self._local.waiters.reached)

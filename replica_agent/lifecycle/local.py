@@ -19,6 +19,8 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.part_counts import PartCounts
+from tidelock.replication.core.room import RoomLimits
+from tidelock.replication.disk_room import DiskRoom
 from tidelock.replication.partfs import PartFs
 
 _log = structlog.get_logger("local")
@@ -56,7 +58,8 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
         ConfigError: The directory belongs to another replica, or an address cannot be bound.
         CorruptError: The catalog cannot be read.
     """
-    files = PartFs(settings.data_dir)
+    limits = RoomLimits(settings.disk_reserve_bytes, settings.disk_reserve_share, settings.disk_floor_share)
+    files = PartFs(settings.data_dir, DiskRoom(settings.data_dir, replica=settings.replica, limits=limits))
     files.open()
     stack.callback(files.close)
     initial = {"replica": settings.replica, "disk": secrets.token_hex(8)}

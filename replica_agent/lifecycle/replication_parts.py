@@ -14,6 +14,7 @@ from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.own_phase import OwnPhase
+from tidelock.replica_agent.replicas.skips import SkipReader
 from tidelock.replica_agent.replicas.strikes import Strikes
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
@@ -41,6 +42,7 @@ class ReplicationParts:
     pusher: Pusher
     applier: Applier
     own_phase: OwnPhase
+    skips: SkipReader
     log: CsnLog
     members: Members
     membership: Membership
@@ -95,14 +97,8 @@ def make_replication(means: Means) -> ReplicationParts:
         fetcher=fetcher,
         pusher=pusher,
         applier=applier,
-        own_phase=OwnPhase(
-            applier=applier,
-            watch=PhaseWatch(settings.blocked_after_s),
-            metrics=means.metrics,
-            condition=means.condition,
-            clock=time.monotonic,
-            wall_ms=lambda: time.time_ns() // 1_000_000,
-        ),
+        own_phase=_own_phase(means, applier, membership),
+        skips=SkipReader(store=means.store, catalog=local.catalog, held=means.events.part_held),
         log=log,
         members=members,
         membership=membership,
@@ -160,6 +156,19 @@ def _strikes(means: Means, log: CsnLog, membership: Membership, changes: MemberC
         limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
         metrics=means.metrics,
         clock=time.monotonic,
+    )
+
+
+def _own_phase(means: Means, applier: Applier, membership: Membership) -> OwnPhase:
+    return OwnPhase(
+        applier=applier,
+        room=means.local.files.room,
+        membership=membership,
+        watch=PhaseWatch(means.settings.blocked_after_s),
+        metrics=means.metrics,
+        condition=means.condition,
+        clock=time.monotonic,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
     )
 
 

@@ -25,6 +25,7 @@ from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.services.history import HistoryService
+from tidelock.replica_agent.services.lost_parts import LostPartService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
@@ -49,7 +50,7 @@ class AgentParts:
     def __post_init__(self) -> None:
         """Make the services, which stand on all other parts."""
         failures = QueryFailures(transactions=self.transactions.registry, damaged=self.means.events.corrupt)
-        reads = _reads(self, failures)
+        reads, peers = _reads(self, failures), _peers(self)
         self.services = Services(
             settings=self.means.settings,
             condition=self.means.condition,
@@ -57,8 +58,8 @@ class AgentParts:
             reads=reads,
             history=_history(self),
             uploads=_uploads(self),
-            peers=_peers(self),
-            administration=_administration(self, reads),
+            peers=peers,
+            administration=_administration(self, reads, peers),
             members=MembersService(replica=self.means.replica, changes=self.replication.changes),
             status=_status(self),
         )
@@ -108,6 +109,7 @@ def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionServ
         commits=transactions.commits,
         labels=transactions.labels,
         outcomes=transactions.outcomes,
+        reader=means.reader,
         failures=failures,
     )
 
@@ -159,13 +161,15 @@ def _peers(parts: AgentParts) -> PeerService:
         waiters=means.local.waiters,
         files=means.local.files,
         receiver=parts.receiver,
+        port=parts.replication.catalog_port,
+        damaged=means.events.corrupt,
         redirector=parts.uploads.redirector,
         outcomes=parts.transactions.outcomes,
         clocks=parts.replication.clocks,
     )
 
 
-def _administration(parts: AgentParts, reads: ReadService) -> AdministrationService:
+def _administration(parts: AgentParts, reads: ReadService, peers: PeerService) -> AdministrationService:
     means, transactions, snapshots = parts.means, parts.transactions, parts.snapshots
     return AdministrationService(
         settings=means.settings,
@@ -184,6 +188,19 @@ def _administration(parts: AgentParts, reads: ReadService) -> AdministrationServ
         horizon=snapshots.horizon,
         compactor=parts.compactor,
         auditor=make_auditor(means, parts.replication, transactions, snapshots),
+        lost_parts=LostPartService(
+            condition=means.condition,
+            replica=means.replica,
+            log=parts.replication.log,
+            reader=means.reader,
+            membership=parts.replication.membership,
+            client=parts.replication.client,
+            peers=peers,
+            skips=parts.replication.skips,
+            transactions=transactions.registry,
+            commits=transactions.commits,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from tidelock.csnlog.core.codec import encode_entries
 from tidelock.csnlog.core.ids import Csn, PartId, Tid
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import CorruptError, UnavailableError
@@ -37,8 +38,10 @@ class ReplicaCatalogPort:
     # -- CatalogPort -----------------------------------------------------------------------------------------
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
-        """Return those parts whose bytes are durable and verified here."""
-        return self.catalog.reader.held(parts)
+        """Return those parts that no record waits for: durable and verified here, or declared lost."""
+        reader = self.catalog.reader
+        held = reader.held(parts)
+        return held | {part for part in parts if part not in held and reader.is_skipped(part)}
 
     async def known_tids(self, tids: Collection[str]) -> set[str]:
         """Return those tids that an applied record has committed."""
@@ -51,8 +54,11 @@ class ReplicaCatalogPort:
     async def read(self, part: PartId) -> bytes:
         """Return the verified bytes of a held part.
 
-        Quarantines it and raises CorruptError when they are wrong.
+        Quarantines it and raises CorruptError when they are wrong. A manifest that is declared lost reads as
+        one without entries.
         """
+        if self.catalog.reader.is_skipped(part):
+            return encode_entries(())
         row = self.catalog.reader.part(part)
         if row is None or row.file is None:
             msg = f"part {part} is not held here"

@@ -20,7 +20,7 @@ from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replication.clocks import Clocks
-from tidelock.replication.core.lag import LagLimits, LagVerdict, LagWatch
+from tidelock.replication.core.lag import STUCK, LagLimits, LagVerdict, LagWatch
 from tidelock.replication.core.model import CopyPlace, CountingRules, Held, Peer
 from tidelock.replication.peers import PeerClient
 
@@ -141,6 +141,11 @@ class Membership:
             for replica, found in self.view.items()
             if found.alive and found.session is not None and found.session.state == "serving"
         ]
+
+    def has_well_peer(self) -> bool:
+        """Return whether another replica serves and is neither blocked nor full."""
+        serving = self.serving()
+        return any(peer.replica in serving and peer.phase not in STUCK for peer in self.peers())
 
     def open_snapshots(self) -> set[Csn]:
         """Return the published CSNs that long transactions of the serving replicas read at."""

@@ -20,6 +20,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replication.core.model import Held, PartMeta, Wanted
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import decode
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.partfs import PartFs
@@ -55,7 +56,8 @@ class PushReceiver:
 
         Raises:
             BadRequestError, ClusterMismatchError: Nothing was accepted.
-            DiskFullError, UnavailableError: Nothing new is confirmed; the home tries again.
+            DiskFullError: Too little room is left for copies; the home counts others, and tries again.
+            UnavailableError: Nothing new is confirmed; the home tries again.
         """
         await ACCEPT.before()
         push = decode(raw)
@@ -69,6 +71,8 @@ class PushReceiver:
         prepared: list[Tid] = []
         ready: list[str] = []
         named: list[PartMeta] = []
+        wanted: list[Wanted] = []
+        coming = 0
         for sealed in push.tids:
             if str(sealed.tid) in push.damaged:
                 continue
@@ -82,12 +86,18 @@ class PushReceiver:
                 for meta in lacking
                 if meta.part in push.inline
             ]
-            for meta in absent:
-                self.fetcher.want(Wanted(meta, sealed.tid, None, (push.home,)))
+            wanted += [Wanted(meta, sealed.tid, None, (push.home,)) for meta in absent]
+            undecided = self.catalog.reader.outcome(str(sealed.tid)) is None
+            if undecided:
+                coming += sum(meta.length for meta in lacking)
             if not absent:  # a tid with absent parts is neither held nor refused: it is on its way
                 ready.append(str(sealed.tid))
-                if self.catalog.reader.outcome(str(sealed.tid)) is None:
+                if undecided:
                     prepared.append(sealed.tid)
+        if coming:
+            self.files.room.admit(DiskUse.COPY, coming)
+        for part in wanted:
+            self.fetcher.want(part)
         if named:
             await self.catalog.write(lambda db: jobs.describe(db, named))
         if fresh or prepared:
@@ -103,7 +113,7 @@ class PushReceiver:
         A hint may arrive when the record is applied already. Then it is ignored: the record has requested the
         parts that are needed, and others may be deleted since.
         """
-        if self.catalog.reader.outcome(str(tid)) is not None:
+        if self.catalog.reader.outcome(str(tid)) is not None or not self.files.room.free_for(DiskUse.COPY):
             return
         held = self.catalog.reader.held(part.part for part in parts)
         for meta in parts:

@@ -19,6 +19,7 @@ from tidelock.replica_agent.compaction.optimize import Optimized
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.config.switches import Switches
+from tidelock.replica_agent.services.lost_parts import LostPartService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
@@ -56,6 +57,7 @@ class AdministrationService:
     horizon: HorizonMover
     compactor: Compactor
     auditor: Auditor
+    lost_parts: LostPartService
 
     @property
     def reached(self) -> Csn:

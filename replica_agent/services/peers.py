@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
@@ -10,15 +10,17 @@ from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.model import Held
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.peers import PeerStatus
+from tidelock.wire.peers import PartWord, PeerStatus
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
@@ -28,7 +30,11 @@ def push_bytes_max(settings: AgentSettings) -> int:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PeerService:
-    """Answers the other agents of the cluster."""
+    """Answers the other agents of the cluster.
+
+    Attributes:
+        damaged: Called with a part whose bytes are wrong, and what found that; it is fetched again.
+    """
 
     settings: AgentSettings
     condition: Condition
@@ -36,9 +42,11 @@ class PeerService:
     waiters: CsnWaiters
     files: PartFs
     receiver: PushReceiver
+    port: ReplicaCatalogPort
     redirector: UploadRedirector
     outcomes: OutcomeResolver
     clocks: Clocks
+    damaged: Callable[[PartId, str], None]
 
     def admit_push(self, length: int | None) -> None:
         """Raise unless a push of so many bytes is accepted now.
@@ -73,6 +81,15 @@ class PeerService:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
         self.condition.require(AgentAction.INSERT)
 
+    async def holds(self, part: PartId) -> PartWord:
+        """Return whether this replica holds a part, by reading its bytes; a damaged one is fetched again."""
+        row = self.receiver.catalog.reader.part(part)
+        known = row is not None and row.state == "held"
+        held = known and not await self.port.is_damaged(part)
+        if known and not held:
+            self.damaged(part, "found damaged when a peer asked for it")
+        return PartWord(self.session.replica, self.session.disk, self.waiters.reached, held)
+
     def status(self) -> PeerStatus:
         """Return the progress of this replica."""
         return PeerStatus(
@@ -81,6 +98,6 @@ class PeerService:
             boot=self.session.boot,
             state=self.condition.state.value,
             snapshot_csn=self.waiters.reached,
-            free_bytes=self.files.room(),
+            free_bytes=self.files.room.free_for(DiskUse.NEW),
             time_ms=self.clocks.own_ms(),
         )

@@ -21,6 +21,7 @@ from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.strikes import Strikes
+from tidelock.replica_agent.services.lost_parts import declared_lost
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -104,6 +105,7 @@ class StatusService:
             holding_back=HorizonBound(**asdict(self.horizon.held_by())),
             time_ms=self.reader.meta("time_ms"),
             clock=self._clock(),
+            lost=[declared_lost(one) for one in self.reader.skipped()],
             switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
         )
 

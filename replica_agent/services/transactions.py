@@ -13,12 +13,19 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import TidelockError, TooLargeError, TransactionClosedError, UnknownTransactionError
+from tidelock.errors import (
+    DeclaredLostError,
+    TidelockError,
+    TooLargeError,
+    TransactionClosedError,
+    UnknownTransactionError,
+)
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.ending.labels import Labels
@@ -52,6 +59,7 @@ class TransactionService:
     commits: Commits
     labels: Labels
     outcomes: OutcomeResolver
+    reader: CatalogReader
     failures: QueryFailures
 
     # -- begin, show, keep alive -----------------------------------------------------------------------------
@@ -198,6 +206,8 @@ class TransactionService:
         """Commit, or repeat the answer of a commit in any state; see :meth:`Commits.commit`."""
         if self.transactions.is_open(str(tid)):
             self.condition.require(AgentAction.COMMIT)
+        else:
+            self._refuse_lost(tid)
         if label is not None or batch is not None:
             self.labels.require_form(label, batch)
         return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)
@@ -217,13 +227,31 @@ class TransactionService:
         """Return the outcome of a transaction; of a committed one once applied as ``wait`` requires.
 
         Raises:
+            DeclaredLostError: It committed, and an operator has declared parts of it lost.
             CommitUnknownError: It committed, but was not applied there within ``timeout_s``.
             Others as :meth:`OutcomeResolver.outcome`.
         """
+        self._refuse_lost(tid)
         found = await self.outcomes.outcome(tid, CLIENT)
         if wait is None or not isinstance(found, Committed):
             return found
         return await self.commits.applied.wait(tid, found, wait, timeout_s or self.settings.wait_bound_s)
+
+    def _refuse_lost(self, tid: Tid) -> None:
+        lost = self.reader.skipped(str(tid))
+        if not lost:
+            return
+        first = lost[0]
+        parts = [one.part for one in lost]
+        raise DeclaredLostError(
+            f"{tid} is committed at CSN {first.csn}, and {first.by} has declared {', '.join(parts)} of it "
+            f"lost ({first.why}): no replica shows these rows; write them again in a new transaction",
+            tid=str(tid),
+            csn=first.csn,
+            parts=parts,
+            by=first.by,
+            why=first.why,
+        )
 
 
 def _require_short(what: str, found: int, limit: int, setting: str | None = None) -> None:

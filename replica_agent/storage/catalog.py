@@ -32,9 +32,10 @@ from typing import Any, TypeVar
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.errors import ConfigError, CorruptError, DiskFullError, UnavailableError
+from tidelock.errors import ConfigError, CorruptError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.storage.catalog_schema import FORMAT, MIGRATIONS, SCHEMA
+from tidelock.replica_agent.storage.catalog_schema import FORMAT, MIGRATIONS, SCHEMA, SKIPS
+from tidelock.replication.disk_room import DiskRoom
 
 CATALOG = faults.step("agent.catalog")
 
@@ -81,6 +82,7 @@ class Catalog:
     ) -> None:
         """Open or create the catalog and start the writer thread."""
         self._path = data_dir / "catalog.db"
+        self._room = DiskRoom(data_dir, replica=str(initial.get("replica", "")))
         self._cache_bytes = cache_bytes
         self._prepare(initial)
         self.reader = CatalogReader(data_dir)
@@ -117,6 +119,7 @@ class Catalog:
                     _create(db, initial)
                 else:
                     _migrate(db)
+                db.executescript(SKIPS)
             finally:
                 db.close()
         except sqlite3.DatabaseError as error:
@@ -261,9 +264,7 @@ class Catalog:
         if full or (
             isinstance(error, OSError) and error.errno == errno.ENOSPC
         ):  # the latter: the fault point
-            return DiskFullError(
-                "the catalog's disk is full; free space on the replica's data directory, then repeat"
-            )
+            return self._room.none_left("writing the catalog", str(error))
         if isinstance(error, sqlite3.IntegrityError):
             return CorruptError(f"a change contradicts what {self._path} holds ({error})")
         if isinstance(error, sqlite3.Error) and _damaged(error):

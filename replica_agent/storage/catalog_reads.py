@@ -95,6 +95,25 @@ class OutcomeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedPart:
+    """A part that an operator has declared lost; the attributes as in :class:`SkipPart`.
+
+    Attributes:
+        time_ms: The time of that word (Unix, ms).
+    """
+
+    part: PartId
+    table: TableName
+    rows: int
+    csn: Csn
+    tid: str
+    by: str
+    why: str
+    without: tuple[ReplicaId, ...]
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class EndingLabel:
     """A label that is to be released: the last transaction that it named, and whether it is a stream's."""
 
@@ -231,6 +250,22 @@ class CatalogReader:
         """Return those of ``parts`` whose bytes are durable and assumed correct here."""
         sql = "SELECT part FROM parts WHERE part = ? AND state = 'held'"
         return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
+
+    def skipped(self, tid: str | None = None) -> list[SkippedPart]:
+        """Return the parts that are declared lost, in the order of their CSNs: all, or those of a tid."""
+        sql = """
+            SELECT part, table_name, rows, csn, tid, operator, why, without, time_ms FROM skips
+            WHERE ?1 IS NULL OR tid = ?1 ORDER BY csn, part
+        """
+        found = self._db.execute(sql, (tid,))
+        return [
+            SkippedPart(part, table, rows, csn, of, by, why, _replicas(without), time_ms)
+            for part, table, rows, csn, of, by, why, without, time_ms in found
+        ]
+
+    def is_skipped(self, part: PartId) -> bool:
+        """Return whether a part is declared lost."""
+        return self._db.execute("SELECT 1 FROM skips WHERE part = ?", (part,)).fetchone() is not None
 
     def nameless(self, parts: Iterable[PartId]) -> set[PartId]:
         """Return those of ``parts`` that are known by their bytes alone: early copies."""
@@ -434,3 +469,7 @@ class CatalogReader:
         """Return the known statistics of a part's columns (:data:`part_stats.Statistics`), maybe none."""
         row = self._db.execute("SELECT stats FROM parts WHERE part = ?", (part,)).fetchone()
         return json.loads(row[0]) if row and row[0] else {}
+
+
+def _replicas(names: str) -> tuple[ReplicaId, ...]:
+    return tuple(ReplicaId(name) for name in names.split())

@@ -46,6 +46,16 @@ CREATE TABLE csns (
 CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
 CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 """
+#: Parts that an operator has declared lost. Made at each start where it does not exist yet: a catalog of
+#: before has none.
+SKIPS = """
+CREATE TABLE IF NOT EXISTS skips (
+    part TEXT PRIMARY KEY, table_name TEXT NOT NULL, rows INTEGER NOT NULL, csn INTEGER NOT NULL,
+    tid TEXT NOT NULL, operator TEXT NOT NULL, why TEXT NOT NULL, without TEXT NOT NULL,
+    time_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS skips_by_tid ON skips (tid);
+"""
 
 #: For each earlier format that can be read the statements that lead to the next format. A new column is the
 #: last one of its table in the schema as well.

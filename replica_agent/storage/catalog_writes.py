@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
 from tidelock.replication.core.model import Location, PartMeta, Wanted
@@ -267,12 +267,13 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
     Parts, removals, tables, outcomes, times and the snapshot CSN.
     """
     time_ms = int(db.execute("SELECT value FROM meta WHERE key = 'time_ms'").fetchone()[0])
+    lost = {part for (part,) in db.execute("SELECT part FROM skips")}
     for record in records:
         if record.time_ms < time_ms:
             _heal_times(db, record.time_ms)
         time_ms = record.time_ms
         for applied in record.tids:
-            _apply_tid(db, record, applied)
+            _apply_tid(db, record, applied, lost)
         changed = {entry.table for one in record.tids if one.data_change for entry in one.entries}
         rows = [(table, record.csn) for table in sorted(changed)]
         db.executemany("INSERT OR REPLACE INTO table_changes VALUES (?, ?)", rows)
@@ -314,10 +315,31 @@ def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
     )
 
 
-def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid) -> None:
+def skip(db: sqlite3.Connection, entry: SkipPart) -> list[str]:
+    """Note that a part is declared lost, and forget it: no snapshot shows it from here on.
+
+    The file of a part that was held becomes an undo row if it holds nothing else, and is returned.
+    """
+    db.execute(
+        "INSERT OR IGNORE INTO skips VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(entry.part, entry.table, entry.rows, entry.csn, entry.tid, entry.by, entry.why),
+            *(" ".join(entry.without), entry.time_ms),
+        ),
+    )
+    gone = db.execute("DELETE FROM parts WHERE part = ? RETURNING file", (entry.part,)).fetchone()
+    return release_files(db, [gone[0]]) if gone else []
+
+
+def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid, lost: set[str]) -> None:
     tid, csn, change = applied.tid, record.csn, applied.data_change
     for entry in applied.entries:
         match entry:
+            case SkipPart():
+                skip(db, entry)
+                lost.add(entry.part)
+            case AddPart() | RemovePart() if entry.part in lost:
+                pass  # an operator has declared the part lost: it is neither there nor to be removed
             case AddPart():
                 # An early copy may be known by its bytes alone: the record says its table and partition.
                 done = db.execute(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, TableName
-from tidelock.csnlog.core.model import AddPart, RemovePart
+from tidelock.csnlog.core.model import AddPart, RemovePart, SkipPart
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replication.core.model import ResolvedRecord
 
@@ -39,8 +39,14 @@ class PartCounts:
         self._sizes: Counter[int] = Counter()  # the number of partitions for each number of parts
         #: Parts of the largest partition.
         self.largest = 0
-        at = reader.snapshot_csn()
-        for table, path, parts in reader.part_counts():
+        self._count_all()
+
+    def _count_all(self) -> None:
+        self._tables.clear()
+        self._sizes.clear()
+        self.largest = 0
+        at = self._reader.snapshot_csn()
+        for table, path, parts in self._reader.part_counts():
             self._count(table, path, parts, at)
 
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
@@ -51,12 +57,15 @@ class PartCounts:
                 if isinstance(entry, AddPart):
                     self._count(entry.table, entry.path, 1, record.csn)
             self._removed([entry for entry in entries if isinstance(entry, RemovePart)], record.csn)
+            if any(isinstance(entry, SkipPart) for entry in entries):
+                self._count_all()  # an operator's word, so it is rare
 
     def _removed(self, entries: Sequence[RemovePart], csn: Csn) -> None:
         """Subtract removed parts; their rows are still in the catalog, since nothing collects above S."""
         paths = self._reader.paths([entry.part for entry in entries])
         for entry in entries:
-            self._count(entry.table, paths[entry.part], -1, csn)
+            if entry.part in paths:  # a part that is declared lost has no row
+                self._count(entry.table, paths[entry.part], -1, csn)
 
     def _count(self, table: TableName, path: str, change: int, csn: Csn) -> None:
         partitions = self._tables.setdefault(table, {})

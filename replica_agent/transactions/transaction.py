@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName, Tid
-from tidelock.csnlog.core.model import DefineTable
+from tidelock.csnlog.core.model import DefineTable, SkipPart
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
     BadRequestError,
@@ -98,6 +98,7 @@ class StagedChanges:
     Attributes:
         tables: Version of each table's definition that its statements have used; the commit checks them.
         definitions: Tables that it creates or changes.
+        skip: A part that an operator declares lost.
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
         removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
@@ -108,6 +109,7 @@ class StagedChanges:
 
     tables: dict[TableName, int] = field(default_factory=dict)
     definitions: list[DefineTable] = field(default_factory=list)
+    skip: SkipPart | None = None
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
     removed: dict[PartId, TableName] = field(default_factory=dict)
@@ -117,7 +119,7 @@ class StagedChanges:
     @property
     def any(self) -> bool:
         """Return whether there is anything to commit."""
-        return bool(self.memory or self.stored or self.removed or self.definitions)
+        return bool(self.memory or self.stored or self.removed or self.definitions or self.skip)
 
     @property
     def parts(self) -> Iterator[PartMeta]:

@@ -22,6 +22,7 @@ from tidelock.replica_agent.uploads.grants import UploadGrant, UploadGrants
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.model import PartMeta, Peer, bytes_alone
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
 from tidelock.wire.peers import UploadBegun
@@ -112,7 +113,8 @@ class PeerUploads:
 
         path = self.files.part_path(begun.part)
         await self.catalog.write(lambda db: jobs.note_undo(db, [path]))
-        sink = self.files.begin(begun.part)  # only opens a file; in a thread it might be lost
+        # It only opens a file; in a thread the file might be lost.
+        sink = self.files.begin(begun.part, use=DiskUse.NEW)
         location = await self.receiver.receive(content, sink, grown)
         meta = bytes_alone(begun.part, location.length, sink.checksum)
         staged = jobs.StagedPart(meta, location, grant.tid)

@@ -48,6 +48,7 @@ from tidelock.replica_agent.uploads.quota import UploadQuota
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replication.core.model import Location, PartMeta, bytes_alone
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.statements import InsertResult
 
@@ -161,7 +162,8 @@ class Uploads:
             try:
                 await self.eager.discard(writes.take(dropped))
                 await self.catalog.write(lambda db: jobs.note_undo(db, [file.path]))
-                sink = self.files.begin(part)  # only opens a file; in a thread it might be lost
+                # It only opens a file; in a thread the file might be lost.
+                sink = self.files.begin(part, use=DiskUse.NEW)
                 location = await self.receiver.receive(content, sink, grown)
                 self.transactions.require_open(tx)
                 if not writes.area.finish(number, location.length):

@@ -17,7 +17,7 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId, epoch_of, sequence_of
 from tidelock.csnlog.core.model import ReplicaPhase
 from tidelock.replication.core.model import Peer
 
-#: The phases of a replica that makes no progress.
+#: The phases of a replica that needs an operator, or room on its disk.
 STUCK: Final = frozenset({ReplicaPhase.BLOCKED, ReplicaPhase.FULL})
 
 
@@ -47,7 +47,7 @@ class LagVerdict:
         delay_s: How long it waits in all, counted from its request.
         behind: The replicas that it waits for, furthest behind first.
         far: All live replicas that are more than ``max_lag`` behind, also those that it does not wait for.
-        stuck: Replicas that live, are blocked or full, and are more than ``max_lag`` behind.
+        stuck: Replicas that live, apply nothing, and are more than ``max_lag`` behind.
         refused: Fewer than ``copies`` replicas make progress, and one that is needed is stuck.
     """
 
@@ -83,11 +83,13 @@ class LagWatch:
                 continue
             lag = csns_behind(peer.snapshot, own, limits.epoch_limit)
             stalled = self._is_stalled(peer, lag, now_s)
-            progressing += peer.phase not in STUCK
+            # A full disk may still take what is committed, in what it keeps in reserve.
+            stopped = peer.phase is ReplicaPhase.BLOCKED or (peer.phase is ReplicaPhase.FULL and stalled)
+            progressing += not stopped
             if lag <= limits.max_lag:
                 continue
             far.add(peer.replica)
-            if peer.phase in STUCK:
+            if stopped:
                 stuck.append(peer.replica)
             elif peer.phase is ReplicaPhase.FOLLOWING and not stalled:
                 behind.append((lag, peer.replica))

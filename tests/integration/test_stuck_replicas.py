@@ -13,10 +13,11 @@ import pytest
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import Addresses, http
-from tests.support.faults.small_disk import SmallDisk
+from tests.support.faults.small_disk import MIB, SmallDisk
 from tests.support.waiting import eventually
+from tidelock.client import Transaction
 from tidelock.cluster import LocalCluster
-from tidelock.errors import UnavailableError
+from tidelock.errors import DiskFullError, NotEnoughReplicasError, UnavailableError
 
 MAX_LAG: Final = 10
 SETTINGS: Final = QUICK | {"max_lag": MAX_LAG, "blocked_after_s": 1, "lag_delay_max_s": 0.2}
@@ -105,7 +106,7 @@ def test_a_stuck_replica_begins_no_transaction(local: LocalCluster, gates: Gates
     with gates.open(STUCK, *TROUBLES["always"]):
         csn = commit_many(local)
         eventually(lambda: seen(local, STUCK, by=STUCK)["phase"] == "blocked", what="the phase")
-        with local.connect(STUCK) as db, pytest.raises(UnavailableError, match="cannot apply the log"):
+        with local.connect(STUCK) as db, pytest.raises(UnavailableError, match="it cannot apply the log"):
             db.begin()
         before = seen(local, STUCK)["snapshot_csn"]
         assert rows_at(local, STUCK, before) > 0  # what it has applied is read there
@@ -141,3 +142,52 @@ def test_commits_go_on_while_a_real_disk_is_full(module_cluster: ClusterFactory)
         for replica in local.replicas:
             local.kill(replica)
         disk.unmount()
+
+
+def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: ClusterFactory) -> None:
+    """Below the reserve rows are refused and removals and copies go on; below the floor copies are not."""
+    reserve = {"disk_reserve_bytes": 8 * MIB, "disk_reserve_share": 1.0, "disk_floor_share": 0.25}
+    local = module_cluster(settings=SETTINGS | reserve, start=False)
+    disk = SmallDisk(local.data_dir("r1"))
+    if not disk.mount():
+        pytest.skip("no file system may be mounted here")
+    try:
+        local.up()
+        with local.connect("r1") as db, local.connect("r2") as other:
+            db.create_table("t", SCHEMA)
+            db.create_table("emptied", SCHEMA)
+            db.insert("emptied", pa.table({"k": [1]}, schema=SCHEMA), wait="all")
+            filled, truncating = db.begin(), db.begin()
+            with disk.full(leaving=6 * MIB):
+                require_in_reserve(local, filled, truncating)
+                with pytest.raises(UnavailableError, match="its disk is full"):
+                    db.begin()
+                local.stop("r3")
+                other.insert("t", pa.table({"k": [1]}, schema=SCHEMA), wait="copies")  # r1 is the other copy
+                local.start("r3")
+                with disk.full(leaving=MIB):
+                    commit_many(local, ("r2", "r3"), MAX_LAG // 2)
+                    local.stop("r3")
+                    with pytest.raises(NotEnoughReplicasError, match="r1"):
+                        other.insert("t", pa.table({"k": [1]}, schema=SCHEMA))
+                    local.start("r3")
+            eventually(lambda: seen(local, "r1")["phase"] == "following", what="the phase")
+            csn = db.insert("t", pa.table({"k": [1]}, schema=SCHEMA)).csn or 0
+        require_healed(local, csn)
+    finally:
+        for replica in local.replicas:
+            local.kill(replica)
+        disk.unmount()
+
+
+def require_in_reserve(local: LocalCluster, filled: Transaction, truncating: Transaction) -> None:
+    """An insert at r1 is refused by the names of replica and folder; a truncation is committed."""
+    eventually(lambda: seen(local, "r1")["phase"] == "full", what="the phase")
+    with pytest.raises(DiskFullError) as caught:
+        filled.insert("t", pa.table({"k": [1]}, schema=SCHEMA))
+    assert "replica r1" in caught.value.message
+    assert str(local.data_dir("r1")) in caught.value.message
+    assert caught.value.details["free_bytes"] < 8 * MIB
+    filled.rollback()
+    truncating.truncate("emptied")
+    truncating.commit()

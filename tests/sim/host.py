@@ -52,6 +52,7 @@ _BOUNDS: Final = {
     "compaction_parts_min": 2,
     "compaction_quiet_s": 2.0,
     "compaction_retry_wait_max_s": 1.0,
+    "disk_reserve_bytes": 0,  # the room on the machine that runs it decides nothing
     "check_invariants": True,
 }
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tidelock.cli import members, output
+from tidelock.cli import members, output, trouble
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import BadRequestError, TidelockError
@@ -23,13 +23,12 @@ _PROGRESS_INTERVAL_S: Final = 1.0
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Operate a cluster: optimize, horizon, set, replica, copies."
-    )
+    group = typer.Typer(no_args_is_help=True, help="Operate a cluster, and find out what holds it back.")
     group.command()(on_target(optimize))
     group.command()(on_target(horizon))
     group.command("set")(on_target(set_switch))
     members.add_to(group)
+    trouble.add_to(group)
     app.add_typer(group, name="admin", rich_help_panel="Operating")
 
 

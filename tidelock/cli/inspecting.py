@@ -52,7 +52,9 @@ def _of_agents(status: dict[str, Any]) -> dict[str, Any]:
             "id": row["id"],
             "url": f"http://{row['api']}",
             "data": row["data"],
-            "state": row["state"],
+            "state": row["state"]
+            if row["phase"] in {None, "following"}
+            else f"{row['state']}, {row['phase']}",
             "snapshot_csn": row["snapshot_csn"],
             "pid": None,
         }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,10 +19,11 @@ from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
 from tidelock.client.feed import Changes
+from tidelock.client.history import HistoryQuestions
 from tidelock.client.joined import Joining
 from tidelock.client.members import KnownMembers
 from tidelock.client.membership import Membership
-from tidelock.client.results import LabelStatus, Outcome, TableChange, instant
+from tidelock.client.results import LabelStatus, Outcome, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
 from tidelock.client.transaction import Transaction
@@ -35,8 +36,13 @@ from tidelock.errors import (
     TidelockError,
     UnavailableError,
 )
-from tidelock.wire.cluster import HorizonRequest, OptimizeRequest, StatusAnswer, SwitchRequest
-from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
+from tidelock.wire.cluster import (
+    HorizonRequest,
+    LostPartRequest,
+    OptimizeRequest,
+    StatusAnswer,
+    SwitchRequest,
+)
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
 from tidelock.wire.tables import CreatedTable, CreateTableRequest
 from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
@@ -101,7 +107,11 @@ def connect(
         raise
 
 
-class Database(AutocommitStatements, Joining):
+#: How long replicas may take to read a part before they say whether they hold it, and to commit (seconds).
+_RESOLVE_S: Final = 120.0
+
+
+class Database(AutocommitStatements, Joining, HistoryQuestions):
     """A cluster as one client sees it; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it remembers the highest CSN that it has committed or read on any replica,
@@ -278,53 +288,6 @@ class Database(AutocommitStatements, Joining):
         holder, pin = self._connection.ask_and_tell("POST", "/snapshots", answer=SnapshotPin, body=body)
         return Snapshot(self._connection, holder, pin)
 
-    def csn_at(self, at: datetime | int) -> int:
-        """Return the newest CSN whose effective time is not after a time: that of `snapshot(at=at)`.
-
-        Args:
-            at: A datetime with time zone, or ms since 1970.
-
-        Raises:
-            NoSuchCsnError: The time has not come yet.
-            SnapshotTooOldError: It is before the history that is kept; `min_csn` in its details begins it.
-            StandbyError: The replicas did not apply the log in time.
-            BadRequestError: A datetime without time zone.
-        """
-        return self._connection.ask("GET", "/csns", answer=CsnTime, query={"at_ms": milliseconds(at)}).csn
-
-    def time_of(self, csn: int) -> datetime:
-        """Return the effective time of a CSN (UTC), which never decreases along the log.
-
-        Raises:
-            NoSuchCsnError: Above the end of the log.
-            SnapshotTooOldError: Its time is not kept any more.
-            StandbyError: No replica has reached it within its waiting bound.
-        """
-        found = self._connection.ask("GET", f"/csns/{csn}", answer=CsnTime)
-        return datetime.fromtimestamp(found.time_ms / 1000, UTC)
-
-    def last_change(self, table: str) -> TableChange:
-        """Return the newest commit that changed a table's rows or its definition; compaction does neither.
-
-        It includes all that this client has committed or read.
-
-        Raises:
-            UnknownTableError: There is no such table.
-            StandbyError: No replica has reached within its waiting bound what this client has seen.
-        """
-        query = {"min_csn": self._connection.highest_csn.at_least(None)}
-        path = f"/tables/{segment(table)}/last_change"
-        found = self._connection.ask("GET", path, answer=LastChange, query=query)
-        return TableChange(found.table, found.csn, instant(found.time_ms))
-
-    def in_sync_replicas(self, csn: int) -> list[str]:
-        """Return the replicas that have applied a CSN, by id: each serves reads at it without waiting.
-
-        Raises:
-            NoSuchCsnError: Above the end of the log.
-        """
-        return self._connection.ask("GET", f"/csns/{csn}/replicas", answer=InSyncReplicas).replicas
-
     def changes(
         self, table: str, from_csn: int, to_csn: int | None = None, *, pinned: bool = False
     ) -> Changes:
@@ -449,6 +412,37 @@ class Database(AutocommitStatements, Joining):
         body = HorizonRequest(csn, drop_pins)
         return self._connection.ask("POST", "/admin/horizon", answer=dict[str, Any], body=body)
 
+    def resolve_lost(
+        self,
+        part: str,
+        *,
+        confirm: bool = False,
+        without: Sequence[str] = (),
+        by: str = "",
+        why: str = "",
+    ) -> dict[str, Any]:
+        """Say what is lost with a part that no replica holds; with `confirm`, declare it lost.
+
+        No replica shows it then, at any CSN. `outcome` of its transaction raises DeclaredLostError.
+
+        Args:
+            part: The part that replicas wait for, as `status` shows it.
+            confirm: Declare it lost; otherwise nothing changes.
+            without: Replicas that do not answer, may hold it, and are left out.
+            by: The operator, and in `why` the reason, for the log.
+
+        Returns:
+            The fields of :class:`tidelock.wire.cluster.LostPart`.
+
+        Raises:
+            BadRequestError: No kept record adds the part, or an operator or a reason is missing.
+            RefusedError: A replica holds it, or one that does not answer is not named; nothing changed.
+        """
+        body = LostPartRequest(part, confirm, list(without), by, why)
+        return self._connection.ask(
+            "POST", "/admin/resolve-lost", answer=dict[str, Any], body=body, timeout_s=_RESOLVE_S
+        )
+
     def set_switch(self, name: str, value: str) -> dict[str, list[dict[str, str]]]:
         """Change how agents work until they are started again: on all replicas, or on the client's only one.
 
@@ -512,14 +506,6 @@ class Database(AutocommitStatements, Joining):
         )
         self._connection.highest_csn.note(answer.pop("csn"))
         return answer
-
-    def log(self, from_csn: int | None = None, *, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return records of the CSN log in their order, the first not below `from_csn`.
-
-        BadRequestError when `limit` is above the agent's `log_answer_records_max`.
-        """
-        query = {"from_csn": from_csn, "limit": limit}
-        return self._connection.ask("GET", "/log", answer=list[dict[str, Any]], query=query)
 
     def explain(self, tid: str) -> dict[str, Any]:
         """Return the history of a transaction, from its home if that answers.

@@ -100,6 +100,78 @@ class ClockInfo(msgspec.Struct, frozen=True):
     ahead_s: dict[str, float]
 
 
+class PartHolder(msgspec.Struct, frozen=True):
+    """The word of a replica about a part that others miss.
+
+    Attributes:
+        replica: The replica.
+        word: `holds`: it has read the part, and all bytes are right; `lacks`; `silent`: it gave no answer.
+        snapshot_csn: The CSN up to which it has applied the log, as far as is known.
+    """
+
+    replica: str
+    word: Literal["holds", "lacks", "silent"]
+    snapshot_csn: int | None = None
+
+
+class LostPartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /admin/resolve-lost.
+
+    Attributes:
+        part: The part, or the manifest, that replicas wait for.
+        confirm: Declare it lost; otherwise the answer only says what would be lost.
+        without: Silent replicas that may hold it, and are left out.
+        by: The operator.
+        why: The reason.
+    """
+
+    part: str
+    confirm: bool = False
+    without: list[str] = []
+    by: str = ""
+    why: str = ""
+
+
+class LostPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part that is lost, the rows that go with it, and the word of each replica about it.
+
+    Attributes:
+        part: The part.
+        kind: `part`, or `manifest`: the list of all changes of its transaction, none of which counts then.
+        table: Its table; absent for a manifest, like the next three.
+        path: Its partition.
+        rows: Its rows.
+        length: Its bytes.
+        csn: The CSN from which on it would be visible.
+        tid: Its transaction.
+        label: The label of the transaction.
+        replicas: The word of each replica that is not removed.
+        why_not: Why it cannot be declared lost; absent if it can.
+        declared: Whether it is declared lost now.
+        by: The operator that declared it.
+        why: The reason.
+        without: Replicas that were left out.
+        time_ms: When it was declared (Unix, ms).
+    """
+
+    part: str
+    kind: Literal["part", "manifest"]
+    csn: int
+    tid: str
+    replicas: list[PartHolder]
+    table: str | None = None
+    path: str | None = None
+    rows: int | None = None
+    length: int | None = None
+    label: str | None = None
+    why_not: str | None = None
+    declared: bool = False
+    by: str | None = None
+    why: str | None = None
+    without: list[str] = []
+    time_ms: int | None = None
+
+
 class SwitchInfo(msgspec.Struct, frozen=True):
     """A switch of an agent: its name, its value now, and the value that a restart restores."""
 
@@ -145,6 +217,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         holding_back: What keeps the horizon from rising.
         time_ms: Effective time (Unix, ms) of the CSN up to which it has applied the log.
         clock: Its wall clock.
+        lost: The parts that operators have declared lost.
         switches: What an operator can change, and may have changed, while the agent runs.
     """
 
@@ -168,6 +241,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     holding_back: HorizonBound | None = None
     time_ms: int = 0
     clock: ClockInfo | None = None
+    lost: list[LostPart] = []
     switches: list[SwitchInfo] = []
 
 
@@ -187,6 +261,20 @@ class RemovedPart(msgspec.Struct, frozen=True, tag="RemovePart", tag_field="acti
 
     table: str
     part: str
+
+
+class SkippedPart(msgspec.Struct, frozen=True, tag="SkipPart", tag_field="action"):
+    """An operator declares a part of an earlier commit lost."""
+
+    table: str
+    part: str
+    rows: int
+    csn: int
+    tid: str
+    by: str
+    why: str
+    time_ms: int
+    without: tuple[str, ...]
 
 
 class DefinedTable(msgspec.Struct, frozen=True, tag="DefineTable", tag_field="action"):
@@ -221,7 +309,7 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     """
 
     tid: str
-    entries: list[AddedPart | RemovedPart | DefinedTable]
+    entries: list[AddedPart | RemovedPart | DefinedTable | SkippedPart]
     manifest: ManifestInfo | None
     holders: list[str]
     label: str | None

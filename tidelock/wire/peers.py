@@ -64,6 +64,15 @@ class Held(msgspec.Struct, frozen=True):
     refused: dict[str, str] = {}
 
 
+class PartWord(msgspec.Struct, frozen=True):
+    """Answer of GET /peer/v1/parts/{part}: whether the replica holds a part, whose bytes it has just read."""
+
+    replica: ReplicaId
+    disk: str
+    snapshot_csn: Csn
+    held: bool
+
+
 class ForgetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST /peer/v1/forget: transactions that were rolled back; parts that others withdrew."""
 

@@ -276,8 +276,9 @@ class Commits:
         tx.require_sealed()
         if not tx.staged.any:
             return None
-        async with tx.cuttable_wait():
-            await self._delay(deadline)
+        if tx.staged.skip is None:  # what an operator declares lost is what the others wait for
+            async with tx.cuttable_wait():
+                await self._delay(deadline)
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
         # build; a serializable transaction is a batch of its own.
         if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:

@@ -19,6 +19,7 @@ from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.model import CountedCopies, CountingRules, Held, PartMeta, SealedTid
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.push import Pusher
 
@@ -52,6 +53,10 @@ class CopyMaker:
             TidelockError: The error of :meth:`call_off`.
             DiskFullError, UnavailableError: This replica itself could not store the parts.
         """
+        # A manifest may list removals, which make room.
+        new = sum(item.meta.length for item in memory if item.meta.kind != "manifest")
+        if new:
+            self.stager.files.room.admit(DiskUse.NEW, new)
         ready: asyncio.Future[CountedCopies] = asyncio.get_running_loop().create_future()
         self._waiting[str(tid)] = ready
         try:

@@ -9,9 +9,18 @@ import msgspec
 import structlog
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.codec import encode_definition, encode_entries
+from tidelock.csnlog.core.codec import encode_definition, encode_entries, encode_skip
 from tidelock.csnlog.core.ids import ReplicaId, TableName
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, Manifest, RemovePart, TidRecord
+from tidelock.csnlog.core.model import (
+    AddPart,
+    DefineTable,
+    Entry,
+    Manifest,
+    RemovePart,
+    SkipPart,
+    SkipState,
+    TidRecord,
+)
 from tidelock.csnlog.core.store import Create, SetData
 from tidelock.csnlog.log import Proposal
 from tidelock.errors import TidelockError, UnavailableError
@@ -57,6 +66,7 @@ class ProposalBuilder:
         staged = tx.staged
         entries: tuple[Entry, ...] = (
             *staged.definitions,
+            *_declared(staged.skip),
             *(RemovePart(table, part) for part, table in staged.removed.items()),
             *(_adding(part) for part in staged.parts),
         )
@@ -74,7 +84,10 @@ class ProposalBuilder:
             meta=tx.meta,
             batch=tx.batch,
         )
-        ddl = tuple(_defining(item) for item in staged.definitions)
+        ddl = (
+            *(_defining(item) for item in staged.definitions),
+            *(Create(tree.skip(item.part), encode_skip(SkipState(item))) for item in _declared(staged.skip)),
+        )
         version = None if counted is None else counted.version
         return Proposal(record, dict(staged.tables), ddl, tx.label, roster=version)
 
@@ -123,6 +136,10 @@ def _defining(item: DefineTable) -> Create | SetData:
     """Return the write of a table's definition: a create, or a set of the previous definition."""
     path, data = tree.table(item.table), encode_definition(item.definition)
     return SetData(path, data, item.version - 1) if item.version else Create(path, data)
+
+
+def _declared(skip: SkipPart | None) -> tuple[SkipPart, ...]:
+    return () if skip is None else (skip,)
 
 
 def _adding(part: PartMeta) -> AddPart:

@@ -32,6 +32,7 @@ from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.model import PartMeta
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, PartSink
 
 STAGE = faults.step("agent.stage")
@@ -146,6 +147,7 @@ class RowStaging:
         memory = list(tx.staged.memory.values())
         if not memory:
             return
+        self.files.room.admit(DiskUse.NEW, sum(staged.meta.length for staged in memory))
         await self.stager.store(memory, [])
         # Other statements went on meanwhile: rows that were inserted stay in memory, and a part that was
         # taken back, or written out by another query, is not added again.
@@ -178,6 +180,7 @@ class _RowUpload:
 
     async def run(self, content: AsyncIterable[bytes]) -> int:
         """Stage the body and return its rows; whether it is small is known at its end."""
+        self.staging.files.room.admit(DiskUse.NEW, 0)
         maker = PartMaker(self.schema, self.staging.settings, self.staging.numbers.next, self._open)
         pieces = aiter(content)
         head, ended = await _head(pieces, self.staging.settings.inline_part_bytes_max)
@@ -204,7 +207,7 @@ class _RowUpload:
         )
         noted.result()
         self._files.append(path)
-        sink = self._sinks[part] = self.staging.files.begin(part)
+        sink = self._sinks[part] = self.staging.files.begin(part, use=DiskUse.NEW)
         return sink
 
     async def _take(self, part: EncodedPart) -> None:

@@ -95,7 +95,7 @@ def test_large_insert_into_a_small_disk(disks: Disks, ground: Ground) -> None:
     room = disk.room
     error = ground.refuses_statement(
         lambda tx: tx.insert(f"{ground.table}_blobs", blobs(DISK_BYTES // MIB + 4)),
-        *(DiskFullError, "no room on the disk", "free space in the data directory"),
+        *(DiskFullError, f"replica {HOME}", "in reserve (disk_reserve_bytes)", "free space there"),
     )
     assert error.http_status == 507
     eventually(lambda: disk.room > room - MIB, what="the space given back")
@@ -105,9 +105,9 @@ def test_large_insert_into_a_small_disk(disks: Disks, ground: Ground) -> None:
 
 def test_commit_on_a_full_disk(disks: Disks, ground: Ground) -> None:
     """Small rows meet the disk at the commit: refused, rolled back; reads and other homes go on meanwhile."""
+    tx = ground.db.begin()
+    tx.insert(ground.table, ROWS)
     with ground.db.snapshot() as snap, disks.small(HOME).full():
-        tx = ground.db.begin()
-        tx.insert(ground.table, ROWS)
         with pytest.raises(DiskFullError) as caught:
             tx.commit()
         check_message(caught.value, DiskFullError, ["free space"])

@@ -42,12 +42,12 @@ class SmallDisk:
         return shutil.disk_usage(self.folder).free
 
     @contextmanager
-    def full(self) -> Iterator[None]:
-        """Leave no byte while inside."""
-        ballast = self.folder / "ballast"
+    def full(self, leaving: int = 0) -> Iterator[None]:
+        """Leave no byte while inside, or about so many."""
+        ballast = self.folder / f"ballast{leaving}"
         with ballast.open("wb", buffering=0) as file:
-            while self.room:
-                file.write(bytes(min(self.room, MIB)))
+            while (room := self.room) > leaving:
+                file.write(bytes(min(room - leaving, MIB)))
         try:
             yield
         finally:

@@ -60,14 +60,21 @@ def test_a_replica_that_comes_back_stops_nobody() -> None:
     assert verdict(peer("r2", -4900, ReplicaPhase.STARTING)).delay_s == 0.0
 
 
-@pytest.mark.parametrize("phase", _STUCK)
-def test_commits_are_refused_where_a_stuck_replica_is_needed(phase: ReplicaPhase) -> None:
+def test_commits_are_refused_where_a_stuck_replica_is_needed() -> None:
     """If fewer than `copies` replicas make progress, the log would grow in ZooKeeper without a bound."""
-    assert verdict(peer("r2", 89, phase)).refused
-    assert verdict(peer("r2", 89, phase), peer("r3", 100, alive=False)).refused
-    assert not verdict(peer("r2", 90, phase)).refused  # it is not far behind yet
-    assert not verdict(peer("r2", 89, phase), peer("r3", 1, ReplicaPhase.STARTING)).refused
-    assert verdict(peer("r2", 89, phase)).stuck == ("r2",)
+    blocked = ReplicaPhase.BLOCKED
+    assert verdict(peer("r2", 89, blocked)).refused
+    assert verdict(peer("r2", 89, blocked), peer("r3", 100, alive=False)).refused
+    assert not verdict(peer("r2", 90, blocked)).refused  # it is not far behind yet
+    assert not verdict(peer("r2", 89, blocked), peer("r3", 1, ReplicaPhase.STARTING)).refused
+    assert verdict(peer("r2", 89, blocked)).stuck == ("r2",)
+
+
+def test_a_full_replica_makes_progress_while_it_applies() -> None:
+    """Its reserve takes what is committed; only when that has stopped it is one that the shard lacks."""
+    watch, full = LagWatch(_LIMITS), peer("r2", 80, ReplicaPhase.FULL)
+    assert [watch.judge([full], _OWN, at_s, 2).refused for at_s in (0.0, 4.9, 5.0)] == [False, False, True]
+    assert not watch.judge([peer("r2", 81, ReplicaPhase.FULL)], _OWN, 6.0, 2).refused
 
 
 def test_a_replica_that_applies_nothing_is_not_waited_for_whatever_it_says() -> None:

@@ -129,6 +129,13 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         _sql(f"DELETE FROM parts WHERE part = '{LISTED}'"),
         {("record_without_row", LISTED), ("file_without_part", "parts/50/r1-1-50.parquet")},
     ),
+    "a part that an operator has declared lost": (
+        _sql(
+            f"INSERT INTO skips VALUES ('{LISTED}', '{TABLE}', 1, 5, '{tid(5)}', 'ann', 'burnt', '', 0)",
+            f"DELETE FROM parts WHERE part = '{LISTED}'",
+        ),
+        {("part_declared_lost", LISTED), ("file_without_part", "parts/50/r1-1-50.parquet")},
+    ),
     "a manifest that is lost": (
         _sql(f"UPDATE parts SET state = 'quarantined' WHERE part = '{MANIFEST}'"),
         {("part_not_held", MANIFEST), ("manifest_unread", MANIFEST)},

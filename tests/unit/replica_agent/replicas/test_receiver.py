@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replication.core.model import PartMeta, Wanted
+from tidelock.replication.partfs import PartFs
 
 TID = Tid(Csn(4), ReplicaId("r1"), 1, 7)
 
@@ -44,7 +46,7 @@ def test_a_hint_wants_parts_of_running_transactions(
         boot=1,
         cluster_id="c",
         catalog=around,
-        files=around,
+        files=PartFs(Path.cwd()),
         stager=around,
         fetcher=around,
         waiters=around,

@@ -1,0 +1,139 @@
+"""Parts that an operator has declared lost, in the catalog: no record waits for them, no CSN has them."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart
+from tidelock.errors import CorruptError
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replication.core.model import Location, PartMeta, Wanted
+
+TABLE = TableName("default.t")
+TID, OTHER, OPERATOR = (Tid(Csn(1), ReplicaId("r1"), 1, number) for number in (1, 2, 3))
+LOST, KEPT = PartId("r1-1-1"), PartId("r1-1-2")
+SKIP = SkipPart(TABLE, LOST, 5, Csn(3), str(TID), "ann", "burnt", 7000, (ReplicaId("r3"),))
+
+
+def opened(folder: Path) -> Catalog:
+    """Open the catalog of a folder."""
+    return Catalog(folder, initial={"replica": "r1", "disk": "d1"}, cache_bytes=1 << 20)
+
+
+@pytest.fixture
+async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
+    """A catalog with a table, and with the part that is not lost."""
+    made = opened(tmp_path)
+    await made.write(lambda db: jobs.add_staged(db, [staged(KEPT)], []))
+    definition = DefineTable(TABLE, 0, {"name": TABLE})
+    forms: dict[tuple[str, int], jobs.TableForms] = {
+        (TABLE, 0): jobs.TableForms(definition.definition, b"", b"")
+    }
+    table = jobs.AppliedRecord(Csn(2), 2000, [jobs.AppliedTid("0-r1-1-9", [definition], None, True)], forms)
+    await made.write(lambda db: jobs.apply(db, [table]))
+    yield made
+    await made.close()
+
+
+def meta(part: PartId) -> PartMeta:
+    """Return what the log says of a part."""
+    return PartMeta(part, TABLE, "", 5, 10, f"{part:0>32}")
+
+
+def staged(part: PartId) -> jobs.StagedPart:
+    """Return a part with its bytes."""
+    return jobs.StagedPart(meta(part), Location(f"packs/00/{part}.pack", 0, 10, b"\0" * 8), TID)
+
+
+def added(part: PartId) -> AddPart:
+    """Return the entry that adds a part."""
+    return AddPart(TABLE, part, "", 5, 10, f"{part:0>32}")
+
+
+def record(csn: int, tid: Tid, *entries: Entry) -> jobs.AppliedRecord:
+    """Return a record with one transaction."""
+    return jobs.AppliedRecord(Csn(csn), csn * 1000, [jobs.AppliedTid(str(tid), entries, None, True)], {})
+
+
+ADDS = record(3, TID, added(LOST), added(KEPT))
+REMOVES = record(4, OTHER, RemovePart(TABLE, LOST))
+SKIPS = record(5, OPERATOR, SKIP)
+
+
+async def test_a_lost_part_stops_the_catalog_until_an_operator_speaks(catalog: Catalog) -> None:
+    """Without the word the record cannot be applied; with it the rest of the record is there."""
+    with pytest.raises(CorruptError, match=LOST):
+        await catalog.write(lambda db: jobs.apply(db, [ADDS]))
+    await catalog.write(lambda db: jobs.skip(db, SKIP))
+    await catalog.write(lambda db: jobs.apply(db, [ADDS]))
+    assert [row.part for row in catalog.reader.parts(TABLE, Csn(3))] == [KEPT]
+    assert catalog.reader.is_skipped(LOST)
+    [told] = catalog.reader.skipped(str(TID))
+    assert (told.part, told.csn, told.by, told.why, told.without) == (LOST, 3, "ann", "burnt", ("r3",))
+    assert catalog.reader.skipped(str(OTHER)) == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("known_after", range(4))
+async def test_whenever_the_word_comes_the_end_is_the_same(
+    catalog: Catalog, known_after: int, held: bool
+) -> None:
+    """Before the part, after it, after its removal, or by the record alone: the same parts at every CSN."""
+    if held or known_after:  # else the records could not be applied before the word is known
+        await catalog.write(lambda db: jobs.add_staged(db, [staged(LOST)], []))
+    for number, one in enumerate((ADDS, REMOVES, SKIPS)):
+        if number == known_after:
+            await catalog.write(lambda db: jobs.skip(db, SKIP))
+        await catalog.write(lambda db, one=one: jobs.apply(db, [one]))  # type: ignore[misc]
+    for csn in (3, 4, 5):
+        assert [row.part for row in catalog.reader.parts(TABLE, Csn(csn))] == [KEPT]
+    assert catalog.reader.part(LOST) is None
+    assert len(catalog.reader.skipped()) == 1
+    named, undo = catalog.reader.files()
+    assert f"packs/00/{LOST}.pack" not in named
+    assert (f"packs/00/{LOST}.pack" in undo) == (held or known_after > 0)
+
+
+async def test_a_removal_after_the_word_passes(catalog: Catalog) -> None:
+    """A home that has not heard of the word may still remove the part: its record stops nobody."""
+    for one in (SKIPS, ADDS, record(6, OTHER, RemovePart(TABLE, LOST), RemovePart(TABLE, KEPT))):
+        await catalog.write(lambda db, one=one: jobs.apply(db, [one]))  # type: ignore[misc]
+    assert catalog.reader.parts(TABLE, Csn(6)) == []
+
+
+async def test_a_wanted_part_is_not_wanted_any_more(catalog: Catalog) -> None:
+    """A restart does not begin to fetch it again."""
+    await catalog.write(lambda db: jobs.want(db, [Wanted(meta(LOST), TID, Csn(3), ())]))
+    assert [row.part for row in catalog.reader.not_held()] == [LOST]
+    await catalog.write(lambda db: jobs.skip(db, SKIP))
+    assert catalog.reader.not_held() == []
+
+
+async def test_the_word_is_kept_once_and_forever(tmp_path: Path, catalog: Catalog) -> None:
+    """It may be learned twice, in any order, and outlives the part and the agent."""
+    for _ in itertools.repeat(None, 2):
+        await catalog.write(lambda db: jobs.skip(db, SKIP))
+    await catalog.close()
+    again = opened(tmp_path)
+    assert [one.part for one in again.reader.skipped()] == [LOST]
+    await again.close()
+
+
+async def test_a_catalog_of_before_has_no_lost_parts(tmp_path: Path, catalog: Catalog) -> None:
+    """An older version made no such table: it is made at the next start."""
+    await catalog.close()
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
+        db.execute("DROP TABLE skips")
+    again = opened(tmp_path)
+    assert again.reader.skipped() == []
+    await again.write(lambda db: jobs.skip(db, SKIP))
+    assert again.reader.is_skipped(LOST)
+    await again.close()
