@@ -1,4 +1,4 @@
-"""Questions about CSNs and times: when a commit was, what was newest when, which replicas have it; the log."""
+"""Questions about CSNs and times: when a commit was, what was newest when, who has it; the log."""
 
 from __future__ import annotations
 
