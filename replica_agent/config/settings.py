@@ -330,11 +330,12 @@ class AgentSettings(BaseSettings):
             "by any replica that needs the outcome of one of its transactions, which are aborted by that."
         ),
     )
-    refused_timeout_s: Positive = Field(
+    refused_timeout_s: float = Field(
         1.0,
+        ge=0,
         description=(
             "A home whose API address refuses connections for so long is fenced likewise, without waiting "
-            "for its session: its process is gone."
+            "for its session: its process is gone; 0 = never."
         ),
     )
     member_refresh_s: Positive = Field(

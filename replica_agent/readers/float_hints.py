@@ -6,9 +6,9 @@ skips row groups with matching rows. Such a part is served with a footer in whic
 fields that no reader knows. Readers of Thrift skip unknown fields, so the footer stays valid, and its length
 and all other bytes stay (docs/adr/0035-old-parts-are-served-without-float-hints.md).
 
-The fields of `parquet.thrift` that matter: FileMetaData 4 row_groups, 6 created_by; RowGroup 1 columns;
-ColumnChunk 3 meta_data, 6 column_index_offset; ColumnMetaData 1 type, 2 encodings, 12 statistics, 13
-encoding_stats, 14 bloom_filter_offset.
+The fields of `parquet.thrift` that matter: FileMetaData 4 row_groups, 5 key_value_metadata, 6 created_by;
+KeyValue 1 key; RowGroup 1 columns; ColumnChunk 3 meta_data, 6 column_index_offset; ColumnMetaData 1 type, 2
+encodings, 12 statistics, 13 encoding_stats, 14 bloom_filter_offset.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ _FLOATS: Final = frozenset({4, 5})
 _PLAIN_DICTIONARY, _RLE_DICTIONARY = 4, 16
 #: The first word of `created_by` in files of Spark, whose ranges are right.
 _SPARKS_WRITER: Final = b"parquet-mr"
+#: Bytes of the longest number, of 64 bits.
+_NUMBER_BYTES: Final = 10
+#: Values that may lie one in another; the footer of a valid file needs ten.
+_DEPTH_MAX: Final = 64
 #: The header of a field, with the largest step from the number of the field before.
 _FAR: Final = 0xF0
 
@@ -44,35 +48,47 @@ def footer_length(tail: bytes) -> int | None:
     return int.from_bytes(tail[:4], "little") if len(tail) == TAIL_BYTES and tail[4:] == _MAGIC else None
 
 
-def are_right(footer: bytes | bytearray) -> bool:
-    """Return whether the writer of a file has marked its hints as right."""
-    return FLOATS_MARK in footer
-
-
 def changes(footer: bytes) -> tuple[Change, ...]:
-    """Return the bytes to change, in order; none for a file with the mark.
+    """Return the bytes to change, in order; none for a file whose writer has marked its hints as right.
+
+    The mark is looked for where it belongs: a range may hold the same bytes.
 
     Raises:
         ValueError: The footer cannot be read.
     """
-    if are_right(footer):
-        return ()
     try:
         found = _Found()
-        _struct(_Reader(footer), {4: found.row_groups, 6: found.created_by})
+        _struct(_Reader(footer), {4: found.row_groups, 5: found.key_values, 6: found.created_by})
     except IndexError:
         raise ValueError("the footer ends early") from None
+    if found.marked:
+        return ()
     if found.by_spark:
         return tuple(found.dictionaries)
     return tuple(sorted({*found.ranges, *found.dictionaries}))
 
 
 class _Reader:
-    """Reads the compact protocol of Thrift."""
+    """Reads the compact protocol of Thrift, from a file that may be hostile.
+
+    Each element of a collection takes a byte at least, and no step passes the end, so a reader ends after as
+    many steps as there are bytes, whatever counts the file gives.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
+        self._depth = 0
+
+    def go(self, size: int) -> None:
+        """Pass over bytes.
+
+        Raises:
+            IndexError: There are not so many.
+        """
+        self.at += size
+        if self.at > len(self.data):
+            raise IndexError(self.at)
 
     def byte(self) -> int:
         """Return the next byte."""
@@ -81,13 +97,19 @@ class _Reader:
 
     def number(self) -> int:
         """Return the next unsigned number of variable length."""
-        value = shift = 0
-        while True:
+        value = 0
+        for place in range(_NUMBER_BYTES):
             byte = self.byte()
-            value |= (byte & 0x7F) << shift
+            value |= (byte & 0x7F) << (7 * place)
             if byte < 0x80:  # noqa: PLR2004 - the protocol's mark of more bytes
                 return value
-            shift += 7
+        raise ValueError(f"a number of more than {_NUMBER_BYTES} bytes before byte {self.at}")
+
+    def binary(self) -> bytes:
+        """Return the next string."""
+        size = self.number()
+        self.go(size)
+        return self.data[self.at - size : self.at]
 
     def elements(self) -> tuple[int, int]:
         """Return the number and the type of the elements of a list."""
@@ -97,29 +119,38 @@ class _Reader:
 
     def skip(self, kind: int) -> None:
         """Pass over a value."""
+        if kind in _BOOLEANS:  # the type is the value
+            return
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise ValueError(f"more than {_DEPTH_MAX} values one in another at byte {self.at}")
         if kind == _BYTE:
-            self.at += 1
+            self.go(1)
         elif kind in _INTEGERS:
             self.number()
         elif kind == _DOUBLE:
-            self.at += 8
+            self.go(8)
         elif kind == _BINARY:
-            size = self.number()
-            self.at += size
+            self.go(self.number())
         elif kind in {_LIST, _SET}:
             count, inner = self.elements()
             for _ in range(count):
-                self.skip(_BYTE if inner in _BOOLEANS else inner)
+                self._skip_element(inner)
         elif kind == _STRUCT:
             _struct(self, {})
         elif kind == _MAP:
             count = self.number()
             kinds = self.byte() if count else 0
             for _ in range(count):
-                self.skip(kinds >> 4)
-                self.skip(kinds & 0x0F)
-        elif kind not in _BOOLEANS:
+                self._skip_element(kinds >> 4)
+                self._skip_element(kinds & 0x0F)
+        else:
             raise ValueError(f"unknown type {kind} at byte {self.at}")
+        self._depth -= 1
+
+    def _skip_element(self, kind: int) -> None:
+        """Pass over a value in a collection, where a boolean is a byte."""
+        self.skip(_BYTE if kind in _BOOLEANS else kind)
 
 
 #: Reads the value of a field, whose header is at a position.
@@ -162,17 +193,24 @@ class _Found:
         ranges: Changes that hide the ranges of float columns.
         dictionaries: Changes that hide what their dictionaries tell.
         by_spark: Spark has written the file.
+        marked: Its writer says that its hints are right.
     """
 
     ranges: list[Change] = field(default_factory=list)
     dictionaries: list[Change] = field(default_factory=list)
     by_spark: bool = False
+    marked: bool = False
 
     def created_by(self, reader: _Reader, _at: int) -> None:
         """Read the name of the writer."""
-        size = reader.number()
-        self.by_spark = reader.data[reader.at : reader.at + size].startswith(_SPARKS_WRITER)
-        reader.at += size
+        self.by_spark = reader.binary().startswith(_SPARKS_WRITER)
+
+    def key_values(self, reader: _Reader, _at: int) -> None:
+        """Read the keys that the writer has added."""
+        _structs(reader, {1: self._key})
+
+    def _key(self, reader: _Reader, _at: int) -> None:
+        self.marked |= reader.binary() == FLOATS_MARK
 
     def row_groups(self, reader: _Reader, _at: int) -> None:
         """Read all row groups."""

@@ -180,8 +180,6 @@ class Streams:
         footer = bytearray()
         while len(footer) < size:
             footer += await self._first(file, begin + len(footer), begin + size)
-        if float_hints.are_right(footer):
-            return ()
         try:
             found = await self._in_thread(float_hints.changes, bytes(footer))
         except ValueError as error:  # nor can a reader read it

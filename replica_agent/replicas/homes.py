@@ -20,6 +20,8 @@ _log = structlog.get_logger("homes")
 
 #: Longest time for a home's answer, in seconds: clients wait for an outcome no longer than `wait_bound_s`.
 _ANSWER_S = 1.0
+#: Longest time that a question waits until it is certain that a home is gone, in seconds.
+_LOOK_S = 2.0
 #: Pause between two connections to a home that refuses them, in seconds.
 _REFUSED_PAUSE_S = 0.2
 
@@ -34,7 +36,7 @@ class Homes:
         client: Sends the requests.
         log: Raises the fences.
         fence_timeout_s: How long a home has to be silent before it is fenced.
-        refused_timeout_s: How long its API address has to refuse connections before it is fenced.
+        refused_timeout_s: How long its API address has to refuse connections before it is fenced; 0: never.
         clock: Monotonic seconds.
     """
 
@@ -91,6 +93,7 @@ class Homes:
 
     async def _fence(self, home: ReplicaId, boot: int, *, may_be_gone: bool) -> int | None:
         silent = self._is_silent(home)
+        may_be_gone = may_be_gone and self.refused_timeout_s > 0
         gone = not silent and may_be_gone and await self._is_gone(home)
         if not silent and not gone:
             return None
@@ -113,7 +116,9 @@ class Homes:
             task = asyncio.create_task(self._look(home), name=f"look at {home}")
             self._looking[home] = task
             task.add_done_callback(lambda _: self._looking.pop(home))
-        return await asyncio.shield(self._looking[home])
+        looking = self._looking[home]
+        await asyncio.wait({looking}, timeout=_LOOK_S)
+        return looking.done() and looking.result()
 
     async def _look(self, home: ReplicaId) -> bool:
         until = self.clock() + self.refused_timeout_s

@@ -225,6 +225,11 @@ def look(walk: Walk, tid: str) -> None:
     walk.ask("GET", f"{V1}/audit", query={"deep": 1})
     walk.ask("GET", f"{V1}/audit/digests", query={"csn": walk.csn})
     walk.ask("POST", f"{V1}/admin/optimize", {"table": "t"})
+    walk.ask("POST", f"{V1}/admin/switches", {"name": "compaction", "value": "off"})
+    walk.ask("POST", f"{V1}/admin/members", {"change": "copies", "copies": 2})
+    part = walk.ask("GET", f"{V1}/parts", query={"csn": walk.csn, "table": "t"})[0]["part"]
+    assert walk.ask("GET", f"{PEER}/parts/{{part}}", part=part)
+    assert walk.ask("POST", f"{V1}/admin/resolve-lost", {"part": part})
     walk.ask("POST", f"{V1}/admin/horizon", {"drop_pins": True})
 
 

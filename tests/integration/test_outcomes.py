@@ -275,7 +275,11 @@ def test_too_old_is_told_below_the_floor_of_outcomes(local: LocalCluster, gates:
             undecided.commit()
             eventually(lambda: local.pid(HOME) is None, what="the death of the home")
     local.stop("r3")
-    local.environment_of["r3"] = {"TIDELOCK_OUTCOME_RETENTION_S": "0.1", "TIDELOCK_FENCE_TIMEOUT_S": "600"}
+    local.environment_of["r3"] = {
+        "TIDELOCK_OUTCOME_RETENTION_S": "0.1",
+        "TIDELOCK_FENCE_TIMEOUT_S": "600",
+        "TIDELOCK_REFUSED_TIMEOUT_S": "0",
+    }
     local.start("r3")
     with local.connect(PEER) as db:
         floor = db.insert(TABLE, ROWS, wait="all").csn

@@ -53,7 +53,7 @@ def _of_agents(status: dict[str, Any]) -> dict[str, Any]:
             "url": f"http://{row['api']}",
             "data": row["data"],
             "state": row["state"]
-            if row["phase"] in {None, "following"}
+            if row.get("phase") in {None, "following"}
             else f"{row['state']}, {row['phase']}",
             "snapshot_csn": row["snapshot_csn"],
             "pid": None,

@@ -80,6 +80,7 @@ class Acceptors:
             reader=SimpleNamespace(held=held, nameless=lambda _: set(), outcome=lambda _: None),
             reached=Csn(1),
             want=lambda _: None,
+            room=SimpleNamespace(admit=lambda *_: None),
         )
         return PushReceiver(
             replica=peer,

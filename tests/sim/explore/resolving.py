@@ -130,6 +130,8 @@ class _Reader:
 class _NoTransactions:
     """A registry without the transaction, whose home is another."""
 
+    issued = 0
+
     def outcome(self, _: str) -> None:
         """Return None: the transaction is unknown here."""
 

@@ -43,6 +43,9 @@ LARGE_ROWS: Final = 6000
 SETTINGS: Final[dict[str, Any]] = {
     "clean_interval_s": 1,
     "compaction": False,
+    # The log alone decides about the transactions of a dead home: it is not fenced before it is back.
+    "fence_timeout_s": 600,
+    "refused_timeout_s": 0,
     "inline_part_bytes_max": 16 * 1024,
     "reader_workers": 1,
     "retry_wait_max_s": 0.2,

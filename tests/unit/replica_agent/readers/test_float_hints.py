@@ -103,6 +103,14 @@ def test_a_file_with_the_mark_is_shown_as_it_is() -> None:
     assert chunks(data)[0][0].statistics.max == 2.0
 
 
+def test_a_value_that_reads_like_the_mark_is_none() -> None:
+    """It stands in the range of another column, and says nothing of the writer."""
+    rows = pa.table({"c_double": [0.5, math.nan], "c_string": [FLOATS_MARK.decode()] * 2})
+    [[floats, strings]] = chunks(shown(written(rows)))
+    assert not floats.is_stats_set
+    assert strings.statistics.max == FLOATS_MARK.decode()
+
+
 def test_a_file_of_spark_keeps_its_ranges() -> None:
     """Spark leaves a range out where a NaN is; only what it says of dictionaries misleads about zeros."""
     rows = pa.table({"c_double": [-0.0, 0.5]})
@@ -119,6 +127,29 @@ def test_a_file_of_spark_keeps_its_ranges() -> None:
 def test_a_footer_that_is_none_is_an_error(data: bytes) -> None:
     """It ends, and with no other error."""
     with contextlib.suppress(ValueError):
+        changes(data)
+
+
+_MANY = b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x19\xf3" + _MANY,  # a list of 2^62 bytes
+        b"\x19\xf7" + _MANY,  # of doubles
+        b"\x19\xf1" + _MANY,  # of booleans
+        b"\x1b" + _MANY + b"\x11",  # a map of booleans to booleans
+        b"\x18" + _MANY,  # a string
+        b"\x15" + b"\xff" * 2_000_000,  # a number without an end
+        b"\x1c" * 100_000,  # structs, each in the one before
+        b"\x19" + b"\x19" * 100_000,  # lists
+    ],
+    ids=["bytes", "doubles", "booleans", "map", "string", "number", "structs", "lists"],
+)
+def test_a_hostile_footer_ends_in_as_many_steps_as_it_has_bytes(data: bytes) -> None:
+    """Counts and depth of the file decide nothing about time and stack."""
+    with pytest.raises(ValueError, match=r"ends early|more than"):
         changes(data)
 
 

@@ -140,3 +140,22 @@ async def test_callers_share_one_look_at_a_home(cluster: Cluster, homes: Homes) 
     cluster.refusals = [True] * 9
     assert await asyncio.gather(*(homes.fence(R2, 4) for _ in range(20))) == [9] * 20
     assert len(cluster.refusals) > 4
+
+
+async def test_a_home_is_never_judged_by_refused_connections_if_that_is_off(
+    cluster: Cluster, homes: Homes
+) -> None:
+    """Then no connection is made, and only its silence counts."""
+    homes.refused_timeout_s, cluster.refusals = 0.0, [True] * 9
+    assert await homes.fence(R2, 4) is None
+    assert len(cluster.refusals) == 9
+
+
+async def test_a_question_does_not_wait_for_a_long_look(
+    cluster: Cluster, homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where refusals have to last for long, the question is answered before, and may be asked again."""
+    monkeypatch.setattr("tidelock.replica_agent.replicas.homes._LOOK_S", 0.0)
+    homes.refused_timeout_s, cluster.refusals = 3600.0, [True]
+    assert await homes.fence(R2, 4) is None
+    assert cluster.fenced == []
