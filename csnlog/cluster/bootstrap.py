@@ -359,7 +359,7 @@ def _check_settings(replicas: Sequence[ReplicaId], copies: int) -> None:
 
 
 def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: int) -> tuple[Op, ...]:
-    genesis = codec.encode_record(Record(RecordKind.GENESIS, replicas[0], time_ms))
+    genesis = codec.encode_record(Record(RecordKind.GENESIS, replicas[0], time_ms, witnesses=()))
     return (
         Create(tree.CLUSTER, codec.encode_cluster(cluster)),
         Create(tree.CSN),

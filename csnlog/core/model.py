@@ -138,14 +138,17 @@ class Record(
     Attributes:
         kind: COMMIT; END closes an epoch; GENESIS are the two records that a new log starts with.
         home: The replica that wrote it.
-        time_ms: Its wall clock, Unix time in ms; the effective time is made monotone when it is applied.
-        tids: The transactions that become visible with it.
+        time_ms: Its wall clock, Unix time in ms; :mod:`tidelock.csnlog.core.log_time` makes the effective
+            time of it.
+        tids: The transactions that become visible with it; a commit record without any is a tick.
+        witnesses: The wall clocks of its peers, likewise. None: a version wrote it that asked none.
     """
 
     kind: RecordKind = msgspec.field(name="k")
     home: ReplicaId = msgspec.field(name="h")
     time_ms: int = msgspec.field(name="w")
     tids: tuple[TidRecord, ...] = msgspec.field(name="t", default=())
+    witnesses: tuple[int, ...] | None = msgspec.field(name="c", default=None)
 
 
 class LabelState(

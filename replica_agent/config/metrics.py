@@ -56,6 +56,23 @@ class CompactionMetrics:
         )
 
 
+class ClockMetrics:
+    """Metrics of the wall clock."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them."""
+        self.offset = Gauge(
+            "tidelock_clock_offset_seconds",
+            "How far the wall clock is ahead of the middle one of the other clocks that are known.",
+            registry=registry,
+        )
+        self.off = Gauge(
+            "tidelock_clock_off",
+            "1 if most other clocks say that this one is off by more than clock_offset_max_s.",
+            registry=registry,
+        )
+
+
 class HeldRecordMetrics:
     """The records that each replica holds back in ZooKeeper."""
 
@@ -112,6 +129,7 @@ class Metrics:
             "Largest CSN up to which everything is applied here.",
             registry=self.registry,
         )
+        self.clock = ClockMetrics(self.registry)
         self.phase = _phase(self.registry)
         self.horizon = Gauge(
             "tidelock_horizon_csn", "Below it nothing is promised, as noted here.", registry=self.registry

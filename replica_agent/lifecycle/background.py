@@ -25,6 +25,7 @@ from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.lifecycle.arrears import Arrears
 from tidelock.replica_agent.lifecycle.wiring import AgentParts
+from tidelock.replica_agent.replicas.timekeeper import Timekeeper
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
 from tidelock.replica_agent.storage.unused_files import remove_late
@@ -38,6 +39,8 @@ _log = structlog.get_logger("background")
 PeriodicTask = Callable[[], Coroutine[Any, Any, object]]
 
 _LEASE_TICK_S = 0.25
+#: How often it is checked in an interval of ticks whether one is due.
+TICK_CHECKS = 4
 
 
 class BackgroundTasks:
@@ -65,6 +68,18 @@ class BackgroundTasks:
             means.local.files,
             means.store,
             means.metrics.collected_parts.inc,
+            replication.retention.newest_before,
+        )
+        self._retention = replication.retention
+        self._timekeeper = Timekeeper(
+            replica=means.replica,
+            settings=means.settings,
+            log=replication.log,
+            membership=replication.membership,
+            clocks=replication.clocks,
+            reader=catalog.reader,
+            metrics=means.metrics,
+            monotonic=time.monotonic,
         )
         self._outcomes = OutcomeRetention(means.replica, catalog, means.store, replication.log.fenced)
         self._abandoned = AbandonedLabels(
@@ -97,6 +112,8 @@ class BackgroundTasks:
                 settings.horizon_interval_s,
                 self._if_collecting(self._unless_switched_off(self._move_horizon)),
             ),
+            ("clocks", settings.clock_check_interval_s, self._timekeeper.check),
+            ("tick", settings.tick_interval_s / TICK_CHECKS, self._if_collecting(self._timekeeper.tick)),
         ]
 
     def _if_collecting(self, work: PeriodicTask) -> PeriodicTask:
@@ -200,10 +217,12 @@ class BackgroundTasks:
         self._manifests.forget_unused()
         await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
-        now, settings = time.time(), self._settings
+        now_ms, settings = self._retention.now_ms(), self._settings
+        await self._local.catalog.write(self._retention.save)
         await self._outcomes.forget(
-            int((now - settings.outcome_retention_s) * 1000),
-            int((now - settings.stream_label_retention_s) * 1000),
+            now_ms - int(settings.outcome_retention_s * 1000),
+            now_ms - int(settings.label_retention_s * 1000),
+            now_ms - int(settings.stream_label_retention_s * 1000),
         )
         await self._abandoned.release()
 

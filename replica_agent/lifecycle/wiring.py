@@ -25,6 +25,7 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.lost_parts import LostPartService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
@@ -57,6 +58,7 @@ class AgentParts:
             condition=self.means.condition,
             transactions=_transactions(self, failures),
             reads=reads,
+            history=_history(self),
             uploads=_uploads(self),
             peers=peers,
             administration=_administration(self, reads, peers),
@@ -134,6 +136,15 @@ def _reads(parts: AgentParts, failures: QueryFailures) -> ReadService:
     )
 
 
+def _history(parts: AgentParts) -> HistoryService:
+    return HistoryService(
+        condition=parts.means.condition,
+        reader=parts.means.reader,
+        snapshots=parts.snapshots.pinned,
+        membership=parts.replication.membership,
+    )
+
+
 def _uploads(parts: AgentParts) -> UploadService:
     uploads = parts.uploads
     return UploadService(
@@ -160,6 +171,7 @@ def _peers(parts: AgentParts) -> PeerService:
         redirector=parts.uploads.redirector,
         outcomes=parts.transactions.outcomes,
         manifests=parts.manifests,
+        clocks=parts.replication.clocks,
     )
 
 

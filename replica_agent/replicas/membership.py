@@ -19,6 +19,7 @@ from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, roster_of
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.lag import STUCK, LagLimits, LagVerdict, LagWatch
 from tidelock.replication.core.model import CopyPlace, CountingRules, Held, Peer
 from tidelock.replication.peers import PeerClient
@@ -35,6 +36,7 @@ class Membership:
 
     Attributes:
         clock: Monotonic seconds.
+        clocks: The wall clocks that are known, with which each answer of a peer is noted.
     """
 
     replica: ReplicaId
@@ -44,6 +46,7 @@ class Membership:
     client: PeerClient
     waiters: CsnWaiters
     clock: Callable[[], float]
+    clocks: Clocks
     _heard: dict[ReplicaId, Csn] = field(default_factory=dict, init=False)
     _asking: asyncio.Task[dict[ReplicaId, Csn]] | None = field(default=None, init=False)
     #: The time since when a replica gives no sign of life, by this agent's clock.
@@ -181,11 +184,14 @@ class Membership:
         return found
 
     async def _ask(self, peer: Peer) -> Csn | None:
+        asked = self.clock()
         try:
             async with asyncio.timeout(self.settings.peer_ask_timeout_s):
-                return (await self.client.status(peer.api)).snapshot_csn
+                status = await self.client.status(peer.api)
         except (TidelockError, TimeoutError):
             return None
+        self.clocks.heard(peer.replica, status.time_ms, self.clock() - asked)
+        return status.snapshot_csn
 
     def lag(self) -> LagVerdict:
         """Return which replicas lag, and what that means for a commit now."""

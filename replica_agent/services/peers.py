@@ -16,6 +16,7 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
+from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.model import Held
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
@@ -46,6 +47,7 @@ class PeerService:
     redirector: UploadRedirector
     outcomes: OutcomeResolver
     manifests: ManifestSource
+    clocks: Clocks
     damaged: Callable[[PartId, str], None]
 
     def admit_push(self, length: int | None) -> None:
@@ -109,4 +111,5 @@ class PeerService:
             state=self.condition.state.value,
             snapshot_csn=self.waiters.reached,
             free_bytes=self.files.room.free_for(DiskUse.NEW),
+            time_ms=self.clocks.own_ms(),
         )

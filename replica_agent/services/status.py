@@ -34,6 +34,7 @@ from tidelock.replication.core.strike_rules import HeldRecords
 from tidelock.wire.cluster import (
     BlockedPart,
     BlockedRecord,
+    ClockInfo,
     CloneProgress,
     ExplainedPart,
     Explanation,
@@ -106,6 +107,8 @@ class StatusService:
             tail=self.reader.meta("tail"),
             pins=self.horizon.pins,
             holding_back=HorizonBound(**asdict(self.horizon.held_by())),
+            time_ms=self.reader.meta("time_ms"),
+            clock=self._clock(),
             lost=[declared_lost(one) for one in self.reader.skipped()],
             switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
         )
@@ -145,6 +148,13 @@ class StatusService:
             of_bytes=here.size_all,
             parts=here.parts,
             of_parts=here.parts_all,
+        )
+
+    def _clock(self) -> ClockInfo:
+        found = self.membership.clocks.check()
+        offset_s = None if found.offset_s is None else round(found.offset_s, 3)
+        return ClockInfo(
+            found.off, offset_s, {name: round(ahead, 3) for name, ahead in found.ahead_s.items()}
         )
 
     def _waiting_for(self) -> BlockedRecord | None:

@@ -29,8 +29,10 @@ _SLOW: Final = 200.0
 _SLOW_DISK_S: Final = 0.4
 _SLOW_ANSWER_S: Final = 0.2
 _BROKEN_SHARE: Final = 0.3
-#: Wall clocks jump by up to a day.
-_SKEW_S: Final = 86_400.0
+#: Wall clocks jump by up to ten days: outcomes, labels and history are kept for less.
+_SKEW_S: Final = 10 * 86_400.0
+#: Some of these jumps are those of ZooKeeper's leader.
+_LEADER_SHARE: Final = 0.25
 #: So long after a fault a replica counts as well again: sessions have expired, fences are raised.
 _WELL_AFTER_S: Final = 10.0
 
@@ -120,7 +122,8 @@ class SimNemesis:
                 servers = world.zookeeper.servers
                 servers[1 + fault.target % (len(servers) - 1)].lag()
             case "skew":
-                host.skew_s = self._chance.uniform(-_SKEW_S, _SKEW_S)
+                skewed = world.zookeeper if self._chance.random() < _LEADER_SHARE else host
+                skewed.skew_s = self._chance.uniform(-_SKEW_S, _SKEW_S)
         await asyncio.sleep(fault.length_s)
         self._end(fault, host)
 
@@ -179,6 +182,7 @@ class SimNemesis:
         world = self._world
         world.trace.note("healed")
         world.zookeeper.rate = 0.0
+        world.zookeeper.skew_s = 0.0
         world.network.weather = Weather()
         for server in world.zookeeper.servers:
             server.catch_up()
@@ -186,6 +190,7 @@ class SimNemesis:
             host.may_run.set()
             host.disk.calm()
             host.answer_s = DELAY_S
+            host.skew_s = 0.0
             if host.cut_off:
                 self._reconnect(host)
         world.zookeeper.deliver_late()

@@ -314,6 +314,12 @@ class Oracle:
         sql = "SELECT part FROM parts WHERE removal_csn IS NOT NULL"
         return [part for (part,) in self._catalog(disk.folder.name).execute(sql)]
 
+    def times(self, disk: SimDisk, end: Csn) -> dict[Csn, int]:
+        """Return the effective times that a disk keeps of the CSNs up to one, in their order."""
+        sql = "SELECT csn, time_ms FROM csns WHERE csn <= ? ORDER BY csn"
+        rows = self._catalog(disk.folder.name).execute(sql, (end,))
+        return {Csn(csn): time_ms for csn, time_ms in rows}
+
     def may_lose(self, host: Host, *, struck: bool) -> bool:
         """Tell whether what a disk holds lies on other disks in use, as far as anybody may need it.
 

@@ -69,7 +69,9 @@ class SimPeerClient(PeerClient):
         async def serve(services: Services) -> PeerStatus:
             own = services.peers.session
             state = services.condition.state.value
-            return PeerStatus(own.replica, own.disk, own.boot, state, services.peers.waiters.reached)
+            clock_ms = services.peers.clocks.own_ms()
+            reached = services.peers.waiters.reached
+            return PeerStatus(own.replica, own.disk, own.boot, state, reached, time_ms=clock_ms)
 
         found: PeerStatus = await self._ask(api, "status", serve)
         return found

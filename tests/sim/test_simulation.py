@@ -106,6 +106,12 @@ SHOWN_BY = {
             chain(*(end_on_a_full_disk(PlannedFault(at_s, "stop", 0)) for at_s in (8.0, 18.0, 28.0)))
         ),
     ),
+    "the-clock-of-the-home-alone": replace(
+        _SMALL, faults=tuple(PlannedFault(5.0 * n, "skew", n % 3, 3.0) for n in range(1, 6))
+    ),
+    "forget-by-the-wall-clock": replace(
+        _SMALL, faults=tuple(PlannedFault(5.0 * n, "skew", n % 3, 3.0) for n in range(1, 6))
+    ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
 #: Bugs that take long to show: some of them after the time in which a shard has to come to rest.

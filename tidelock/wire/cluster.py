@@ -96,6 +96,20 @@ class HorizonBound(msgspec.Struct, frozen=True):
     name: str
 
 
+class ClockInfo(msgspec.Struct, frozen=True):
+    """The wall clock of a replica, compared with the clocks that it knows.
+
+    Attributes:
+        off: Whether most of them say that it is off by more than `clock_offset_max_s`.
+        offset_s: How far it is ahead of the middle one of them, in seconds; null if none is known.
+        ahead_s: How far it is ahead of each: of replicas by their ids, of ZooKeeper's leader as `zookeeper`.
+    """
+
+    off: bool
+    offset_s: float | None
+    ahead_s: dict[str, float]
+
+
 class PartHolder(msgspec.Struct, frozen=True):
     """The word of a replica about a part that others miss.
 
@@ -212,6 +226,8 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         tail: CSN at which the kept log begins.
         pins: Number of pins that it has last seen.
         holding_back: What keeps the horizon from rising.
+        time_ms: Effective time (Unix, ms) of the CSN up to which it has applied the log.
+        clock: Its wall clock.
         lost: The parts that operators have declared lost.
         switches: What an operator can change, and may have changed, while the agent runs.
     """
@@ -235,6 +251,8 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tail: int = 0
     pins: int = 0
     holding_back: HorizonBound | None = None
+    time_ms: int = 0
+    clock: ClockInfo | None = None
     lost: list[LostPart] = []
     switches: list[SwitchInfo] = []
 
