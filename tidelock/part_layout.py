@@ -9,6 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelock.float_mark import FLOATS_MARK
+
 #: Decimals of up to 18 digits are stored as integers: Spark's vectorised reader ran TPC-H Q1 in 1.9 s, with
 #: fixed-length byte arrays in 2.4 s (Q6 0.22 and 0.40 s; SF 1, one file, 2 cores). The footer has no Arrow
 #: schema, since the table's definition has it.
@@ -21,9 +23,6 @@ _LAYOUT: Final[Mapping[str, Any]] = {
 #: of 16 columns, which is more than the rest of writing them.
 _SMALL_CODEC: Final = "snappy"
 _LARGE_CODEC: Final = "zstd"
-#: Key in the metadata of a file whose hints about floats (ranges, dictionaries) are right for all readers, by
-#: the rule of `FloatColumns`. A file without it is served without these hints (ADR 0035).
-FLOATS_MARK: Final = b"tidelock.floats"
 #: Files with fewer rows have no page index. They have at most about ten pages per column. A page index costs
 #: Spark requests (3 of 12 for a small part with three filtered columns), and skipping a page saves less than
 #: one request.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelock.part_layout import FLOATS_MARK
+from tidelock.float_mark import FLOATS_MARK
 
 #: The end of a file: the length of the footer, and "PAR1".
 TAIL_BYTES: Final = 8

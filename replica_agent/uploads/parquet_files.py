@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelock.errors import CorruptError, SchemaMismatchError
-from tidelock.part_layout import FLOATS_MARK
+from tidelock.float_mark import FLOATS_MARK
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import Column, TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of

@@ -43,8 +43,8 @@ def runs(pid: int) -> bool:
     return bool(psutil.pid_exists(pid)) and str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
 
 
-def tidelock(*arguments: object, code: Exit = Exit.OK) -> str:
-    """Run a command in a session of its own, like a terminal that is closed afterwards; return its output."""
+def run(*arguments: object, code: Exit) -> subprocess.CompletedProcess[str]:
+    """Run a command in a session of its own, like a terminal that is closed afterwards."""
     done = subprocess.run(
         [sys.executable, "-m", "tidelock.cli", *map(str, arguments)],
         capture_output=True,
@@ -54,12 +54,18 @@ def tidelock(*arguments: object, code: Exit = Exit.OK) -> str:
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def tidelock(*arguments: object, code: Exit = Exit.OK) -> str:
+    """Run a command; return its output, or its error."""
+    done = run(*arguments, code=code)
     return done.stdout if code is Exit.OK else done.stderr
 
 
-def told(*arguments: object) -> Any:
+def told(*arguments: object, code: Exit = Exit.OK) -> Any:
     """Return the JSON that a command prints."""
-    return json.loads(tidelock(*arguments, "--json"))
+    return json.loads(run(*arguments, "--json", code=code).stdout)
 
 
 @pytest.fixture
@@ -102,7 +108,7 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
 
     tidelock("down", *where)
     assert not any(runs(pid) for pid in pids)
-    status = told("status", *where)
+    status = told("status", *where, code=Exit.UNAVAILABLE)
     assert [(row["state"], row["pid"]) for row in status["replicas"]] == [("down", None)] * 2
     assert status["zookeeper"]["state"] == "down"
     assert "no connection" in tidelock("tables", *where, code=Exit.UNAVAILABLE)

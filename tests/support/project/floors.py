@@ -118,6 +118,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
 LEAVES: Final = (
     "tidelock.errors",
     "tidelock.parquet_rows",
+    "tidelock.float_mark",
     "tidelock.part_layout",
     "tidelock.partition_paths",
     "tidelock.ranged_file",

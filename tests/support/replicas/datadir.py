@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableName, Tid, part_id
 from tidelock.csnlog.core.model import AddPart, Entry, RecordKind, TidRecord
+from tidelock.part_layout import FloatColumns, mark, parquet_options
 from tidelock.partition_paths import split
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, SCHEMA
@@ -202,9 +203,12 @@ class DataDir:
         for whole in rows.combine_chunks().to_batches():
             for path, batch in split(schema.conform(whole), schema.partition_by):
                 sink = io.BytesIO()
-                pq.write_table(
-                    pa.Table.from_batches([batch]), sink, row_group_size=row_group_rows, store_schema=False
+                options = parquet_options(
+                    batch.num_rows, small=True, schema=batch.schema, floats=FloatColumns.of(batch)
                 )
+                with pq.ParquetWriter(sink, batch.schema, **options) as writer:
+                    writer.write_batch(batch, row_group_size=row_group_rows)
+                    mark(writer)
                 self._parts += 1
                 stats = statistics_of(pq.read_metadata(io.BytesIO(sink.getvalue())), schema)
                 yield _Encoded(

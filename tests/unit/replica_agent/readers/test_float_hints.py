@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import ALL_TYPES, batches
-from tidelock.part_layout import FLOATS_MARK, FloatColumns, mark, parquet_options
+from tidelock.float_mark import FLOATS_MARK
+from tidelock.part_layout import FloatColumns, mark, parquet_options
 from tidelock.replica_agent.readers.float_hints import TAIL_BYTES, changes, footer_length
 
 #: How older writers, and others than ours, may have written a file.

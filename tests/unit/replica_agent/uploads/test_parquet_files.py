@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.spark.hdfs_client import parquet
 from tidelock.errors import SchemaMismatchError
-from tidelock.part_layout import FLOATS_MARK
+from tidelock.float_mark import FLOATS_MARK
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
 
