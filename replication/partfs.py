@@ -257,7 +257,7 @@ class PartFs:
         try:
             return set(self._files())
         except OSError as error:
-            raise _failure(error, "looking through the data directory") from error
+            raise _failure(error, "looking through the data directory", self.room) from error
 
     def _files(self) -> Iterator[str]:
         for top in ("parts", "packs"):
