@@ -155,7 +155,8 @@ def test_an_agent_whose_clock_is_off_says_so_and_goes_on(
     assert {"r2", "r3"} <= found["ahead_s"].keys()
     assert not off(local, "r2")
     assert not off(local, "r3")
-    assert b"tidelock_clock_off 1.0" in http("GET", f"{local.url('r1')}/metrics").data
+    metrics = f"{local.url('r1')}/metrics"
+    eventually(lambda: b"tidelock_clock_off 1.0" in http("GET", metrics).data, what="a metric says so too")
     done = db.insert(table, rows(1))
     assert done.time is not None
     assert abs(done.time - datetime.now(UTC)) < timedelta(seconds=1)
@@ -174,6 +175,7 @@ def test_the_time_of_a_log_that_most_clocks_have_made_wrong_heals(
     for replica in ("r1", "r2"):
         clocks.set(replica, 365 * DAY_S)
     eventually(lambda: off(local, "r3"), what="r3 is outvoted")
+    eventually(lambda: agree(local, "r1", "r2"), what="r1 has asked r2 for the time")
     wrong = db.insert(table, rows(1))
     assert wrong.csn is not None
     assert wrong.time is not None
@@ -238,6 +240,12 @@ def off(local: LocalCluster, replica: str) -> Any:
     """Return what a replica says of its clock if it is off, else None."""
     clock = ask(local, replica, "/status")["clock"]
     return clock if clock["off"] else None
+
+
+def agree(local: LocalCluster, replica: str, other: str) -> bool:
+    """Return whether a replica knows of another that its clock is like its own."""
+    ahead_s: float = ask(local, replica, "/status")["clock"]["ahead_s"][other]
+    return abs(ahead_s) < 1
 
 
 def logged(local: LocalCluster, replica: str, event: str) -> int:
