@@ -19,7 +19,7 @@ from tests.sim.disk import SimDisk
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.log_time import NEVER_MS, Clocking
-from tidelock.csnlog.core.model import Progress, Record, TidRecord
+from tidelock.csnlog.core.model import Record, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
@@ -28,6 +28,7 @@ from tidelock.csnlog.faults import FaultStep
 from tidelock.errors import CorruptError, SerializationConflictError
 from tidelock.replica_agent.lifecycle import background
 from tidelock.replica_agent.lifecycle.agent import Agent
+from tidelock.replica_agent.lifecycle.arrears import Arrears
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
@@ -245,8 +246,8 @@ def delete_locks_by_their_own_version() -> Iterator[None]:
 
 @contextmanager
 def serve_before_it_is_where_it_was() -> Iterator[None]:
-    """A replica whose disk was replaced serves as soon as it has waited for long enough."""
-    with mock.patch.object(Progress, "most", CSN_NONE):
+    """A replica whose disk was replaced, or that has cloned, serves when it has waited for long enough."""
+    with mock.patch.object(Arrears, "serve_from", property(lambda _: CSN_NONE, lambda _self, _csn: None)):
         yield
 
 
