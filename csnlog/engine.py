@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 import structlog
 
@@ -29,6 +29,7 @@ from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.imprint import Imprint
+from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.phase import UNANCHORED
@@ -45,6 +46,17 @@ ROLLOVER: Final = faults.step("csnlog.rollover")
 
 #: Random bytes of a nonce: enough for it to be unique.
 NONCE_BYTES: Final = 12
+
+
+class LogClocks(Protocol):
+    """The clocks that go into records."""
+
+    def reading(self) -> ClockReading:
+        """Return the clocks of now."""
+
+    def answered(self, values: tuple[object, ...], took_s: float) -> None:
+        """Take the results of a multi, with the stamps in them, and how long it took."""
+
 
 Deliverer = Callable[[list[LogRecord]], Awaitable[None]]
 
@@ -67,6 +79,7 @@ class Engine:
         store: The session to ZooKeeper.
         own: The boot of this agent that has begun.
         limits: The bounds.
+        clocks: The clocks that go into records.
         deliver: Receives records in order; the next records are delivered when it has returned.
         on_answer: Called with each decision on a tid.
         on_change: Called when state, fence or link may have changed.
@@ -76,6 +89,7 @@ class Engine:
     store: Store
     own: OwnSession
     limits: LogLimits
+    clocks: LogClocks
     deliver: Deliverer
     on_answer: Callable[[str, commits.CommitDecision], None]
     on_change: Callable[[], None]
@@ -319,8 +333,10 @@ class Engine:
         except Exception as error:
             _log.warning("a fault point failed before a multi: nothing was sent", error=str(error))
             return Refused(Reason.NOT_CONNECTED), 0
-        session = self.store.session
+        session, begun_s = self.store.session, time.monotonic()
         result = await self.store.multi(ops)
+        if isinstance(result, Ok):
+            self.clocks.answered(result.value, time.monotonic() - begun_s)
         if self.store.session != session:
             session = 0
         try:
@@ -330,20 +346,20 @@ class Engine:
         return result, session
 
     async def _commit(self, plan: CommitPlan) -> None:
-        time_ms = _now_ms()
-        ops = plan.ops(time_ms)
+        clock = self.clocks.reading()
+        ops = plan.ops(clock)
         result, _ = await self._multi(COMMIT, ops)
         if isinstance(result, Ok):
             # The follower first: it may find that the answer contradicts what was taken (I15).
-            self.follow(follows.Poked(plan.made(time_ms, ops, result.value)))
+            self.follow(follows.Poked(plan.made(clock, ops, result.value)))
         self.tell(commits.CommitEnded(result))
 
     async def _roll_over(self, rollover: Rollover) -> None:
-        time_ms = _now_ms()
-        ops = rollover.ops(time_ms)
+        clock = self.clocks.reading()
+        ops = rollover.ops(clock)
         result, _ = await self._multi(ROLLOVER, ops)
         if isinstance(result, Ok):
-            self.follow(follows.Poked(rollover.made(time_ms, ops, result.value)))
+            self.follow(follows.Poked(rollover.made(clock, ops, result.value)))
         self.tell(commits.RolloverEnded(result))
 
     async def _raise(self, ops: tuple[Op, ...]) -> None:
@@ -440,7 +456,3 @@ class Engine:
             return
         self.delivering = ()
         self.follow(follows.Delivered())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import enum
 import secrets
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -25,6 +26,7 @@ from tidelock.csnlog.core.committer_messages import (
     DeadlinePassed,
     FenceDoubted,
     FenceWanted,
+    TickWanted,
     Undecided,
 )
 from tidelock.csnlog.core.fence import seize
@@ -34,7 +36,7 @@ from tidelock.csnlog.core.labels import LabelRead
 from tidelock.csnlog.core.model import LogRecord, SessionState
 from tidelock.csnlog.core.results import Committed, LogReading, Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, LinkState, Op, Store, Written
-from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine
+from tidelock.csnlog.engine import NONCE_BYTES, Deliverer, Engine, LogClocks
 from tidelock.csnlog.reading import read_page
 from tidelock.errors import CommitUnknownError, FencedError, UnavailableError
 
@@ -70,6 +72,7 @@ class CsnLog:
         session: The boot of the agent that has begun
             (:func:`tidelock.csnlog.cluster.bootstrap.open_session`).
         limits: The bounds.
+        clocks: The clocks that go into records.
         deliver: Receives records in the order of the log, each once, END records of epochs included; the next
             records are delivered when it has returned, so it may take its time. :meth:`find` does not search
             the records that it has accepted. An exception from it stops the log.
@@ -84,6 +87,7 @@ class CsnLog:
         *,
         session: OwnSession,
         limits: LogLimits,
+        clocks: LogClocks,
         deliver: Deliverer,
         on_state: Callable[[LogState, str], None],
         on_fence: Callable[[int], None] = lambda _: None,
@@ -92,6 +96,7 @@ class CsnLog:
         self._store: Final = store
         self._own: Final = session
         self._limits: Final = limits
+        self._clocks: Final = clocks
         self._on_state, self._on_fence = on_state, on_fence
         self._saved_fence = session.fence
         self._notified: LogState | None = None
@@ -99,6 +104,7 @@ class CsnLog:
             store=store,
             own=session,
             limits=limits,
+            clocks=clocks,
             deliver=deliver,
             on_answer=self._answered,
             on_change=self._changed,
@@ -238,6 +244,10 @@ class CsnLog:
             if not caller.done():
                 caller.set_result(decision)
 
+    def tick(self) -> None:
+        """Write a record without transactions soon, so that the log's time goes on; nobody is told of it."""
+        self._engine.tell(TickWanted())
+
     # ----------------------------------------------------------------------------------------- writes
 
     async def fenced(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
@@ -258,9 +268,11 @@ class CsnLog:
             if not await self._proven():
                 return Refused(Reason.NOT_CONNECTED)
             used = self.fence
+            begun_s = time.monotonic()
             result = await self._store.multi((Check(tree.session(self._own.replica), used), *ops))
             match result:
                 case Ok(value=(_, *values)):
+                    self._clocks.answered(result.value, time.monotonic() - begun_s)
                     return Ok(tuple(values))
                 case Refused(reason=Reason.BAD_VERSION, index=0):
                     # Our own raise or another replica's came between: find out which.

@@ -71,7 +71,7 @@ async def move_tail(store: Store, fenced: Fenced, keep: int) -> Csn | None:
     if tail - present < max(1, int(keep * _STEP_SHARE)):
         return present
     change = SetData(tree.TAIL, codec.encode_csn(tail), found.value.version)
-    return tail if isinstance(await fenced((*replicas.left_out, change)), Ok) else None
+    return tail if isinstance(await fenced((*replicas.unchanged, change)), Ok) else None
 
 
 async def _last_of(store: Store, applied: Csn, keep: int, present: Csn) -> dict[int, int] | None:

@@ -106,12 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _log.error("agent_cannot_run", error=type(error).__name__, reason=error.message)
         return _exit_code(error)
     if ended is BootEnd.FENCED:
-        # A fenced agent starts again with a new boot. A fresh process cannot carry old state over by mistake.
         boots = 1 if time.monotonic() - begun > _WELL_S else int(os.environ.get(ENV_FENCED, "0")) + 1
         pause_s = pause_after(boots)
         _log.warning("restarting_after_fence", boots=boots, pause_s=pause_s)
         time.sleep(pause_s)
         os.environ[ENV_FENCED] = str(boots)
+    if ended in {BootEnd.FENCED, BootEnd.CLONING}:
+        # These ends are followed by a new boot. A fresh process cannot carry old state over by mistake.
         os.execv(
             sys.executable,
             [sys.executable, "-m", "tidelock.replica_agent.main", *(sys.argv[1:] if argv is None else argv)],

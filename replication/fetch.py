@@ -200,7 +200,7 @@ class Fetcher:
             while True:
                 async with slots:
                     done = await self._ask_all(item, small=small)
-                if done or item.stopped:
+                if done or item.stopped or await self._is_collected(item):
                     break
                 failures += 1
                 if failures == 1:
@@ -211,6 +211,16 @@ class Fetcher:
             await self._undo(item)
         if not item.stopped:
             self.on_held(meta.part)
+
+    async def _is_collected(self, item: _Fetch) -> bool:
+        """Return whether a part of a committed transaction has no row any more; then its fetch has ended.
+
+        No replica may hold it: it was removed, and the horizon has passed the removal.
+        """
+        if item.wanted.csn is None or await self.store.lacking(item.wanted.meta.part):
+            return False
+        item.stopped = not await self.store.held((item.wanted.meta.part,))
+        return True
 
     async def _undo(self, item: _Fetch) -> None:
         """Discard the received bytes of a large part that will not be recorded.

@@ -115,7 +115,7 @@ async def raise_horizon(fenced: Fenced, seen: HorizonReading, to: Csn) -> Csn | 
     result = await fenced(
         (
             Check(tree.PINS, seen.pins_version),
-            *seen.replicas.left_out,
+            *seen.replicas.unchanged,
             SetData(tree.HORIZON, codec.encode_csn(to), seen.horizon_version),
         )
     )

@@ -248,6 +248,17 @@ class PartFs:
         self.empty_trash()
         return Swept(*(tuple(sorted(paths)) for paths in (removed, known - found, found - known - removed)))
 
+    def present(self) -> set[str]:
+        """Return the paths of all part files and packs, whether the catalog names them or not.
+
+        Raises:
+            UnavailableError: A folder cannot be read.
+        """
+        try:
+            return set(self._files())
+        except OSError as error:
+            raise _failure(error, "looking through the data directory", self.room) from error
+
     def _files(self) -> Iterator[str]:
         for top in ("parts", "packs"):
             for folder in _FOLDERS:

@@ -26,6 +26,7 @@ from tidelock.csnlog.core.results import (
 )
 from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_answer
 from tidelock.wire.peers import (
+    CloneManifest,
     FailedUploadRequest,
     ForgetRequest,
     Held,
@@ -127,6 +128,28 @@ class PeerClient:
     async def status(self, api: str) -> PeerStatus:
         """Return the replica that answers at the address, and how far it is."""
         return await self._call("GET", api, "status", PeerStatus)
+
+    async def clone(self, api: str, name: str) -> CloneManifest:
+        """Have a peer write its catalog for a clone; the name is the caller's, and repeats the request."""
+        return await self._call("POST", api, f"clones/{name}", CloneManifest)
+
+    async def read_clone(self, api: str, name: str, start: int) -> bytes:
+        """Return the next bytes of the catalog that a peer has written, from ``start`` on, at least one."""
+        url = f"http://{api}/peer/v1/clones/{name}?from={start}"
+        try:
+            async with self._session.get(url, timeout=ClientTimeout(total=self._timeout_s)) as response:
+                raw = await response.read() if response.status == _OK else await _bounded(response)
+        except _BROKEN as error:
+            raise _silent(url, error) from error
+        if response.status != _OK:
+            raise _refusal(url, response.status, raw)
+        if not raw:
+            raise UnavailableError(f"{url} sent no byte of the catalog", url=url)
+        return raw
+
+    async def end_clone(self, api: str, name: str) -> None:
+        """Tell a peer that its written catalog is not needed any more; a hint."""
+        await self._call("DELETE", api, f"clones/{name}", Any)
 
     async def holds(self, api: str, part: PartId) -> PartWord:
         """Return whether the replica holds a part; it reads all bytes of it first."""

@@ -42,6 +42,9 @@ class PartStore(Protocol):
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
         """As :meth:`CatalogPort.held`."""
 
+    async def lacking(self, part: PartId) -> bool:
+        """Return whether the catalog names a part whose bytes are not here; collected parts have no row."""
+
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make bytes and row of a small part durable, in a pack together with other parts that wait."""
 

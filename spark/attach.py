@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,7 @@ def attach(
     replica: str | None = None,
     failover: bool = True,
     csn: int | None = None,
+    at: datetime | int | None = None,
 ) -> SparkSnapshot:
     """Make tables of a Tidelock cluster readable in a Spark session: temporary views, all at one CSN.
 
@@ -42,15 +44,18 @@ def attach(
             damaged part. Without failover such a job fails.
         csn: The CSN to read. Default: the newest CSN that is applied on `replica` and on as many replicas as
             a commit has copies, and that contains everything `db` has committed or read.
+        at: The newest CSN whose effective time is not after this, in place of `csn`: a datetime with time
+            zone, or ms since 1970.
 
     Raises:
-        BadRequestError: The replica does not exist, or two tables would have the same view.
+        BadRequestError: The replica does not exist, two tables would have the same view, both `csn` and `at`
+            are given, or `at` has no time zone.
         UnknownTableError: A table does not exist at the CSN.
         NoSuchCsnError, SnapshotTooOldError, StandbyError: The CSN cannot be read; see `Database.snapshot`.
         UnavailableError: No replica answers.
     """
     wanted = None if tables is None else list(tables)
-    return SparkSnapshot(spark, db, wanted, prefix=prefix, replica=replica, failover=failover, csn=csn)
+    return SparkSnapshot(spark, db, wanted, prefix=prefix, replica=replica, failover=failover, csn=csn, at=at)
 
 
 def read(spark: SparkSession, snap: SparkSnapshot, table: str) -> DataFrame:
@@ -96,6 +101,7 @@ class SparkSnapshot:
         replica: str | None,
         failover: bool,
         csn: int | None,
+        at: datetime | int | None,
     ) -> None:
         self._spark = spark
         self._db = db
@@ -106,7 +112,7 @@ class SparkSnapshot:
         # Drawn once, so that a refresh stays with the replica whose files have just been read.
         self._rotation = random.randrange(1 << 16)
         redact_tokens(spark)
-        self._now = self._attach(csn)
+        self._now = self._attach(csn, at)
 
     def __repr__(self) -> str:
         return f"<SparkSnapshot {self.csn}: {', '.join(self.tables)}>"
@@ -146,7 +152,7 @@ class SparkSnapshot:
         Raises as `attach`; in that case nothing has changed.
         """
         self._require_open()
-        before, self._now = self._now, self._attach(None)
+        before, self._now = self._now, self._attach(None, None)
         self._drop_views(set(before.views.values()) - set(self._now.views.values()))
         before.snapshot.close()
         return self.csn
@@ -166,9 +172,9 @@ class SparkSnapshot:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _attach(self, csn: int | None) -> _Attached:
+    def _attach(self, csn: int | None, at: datetime | int | None) -> _Attached:
         """Pin a snapshot and make its views; if that fails, nothing remains pinned."""
-        snapshot, status = pin(self._db, csn, self._replica)
+        snapshot, status = pin(self._db, csn, self._replica, at=at)
         try:
             replicas = order(status["replicas"], pinned=self._replica, rotation=self._rotation)
             to_replicas = route(

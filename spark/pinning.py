@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from tidelock.client import Database, Snapshot
+from tidelock.errors import BadRequestError
 
 
 def pin(
@@ -21,6 +22,8 @@ def pin(
 
     Raises as `Database.snapshot` and `Database.status`.
     """
+    if csn is not None and at is not None:
+        raise BadRequestError(f"csn={csn} and at={at} are given; give one of them")
     seen = db.seen_csn
     lease_option: dict[str, Any] = {} if lease is None else {"lease": lease}
     snapshot = db.snapshot(csn, **lease_option) if at is None else db.snapshot(at=at, **lease_option)

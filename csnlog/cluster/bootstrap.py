@@ -22,12 +22,24 @@ from tidelock.csnlog.cluster.start_check import (
     KnownState,
     check,
     check_startable,
+    clone_reason,
     cluster_state,
     read_cluster,
 )
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
-from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, Record, RecordKind, SessionState
+from tidelock.csnlog.core.model import (
+    CLONING,
+    SERVING,
+    STOPPED,
+    ClusterState,
+    MemberState,
+    Progress,
+    Record,
+    RecordKind,
+    ReplicaPhase,
+    SessionState,
+)
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.roster import raised as raised_roster
 from tidelock.csnlog.core.roster import takes_copies
@@ -56,11 +68,14 @@ class OwnSession:
     horizon: Csn
     #: The largest snapshot CSN that former boots have published for the replica, whatever disk they had.
     published_max: Csn = CSN_NONE
+    #: Why this boot has to replace the catalog by that of a peer, "" if it serves.
+    clone: str = ""
 
     @property
     def state(self) -> SessionState:
         """The data of the session znode at version ``fence``."""
-        return SessionState(boot=self.boot, disk=self.disk, nonce=self.nonce, state="serving")
+        state = CLONING if self.clone else SERVING
+        return SessionState(boot=self.boot, disk=self.disk, nonce=self.nonce, state=state)
 
 
 async def bootstrap(
@@ -151,6 +166,7 @@ async def open_session(
     disk: str,
     known: KnownState,
     nonce: Callable[[], str],
+    new_disk: Callable[[], str] = lambda: secrets.token_hex(8),
     replace_disk: bool = False,
     silence_s: float = 15.0,
     timeout_s: float = 30.0,
@@ -160,6 +176,9 @@ async def open_session(
     The raise fences every former boot of this replica, whether its process has ended or not. Nothing is
     written before all checks have passed.
 
+    A boot without a usable catalog sets its progress to the present tail and horizon in the multi of the
+    raise, which holds them there. If it clones, the state is ``cloning`` and the disk a new one.
+
     Args:
         store: A connected store.
         replica: The own id.
@@ -167,6 +186,7 @@ async def open_session(
         disk: Id of the data directory, made together with the directory.
         known: What the catalog remembers.
         nonce: Returns a text that is unique.
+        new_disk: Returns the id that the data directory has once its catalog is a clone.
         replace_disk: Take the id over although an agent on another disk shows a sign of life.
         silence_s: How long to wait for the end of that sign; it must exceed the session timeout, since the
             sign of an agent that was killed ends with its session.
@@ -179,7 +199,7 @@ async def open_session(
         UpgradeNeededError: The cluster was made by a newer version.
         UnavailableError: ZooKeeper did not answer in time.
     """
-    mine, begun = nonce(), time.monotonic()
+    mine, clone, begun = nonce(), "", time.monotonic()
     async with _bounded(timeout_s, f"begin the session of replica {replica}"):
         while True:
             reading = await read_cluster(store, replica, known)
@@ -188,17 +208,7 @@ async def open_session(
                 continue
             state = check(replica, reading, known)
             if state.nonce == mine:
-                own = OwnSession(
-                    replica=replica,
-                    boot=state.boot,
-                    disk=disk,
-                    nonce=mine,
-                    fence=reading.version,
-                    cluster=reading.cluster,
-                    tail=reading.tail,
-                    horizon=reading.horizon,
-                    published_max=reading.published,
-                )
+                own = _begun(replica, reading, state, clone)
                 await _show_alive(store, own)
                 return own
             if state.disk not in {"", disk} and not replace_disk and await _is_alive(store, replica):
@@ -206,11 +216,18 @@ async def open_session(
                     raise _taken(replica, state.disk, disk, reading.member)
                 await asyncio.sleep(_SILENCE_POLL_S)
                 continue
-            raised = SessionState(boot=state.boot + 1, disk=disk, nonce=mine, state="serving")
+            clone = clone_reason(reading, known)
+            raised = SessionState(
+                boot=state.boot + 1,
+                disk=new_disk() if clone else disk,
+                nonce=mine,
+                state=CLONING if clone else SERVING,
+            )
             # The only write without a check of the fence: it is the compare-and-set of the fence. The next
             # read tells by the nonce whether it was applied. Over all iterations at most one write is
             # applied.
-            await store.multi(_begin_ops(reading, replica, state, raised, _shown(member, reading.member)))
+            begin = _begin_ops(reading, replica, state, raised, _shown(member, reading.member))
+            await store.multi((*begin, *_from_the_start(replica, reading, known, clone)))
 
 
 def _begin_ops(
@@ -244,6 +261,34 @@ def _taken(replica: ReplicaId, there: str, here: str, member: MemberState) -> Co
         disk=there,
         api=member.api,
     )
+
+
+def _begun(replica: ReplicaId, reading: ClusterReading, state: SessionState, clone: str) -> OwnSession:
+    """Return the boot whose raise of the fence was applied."""
+    return OwnSession(
+        replica=replica,
+        boot=state.boot,
+        disk=state.disk,
+        nonce=state.nonce,
+        fence=reading.version,
+        cluster=reading.cluster,
+        tail=reading.tail,
+        horizon=reading.horizon,
+        published_max=reading.published,
+        clone=clone if state.state == CLONING else "",
+    )
+
+
+def _from_the_start(
+    replica: ReplicaId, reading: ClusterReading, known: KnownState, clone: str
+) -> tuple[Op, ...]:
+    """Return the part of the raise that holds tail and horizon for a boot without a usable catalog."""
+    if not clone and known.last_csn > CSN_NONE:
+        return ()
+    held = Progress(
+        reading.tail, reading.horizon, published_max=reading.published, phase=ReplicaPhase.STARTING
+    )
+    return *reading.unmoved, SetData(tree.progress(replica), codec.encode_progress(held))
 
 
 def _shown(member: MemberState, before: MemberState) -> MemberState:
@@ -314,7 +359,7 @@ def _check_settings(replicas: Sequence[ReplicaId], copies: int) -> None:
 
 
 def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: int) -> tuple[Op, ...]:
-    genesis = codec.encode_record(Record(RecordKind.GENESIS, replicas[0], time_ms))
+    genesis = codec.encode_record(Record(RecordKind.GENESIS, replicas[0], time_ms, witnesses=()))
     return (
         Create(tree.CLUSTER, codec.encode_cluster(cluster)),
         Create(tree.CSN),
@@ -336,7 +381,7 @@ def _cluster_ops(cluster: ClusterState, replicas: Sequence[ReplicaId], time_ms: 
 
 
 def _replica_ops(replica: ReplicaId, member: MemberState) -> tuple[Op, ...]:
-    never_started = SessionState(boot=0, disk="", nonce="", state="stopped")
+    never_started = SessionState(boot=0, disk="", nonce="", state=STOPPED)
     return (
         Create(tree.replica(replica), codec.encode_member(member)),
         Create(tree.session(replica), codec.encode_session(never_started)),

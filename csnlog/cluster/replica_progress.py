@@ -4,10 +4,11 @@ A replica that is struck or removed holds nothing back. That it is still struck 
 decision: the multi that moves the tail or the horizon checks the version of its session znode. So a replica
 that returns meanwhile makes the multi fail.
 
-The progress that the other replicas have published may be old. It only ever grows, so an old value holds back
-more than it has to. The exception is a replica whose disk was replaced: it begins at the first record again.
-It does what depends on the others' reads only when it has reached its former CSN again
-(:attr:`tidelock.csnlog.cluster.bootstrap.OwnSession.published_max`).
+The progress that the other replicas have published may be old. While the fence of a replica stands, its
+progress only grows, so an old value holds back more than it has to. Progress goes back at one moment only: a
+start without a usable catalog sets it to tail and horizon in the multi that raises the fence (rule clone).
+Therefore the multi that moves tail or horizon checks the version of every session znode, which was read
+before the progress: a move that was decided by the former progress is refused.
 """
 
 from __future__ import annotations
@@ -33,12 +34,18 @@ class ReplicaProgress:
 
     Attributes:
         progress: What the replicas have published that are neither struck nor removed.
-        left_out: Checks that the other replicas are still struck or removed; part of every multi that is
-            decided by this read.
+        left_out: Checks that the other replicas are still struck or removed.
+        counted: Checks that no replica in ``progress`` has begun another boot since.
     """
 
     progress: Mapping[ReplicaId, Progress]
     left_out: tuple[Check, ...]
+    counted: tuple[Check, ...] = ()
+
+    @property
+    def unchanged(self) -> tuple[Check, ...]:
+        """The checks of every multi that is decided by this read."""
+        return (*self.left_out, *self.counted)
 
     @property
     def applied(self) -> Csn:
@@ -65,18 +72,21 @@ async def read_progress(store: Store) -> ReplicaProgress | None:
     replicas = [ReplicaId(name) for name in sorted(names.value)]
     sessions = await asyncio.gather(*(store.get(tree.session(replica)) for replica in replicas))
     counting: list[ReplicaId] = []
+    counted: list[Check] = []
     left_out: list[Check] = []
     for replica, session in zip(replicas, sessions, strict=True):
         if not isinstance(session, Ok):
             return None
+        same = Check(tree.session(replica), session.value.version)
         if codec.decode_session(session.value.data).state in LEFT_OUT:
-            left_out.append(Check(tree.session(replica), session.value.version))
+            left_out.append(same)
         else:
             counting.append(replica)
+            counted.append(same)
     published = await asyncio.gather(*(store.get(tree.progress(replica)) for replica in counting))
     progress: dict[ReplicaId, Progress] = {}
     for replica, node in zip(counting, published, strict=True):
         if not isinstance(node, Ok):
             return None
         progress[replica] = codec.decode_progress(node.value.data)
-    return ReplicaProgress(progress, tuple(left_out))
+    return ReplicaProgress(progress, tuple(left_out), tuple(counted))

@@ -10,21 +10,22 @@ import asyncio
 from dataclasses import dataclass
 
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.imprint import NEXT_STEP, UNKNOWN, Imprint, another_record
-from tidelock.csnlog.core.model import ClusterState, MemberState, SessionState
+from tidelock.csnlog.core.model import (
+    CLONING,
+    REMOVED,
+    STRUCK,
+    ClusterState,
+    MemberState,
+    SessionState,
+)
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Node, Store
 from tidelock.errors import ClusterMismatchError, ConfigError, CorruptError, UpgradeNeededError
 
 #: Version of the tree in ZooKeeper as a whole; the data of each znode has a separate version.
 FORMAT_VERSION = 1
-
-#: States in which a replica cannot be started, and what to do about each.
-_NO_START = {
-    "removed": "it was removed from the cluster, and ids are never used again; register another id",
-    "struck": "it was struck, as it held back the others; it has to be cloned from a peer before it serves",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,10 @@ class KnownState:
         boot: Number of the last boot.
         fence: Last version of the own session znode that was read.
         tail: Last ``csn/tail`` that was read.
-        last_csn: CSN of the last applied record.
+        last_csn: CSN of the last applied record; CSN_NONE: the catalog is empty.
         horizon: Last ``csn/horizon`` that was read.
+        disk: Id of the data directory.
+        clone: Why this replica has to clone, noted by a former boot; "" if nothing was noted.
         incarnation: The incarnation of the tree that the data directory belongs to, None while it belongs to
             none.
         last: The imprint of the last applied record.
@@ -49,6 +52,8 @@ class KnownState:
     tail: Csn = CSN_NONE
     last_csn: Csn = CSN_NONE
     horizon: Csn = CSN_NONE
+    disk: str = ""
+    clone: str = ""
     incarnation: str | None = None
     last: Imprint = UNKNOWN
 
@@ -67,6 +72,8 @@ class ClusterReading:
     roster: Node
     tail: Csn
     horizon: Csn
+    #: Checks that tail and horizon have not moved since.
+    unmoved: tuple[Check, ...]
     #: The imprint of the record at the CSN that was applied last, None if ZooKeeper has no record there.
     last: Imprint | None
     #: The largest snapshot CSN that was ever published for the replica.
@@ -120,6 +127,7 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         roster=roster.value,
         tail=codec.decode_csn(tail.value.data),
         horizon=codec.decode_csn(horizon.value.data),
+        unmoved=(Check(tree.TAIL, tail.value.version), Check(tree.HORIZON, horizon.value.version)),
         last=_imprint(last.value) if isinstance(last, Ok) else None,
         published=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
     )
@@ -192,8 +200,33 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
 
 def check_startable(replica: ReplicaId, session: SessionState) -> None:
     """Raise ConfigError if the state of a replica forbids a start; the error says what to do."""
-    if reason := _NO_START.get(session.state):
-        raise ConfigError(f"replica {replica} must not be started: {reason}", state=session.state)
+    if session.state == REMOVED:
+        raise ConfigError(
+            f"replica {replica} must not be started: it was removed from the cluster, and ids are never used "
+            "again; register another id",
+            state=session.state,
+        )
+
+
+def clone_reason(reading: ClusterReading, known: KnownState) -> str:
+    """Return why the catalog has to be replaced by that of a peer, "" if this replica can follow the log.
+
+    An empty catalog can follow a log that is whole, as in a new cluster: nothing was collected, so every part
+    that a record adds exists. Otherwise the log names parts that are nowhere any more, and records are gone.
+    """
+    session = reading.session
+    assert session is not None, "check() refuses a replica without a session"
+    if session.state == STRUCK:
+        return "it was struck"
+    if session.state == CLONING and session.disk != known.disk:
+        return "its last clone did not end"
+    if known.clone:
+        return known.clone
+    if known.last_csn == CSN_NONE and (reading.tail > CSN_NONE or reading.horizon > CSN_IMPORT):
+        return (
+            f"its catalog is empty, and the log is whole only from CSN {max(reading.tail, reading.horizon)}"
+        )
+    return ""
 
 
 def _no_cluster(replica: ReplicaId, known: KnownState) -> ConfigError:

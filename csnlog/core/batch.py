@@ -23,6 +23,7 @@ from typing import Final
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId, TableName
 from tidelock.csnlog.core.labels import Move
+from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.model import LabelState, LogRecord, Record, RecordKind, TidRecord
 from tidelock.csnlog.core.store import Check, Create, Op, SetData, Written, multi_bytes
 
@@ -135,7 +136,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """A commit multi without the record itself, whose wall time only the shell knows.
+    """A commit multi without the record itself, whose clocks only the shell knows. A tick has no batch.
 
     Attributes:
         home: The replica that commits.
@@ -151,22 +152,22 @@ class CommitPlan:
     elements: tuple[Element, ...]
     batch: tuple[Queued, ...]
 
-    def record(self, time_ms: int) -> Record:
+    def record(self, clock: ClockReading) -> Record:
         """Return the record as followers will read it."""
         tids = tuple(item.proposal.record for item in self.batch)
-        return Record(RecordKind.COMMIT, self.home, time_ms, tids)
+        return Record(RecordKind.COMMIT, self.home, clock.time_ms, tids, clock.witnesses)
 
-    def ops(self, time_ms: int) -> tuple[Op, ...]:
+    def ops(self, clock: ClockReading) -> tuple[Op, ...]:
         """Return the whole multi; the create of the record is its last element and is the commit point."""
-        data = codec.encode_commit(self.home, time_ms, [item.payload for item in self.batch])
+        data = codec.encode_commit(self.home, clock, [item.payload for item in self.batch])
         return (*self.checks, Create(tree.record_prefix(self.epoch), data, sequential=True))
 
-    def made(self, time_ms: int, ops: tuple[Op, ...], values: tuple[object, ...]) -> LogRecord:
+    def made(self, clock: ClockReading, ops: tuple[Op, ...], values: tuple[object, ...]) -> LogRecord:
         """Return the record that the multi ``ops`` has made; ``values`` are its results.
 
         ZooKeeper does not tell the stamp of a create, but that of csn/head is the same (Z19).
         """
-        return _made(self.record(time_ms), ops[-1], values[-1], values[-2])
+        return _made(self.record(clock), ops[-1], values[-1], values[-2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +183,13 @@ class Rollover:
     epoch: int
     epoch_version: int
 
-    def record(self, time_ms: int) -> Record:
+    def record(self, clock: ClockReading) -> Record:
         """Return the END record."""
-        return Record(RecordKind.END, self.home, time_ms)
+        return Record(RecordKind.END, self.home, clock.time_ms, witnesses=clock.witnesses)
 
-    def ops(self, time_ms: int) -> tuple[Op, ...]:
+    def ops(self, clock: ClockReading) -> tuple[Op, ...]:
         """Return the multi. Results: None, None, path of the END record, path of the new epoch, Written."""
-        end = codec.encode_record(self.record(time_ms))
+        end = codec.encode_record(self.record(clock))
         return (
             Check(tree.session(self.home), self.fence),
             Check(tree.EPOCH, self.epoch_version),
@@ -197,9 +198,9 @@ class Rollover:
             SetData(tree.EPOCH, codec.encode_epoch(self.epoch + 1)),
         )
 
-    def made(self, time_ms: int, ops: tuple[Op, ...], values: tuple[object, ...]) -> LogRecord:
+    def made(self, clock: ClockReading, ops: tuple[Op, ...], values: tuple[object, ...]) -> LogRecord:
         """Return the END record that the multi ``ops`` has made; ``values`` are its results."""
-        return _made(self.record(time_ms), ops[2], values[2], values[4])
+        return _made(self.record(clock), ops[2], values[2], values[4])
 
 
 def _made(record: Record, create: Op, path: object, beside: object) -> LogRecord:

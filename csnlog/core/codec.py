@@ -23,6 +23,7 @@ import xxhash
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import CSN_MAX, Csn, ReplicaId, Stamp
+from tidelock.csnlog.core.log_time import WITNESSES_MAX, ClockReading
 from tidelock.csnlog.core.model import (
     VERSION,
     ClusterState,
@@ -49,8 +50,8 @@ _T = TypeVar("_T")
 _VERSION_FIRST = b'{"v":'
 #: Beginnings of msgspec's messages for complete JSON that says something this version does not know.
 _UNKNOWN_TO_US = ("Object contains unknown field", "Invalid enum value", "Invalid value")
-#: Widest text of a wall clock in ms; the size of a record must not depend on the time of day.
-_TIME_MS_MAX = (1 << 63) - 1
+#: Widest text of the clocks of a record; its size must not depend on the time of day, nor on the peers.
+_WIDEST_CLOCK = ClockReading((1 << 63) - 1, ((1 << 63) - 1,) * WITNESSES_MAX)
 _SHOWN_BYTES = 64
 
 _encoder = msgspec.json.Encoder()
@@ -63,6 +64,7 @@ class _RawRecord(msgspec.Struct, frozen=True, omit_defaults=True, tag=VERSION, t
     home: ReplicaId = msgspec.field(name="h")
     time_ms: int = msgspec.field(name="w")
     tids: tuple[msgspec.Raw, ...] = msgspec.field(name="t", default=())
+    witnesses: tuple[int, ...] | None = msgspec.field(name="c", default=None)
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -127,18 +129,19 @@ def encode_tid(tid: TidRecord) -> bytes:
     return _encoder.encode(tid)
 
 
-def encode_commit(home: ReplicaId, time_ms: int, tids: Sequence[bytes]) -> bytes:
+def encode_commit(home: ReplicaId, clock: ClockReading, tids: Sequence[bytes]) -> bytes:
     """Return the bytes of a commit record from transactions encoded by :func:`encode_tid`.
 
-    They equal ``encode_record(Record(Kind.COMMIT, home, time_ms, tids))``: each transaction is encoded once,
-    for its size and for its record.
+    They equal ``encode_record(Record(Kind.COMMIT, home, clock.time_ms, tids, clock.witnesses))``: each
+    transaction is encoded once, for its size and for its record.
     """
-    return _encoder.encode(_RawRecord(RecordKind.COMMIT, home, time_ms, tuple(map(msgspec.Raw, tids))))
+    raw = tuple(map(msgspec.Raw, tids))
+    return _encoder.encode(_RawRecord(RecordKind.COMMIT, home, clock.time_ms, raw, clock.witnesses))
 
 
 def commit_bytes(home: ReplicaId, tids: Sequence[int]) -> int:
     """Return the most bytes of a commit record whose transactions have these sizes in bytes."""
-    return len(encode_commit(home, _TIME_MS_MAX, (b"",))) + sum(tids) + len(tids)
+    return len(encode_commit(home, _WIDEST_CLOCK, (b"",))) + sum(tids) + len(tids)
 
 
 def encode_definition(definition: Mapping[str, Any]) -> bytes:

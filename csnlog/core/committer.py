@@ -98,6 +98,7 @@ class CommitterState:
         end: The largest CSN known.
         sent_after: The largest CSN that was known when the request under way was sent.
         tids_max: Transactions in the next batch; lowered while the store finds requests too large.
+        tick: A record without transactions is wanted, unless another record comes first.
         pending: The transactions between ``commit()`` and their CSN.
     """
 
@@ -115,6 +116,7 @@ class CommitterState:
     end: Csn
     sent_after: Csn
     tids_max: int
+    tick: bool
     pending: PendingState
 
 
@@ -131,7 +133,18 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
 
     __slots__ = (
         *("connected", "session", "paused", "flight", "final", "fence", "fenced", "raise_above", "doubted"),
-        *("epoch", "epoch_version", "end", "sent_after", "tids_max", "_out", "home", "limits", "pending"),
+        *(
+            "epoch",
+            "epoch_version",
+            "end",
+            "sent_after",
+            "tids_max",
+            "tick",
+            "_out",
+            "home",
+            "limits",
+            "pending",
+        ),
     )
 
     def __init__(
@@ -154,6 +167,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         self.epoch_version = 0
         self.end = self.sent_after = CSN_NONE
         self.tids_max = limits.batch_tids_max
+        self.tick = False
         self._out: list[msg.Instruction] = []
 
     def snapshot(self) -> CommitterState:
@@ -173,6 +187,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             end=self.end,
             sent_after=self.sent_after,
             tids_max=self.tids_max,
+            tick=self.tick,
             pending=self.pending.snapshot(),
         )
 
@@ -183,7 +198,8 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         self.fence, self.fenced = state.fence, state.fenced
         self.raise_above, self.doubted = state.raise_above, state.doubted
         self.epoch, self.epoch_version = state.epoch, state.epoch_version
-        self.end, self.sent_after, self.tids_max = state.end, state.sent_after, state.tids_max
+        self.end, self.sent_after = state.end, state.sent_after
+        self.tids_max, self.tick = state.tids_max, state.tick
         self.pending.restore(state.pending)
 
     def check_invariants(self) -> None:
@@ -227,6 +243,8 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 self.end = max(self.end, end)
                 if own:
                     self.pending.met(dict(own))
+            case msg.TickWanted():
+                self.tick = True
             case msg.DeadlinePassed(tid):
                 self.pending.expire(tid)
             case msg.CallOff(tid):
@@ -274,7 +292,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
                 csn = self._new_csn(str(values[-1]))
                 self.end, self.tids_max = max(self.end, csn), self.limits.batch_tids_max
                 self.pending.landed(csn)
-                self.pending.batch = None
+                self.pending.batch, self.tick = None, False
             case Unknown():
                 self.pending.doubt()
             case Refused() if batch.csn is not None:
@@ -402,11 +420,15 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
             self._send(Flight.LOG_READ, msg.ReadLog(self.session))
         elif self.epoch is None:
             self._send(Flight.EPOCH_READ, msg.ReadEpoch())
-        elif self.pending.queue:
+        elif self.pending.queue or self.tick:
             self._send_next(self.epoch)
 
     def _send_next(self, epoch: int) -> None:
-        """Send the next batch, or first close the epoch when its numbers reach their limit."""
+        """Send the next batch, or first close the epoch when its numbers reach their limit.
+
+        A batch without transactions is a tick: it is decided like any other, but nobody waits for it, and it
+        is not sent again.
+        """
         fence, version = self.fence.version, self.epoch_version
         if epoch_of(self.end) == epoch and sequence_of(self.end) + 1 >= self.limits.epoch_limit:
             self._send(Flight.ROLLOVER, msg.SendRollover(Rollover(self.home, fence, epoch, version)))
@@ -414,6 +436,7 @@ class Committer(Machine[msg.Event, msg.Instruction, CommitterState]):
         items = choose(self.pending.queue.values(), self.home, self.limits, self.tids_max)
         commit = plan(items, home=self.home, fence=fence, epoch=epoch, epoch_version=version)
         self.pending.send(SentBatch.of(commit, fence))
+        self.tick = False
         self._send(Flight.COMMIT, msg.SendCommit(commit))
 
     def _send(self, flight: Flight, instruction: msg.Instruction) -> None:

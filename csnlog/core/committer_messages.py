@@ -170,6 +170,11 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
+class TickWanted:
+    """The log's time is to go on: write a record without transactions, unless others wait for theirs."""
+
+
+@dataclass(frozen=True, slots=True)
 class FenceWanted:
     """A fenced multi ended Unknown under the fence ``above``: raise the fence beyond it."""
 
@@ -202,6 +207,7 @@ Command = (
     | DeadlinePassed
     | CallOff
     | Followed
+    | TickWanted
     | FenceWanted
     | FenceDoubted
     | StopAsked
@@ -222,8 +228,8 @@ class SendCommit:
 
     @property
     def brief(self) -> tuple[str, str, int]:
-        """The first tid, and the number of tids."""
-        return "SendCommit", self.plan.batch[0].tid, len(self.plan.batch)
+        """The first tid, "" for a tick, and the number of tids."""
+        return "SendCommit", next((item.tid for item in self.plan.batch), ""), len(self.plan.batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from tidelock.csnlog.core import codec
-from tidelock.csnlog.core.model import SessionState
+from tidelock.csnlog.core.model import CLONING, FENCED, REMOVED, STRUCK, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Node, Op, SetData, Written
 from tidelock.errors import CorruptError
@@ -109,10 +109,8 @@ class OwnFence:
         return replace(self, state=state, version=version, session=session, pending="")
 
 
-#: State of a session after another replica has fenced it, and until its next start.
-FENCED: Final = "fenced"
-#: States of a session that an operator has set; a raise of the fence keeps them.
-_GIVEN: Final = frozenset({"struck", "removed"})
+#: States of a session that a raise of the fence keeps: the next start of the replica depends on them.
+_KEPT: Final = frozenset({STRUCK, REMOVED, CLONING})
 
 
 def seize(path: str, node: Node, boot: int, nonce: str) -> SetData | None:
@@ -134,6 +132,6 @@ def seize(path: str, node: Node, boot: int, nonce: str) -> SetData | None:
     found = codec.decode_session(node.data)
     if found.boot != boot:
         return None
-    state = found.state if found.state in _GIVEN else FENCED
+    state = found.state if found.state in _KEPT else FENCED
     fenced = SessionState(boot=boot + 1, disk=found.disk, nonce=nonce, state=state)
     return SetData(path, codec.encode_session(fenced), node.version)

@@ -8,7 +8,7 @@ know and never drops it: a field that an older agent ignored could decide what t
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -138,14 +138,17 @@ class Record(
     Attributes:
         kind: COMMIT; END closes an epoch; GENESIS are the two records that a new log starts with.
         home: The replica that wrote it.
-        time_ms: Its wall clock, Unix time in ms; the effective time is made monotone when it is applied.
-        tids: The transactions that become visible with it.
+        time_ms: Its wall clock, Unix time in ms; :mod:`tidelock.csnlog.core.log_time` makes the effective
+            time of it.
+        tids: The transactions that become visible with it; a commit record without any is a tick.
+        witnesses: The wall clocks of its peers, likewise. None: a version wrote it that asked none.
     """
 
     kind: RecordKind = msgspec.field(name="k")
     home: ReplicaId = msgspec.field(name="h")
     time_ms: int = msgspec.field(name="w")
     tids: tuple[TidRecord, ...] = msgspec.field(name="t", default=())
+    witnesses: tuple[int, ...] | None = msgspec.field(name="c", default=None)
 
 
 class LabelState(
@@ -218,6 +221,20 @@ class LogRecord(msgspec.Struct, frozen=True):
     digest: str
 
 
+#: The states in which a session znode shows its replica.
+SERVING: Final = "serving"
+#: Registered and never started.
+STOPPED: Final = "stopped"
+#: Another replica has raised its fence.
+FENCED: Final = "fenced"
+#: It holds back neither tail nor horizon, and clones before it serves again.
+STRUCK: Final = "struck"
+#: It was taken out by an operator; its id is never used again.
+REMOVED: Final = "removed"
+#: Its catalog is to be replaced by that of a peer; meanwhile it acknowledges nothing.
+CLONING: Final = "cloning"
+
+
 class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
     """Data of ``replicas/<id>/session``; the data version of that znode is the replica's fence.
 
@@ -225,7 +242,7 @@ class SessionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
         boot: Start number of the agent; raised at each start, and by another replica that fences this one.
         disk: Id of the data directory; an acknowledgement counts only while this is unchanged.
         nonce: Fresh with every write, so that a writer recognises its own write when the reply was lost.
-        state: ``serving``, ``stopped``, ``fenced``, ``struck`` or ``removed``.
+        state: ``serving``, ``stopped``, ``fenced``, ``struck``, ``removed`` or ``cloning``.
     """
 
     boot: int

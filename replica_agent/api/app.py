@@ -7,6 +7,7 @@ from aiohttp import web
 from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
+from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
 from tidelock.replica_agent.api.members import MembersRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
@@ -42,6 +43,7 @@ def application(services: Services) -> web.Application:
         TableRoutes(services.administration),
         ReadingRoutes(services.reads),
         ChangeRoutes(services.reads),
+        HistoryRoutes(services.history),
         StatusRoutes(services.status),
         AdministrationRoutes(services.administration),
         MembersRoutes(services.members),

@@ -36,8 +36,10 @@ _ANY_ROUTE: Final[tuple[type[TidelockError], ...]] = (
 _OPEN: Final = frozenset({"/healthz", "/readyz"})
 
 _NAMES: Final = {
+    "csn": "A CSN.",
     "id": "Id of a snapshot, as POST /api/v1/snapshots gives it.",
     "label": "The label; slashes belong to it.",
+    "name": "Name of a clone, chosen by the replica that clones.",
     "part": "Id of a part: <replica>-<boot>-<counter>.",
     "path": "The path below; slashes belong to it.",
     "table": "<name> or <namespace>.<name>.",

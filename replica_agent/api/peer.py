@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import PartId
-from tidelock.replica_agent.api.http import answer, body
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replication.core.model import bytes_alone
@@ -21,6 +24,18 @@ from tidelock.wire.peers import (
     UploadedRequest,
     UploadRequest,
 )
+
+#: Media type of the bytes of a catalog.
+BYTES: Final = "application/octet-stream"
+#: The name of a clone becomes a file name.
+_CLONE_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}", re.ASCII)
+
+
+def _clone_name(request: web.Request) -> str:
+    name = request.match_info["name"]
+    if not _CLONE_NAME.fullmatch(name):
+        raise BadRequestError(f"{name!a} names no clone; expected at most 64 of a-z, 0-9, _ and -")
+    return name
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -74,6 +89,21 @@ class PeerRoutes:
         """Return what this home knows about a transaction of its own."""
         found = self.service.outcomes.own(parse_tid(request.match_info["tid"]))
         return answer(PeerOutcome(word_of(found)))
+
+    async def clone(self, request: web.Request) -> web.Response:
+        """Write the catalog for a replica that clones; repeat the request until it is written."""
+        return answer(await self.service.clone(_clone_name(request)))
+
+    async def read_clone(self, request: web.Request) -> web.Response:
+        """Return the next bytes of the written catalog."""
+        start = number(request, "from") or 0
+        data = await self.service.manifests.read(_clone_name(request), start)
+        return web.Response(body=data, content_type=BYTES)
+
+    async def end_clone(self, request: web.Request) -> web.Response:
+        """Delete the written catalog."""
+        await self.service.manifests.end(_clone_name(request))
+        return answer(Nothing())
 
     async def status(self, _request: web.Request) -> web.Response:
         """Return the progress of this replica."""

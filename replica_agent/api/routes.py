@@ -53,8 +53,9 @@ from tidelock.replica_agent.api import openapi
 from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.arrow import ARROW_STREAM
 from tidelock.replica_agent.api.changes import ChangeRoutes
+from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.members import MembersRoutes
-from tidelock.replica_agent.api.peer import PeerRoutes
+from tidelock.replica_agent.api.peer import BYTES, PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.route import AnyToken, ApiRoute, Content, Parameter
 from tidelock.replica_agent.api.statements import StatementRoutes
@@ -64,7 +65,18 @@ from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.uploads.tokens import Right
-from tidelock.wire import audit, changes, cluster, members, peers, reads, statements, tables, transactions
+from tidelock.wire import (
+    audit,
+    changes,
+    cluster,
+    history,
+    members,
+    peers,
+    reads,
+    statements,
+    tables,
+    transactions,
+)
 
 
 class DescriptionRoutes:
@@ -313,6 +325,35 @@ _CHANGES: Final = (
     ),
 )  # fmt: skip
 
+_HISTORY: Final = (
+    ApiRoute(
+        method="GET", path=f"{_V1}/csns", handler=HistoryRoutes.csn_at, subject="history",
+        response=history.CsnTime, errors=_AT_CSN, action=AgentAction.LATEST,
+        query=(
+            Parameter(name="at_ms", kind="integer", required=True, meaning="A time of the past (Unix, ms)."),
+        ),
+    ),
+    ApiRoute(
+        method="GET", path=f"{_V1}/csns/{{csn}}", handler=HistoryRoutes.time_of, subject="history",
+        response=history.CsnTime, errors=_AT_CSN, action=AgentAction.READ,
+    ),
+    ApiRoute(
+        method="GET", path=f"{_V1}/csns/{{csn}}/replicas", handler=HistoryRoutes.in_sync_replicas,
+        subject="history", response=history.InSyncReplicas, errors=(NoSuchCsnError,), action=AgentAction.READ,
+    ),
+    ApiRoute(
+        method="GET", path=f"{_V1}/tables/{{table}}/last_change", handler=HistoryRoutes.last_change,
+        subject="history", response=history.LastChange, action=AgentAction.READ,
+        errors=(NoSuchCsnError, StandbyError, UnknownTableError),
+        query=(
+            Parameter(
+                name="min_csn", kind="integer",
+                meaning="Changes up to this CSN are included; default: those that are applied here.",
+            ),
+        ),
+    ),
+)  # fmt: skip
+
 _STATUS: Final = (
     ApiRoute(
         method="GET", path=f"{_V1}/status", handler=StatusRoutes.status, subject="cluster",
@@ -425,6 +466,19 @@ _PEERS: Final = (
         response=peers.PeerOutcome,
     ),
     ApiRoute(
+        method="POST", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.clone, subject="peers",
+        response=peers.CloneManifest, errors=(StandbyError,), action=AgentAction.READ,
+    ),
+    ApiRoute(
+        method="GET", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.read_clone, subject="peers",
+        response=Content(BYTES, "The next bytes of the catalog."),
+        query=(Parameter(name="from", kind="integer", meaning="The first byte; default: 0."),),
+    ),
+    ApiRoute(
+        method="DELETE", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.end_clone, subject="peers",
+        response=peers.Nothing,
+    ),
+    ApiRoute(
         method="GET", path=f"{_PEER}/parts/{{part}}", handler=PeerRoutes.part, subject="peers",
         response=peers.PartWord,
     ),
@@ -442,6 +496,7 @@ ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     TableRoutes: _TABLES,
     ReadingRoutes: _READS,
     ChangeRoutes: _CHANGES,
+    HistoryRoutes: _HISTORY,
     StatusRoutes: _STATUS,
     AdministrationRoutes: (*_AUDIT, *_ADMIN),
     MembersRoutes: _MEMBERS,

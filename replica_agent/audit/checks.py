@@ -64,7 +64,7 @@ class AuditedAgent:
         locks: Returns all locks of the cluster.
         members: Returns all replicas, and whether they give a sign of life.
         own_pins: Returns the ids of the pins that this replica's clients hold.
-        now_ms: Returns the Unix time in ms.
+        now_ms: Returns the time of the retention clock (Unix, ms); for the thread of the event loop.
         labels_kept_s: A label is kept for at least so many seconds after its commit.
         stream_labels_kept_s: The same for a streaming query's label, after the commit of its last batch.
     """
@@ -251,7 +251,7 @@ class LabelCheck:
     async def run(self) -> CheckResult:
         """Read the outcomes with labels, then the labels; then request the outcomes that are not here."""
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
-        kept = await asyncio.to_thread(self._kept)
+        kept = await asyncio.to_thread(self._kept, cluster.now_ms())
         repeated = await asyncio.to_thread(self._repeated)
         await cluster.barrier()
         labels = await znodes.labels()
@@ -269,14 +269,14 @@ class LabelCheck:
         ]
         return CheckResult(len(labels) + len(kept), frozenset(found))
 
-    def _kept(self) -> list[Labelled]:
+    def _kept(self, now_ms: int) -> list[Labelled]:
         sql = """
             SELECT * FROM (
                 SELECT tid, label, batch, time_ms, max(csn) FROM outcomes WHERE label IS NOT NULL
                 GROUP BY label
             ) WHERE time_ms > CASE WHEN batch IS NULL THEN :after ELSE :streams_after END
         """
-        now_ms, cluster = self._cluster.now_ms(), self._cluster
+        cluster = self._cluster
         args = {
             "after": now_ms - int(cluster.labels_kept_s * 1000),
             "streams_after": now_ms - int(cluster.stream_labels_kept_s * 1000),

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.log_time import clocking
 from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, Manifest, RemovePart, TidRecord
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.audit.scratch import AuditDatabase
@@ -82,7 +83,9 @@ class LogFacts:
             for one in page:
                 tids = one.record.tids
                 change = any(tid.data_change for tid in tids)
-                self._scratch.add("log_csns", [(one.csn, self.end or None, one.record.time_ms, change)])
+                said = clocking(one.record, one.stamp.time_ms)
+                row = (one.csn, self.end or None, said.time_ms, said.wrong_above_ms, change)
+                self._scratch.add("log_csns", [row])
                 for tid in tids:
                     self._take_tid(one.csn, tid)
                 self.end = one.csn

@@ -314,13 +314,17 @@ LOG: Final = RuleSet(
         Rule(
             "time_differs",
             _CONTRADICTION,
-            # The effective time is the larger of the record's own time and the time of the previous CSN.
+            # As tidelock.csnlog.core.log_time.Clocking.after. A later record that has let the time step back
+            # has made these times again: the record's own time was wrong, or is not known.
             """
-            SELECT csn, max(own, coalesce(before, 0)) || ' ms' AS expected, time_ms || ' ms' AS found
-            FROM (SELECT c.csn, c.time_ms, l.time_ms AS own,
-                         (SELECT time_ms FROM csns b WHERE b.csn = l.before) AS before
-                  FROM log_csns l JOIN csns c USING (csn))
-            WHERE time_ms < own OR time_ms <> max(own, coalesce(before, time_ms))
+            SELECT csn, expected || ' ms' AS expected, time_ms || ' ms' AS found
+            FROM (SELECT c.csn, c.time_ms, b.time_ms AS before_ms, l.time_ms AS agreed_ms,
+                         iif(b.time_ms > l.wrong_above_ms, l.time_ms,
+                             max(l.time_ms, coalesce(b.time_ms, c.time_ms))) AS expected
+                  FROM log_csns l JOIN csns c USING (csn) LEFT JOIN csns b ON b.csn = l.before) AS t
+            WHERE time_ms <> expected AND NOT EXISTS (
+                SELECT 1 FROM log_csns later WHERE later.csn > t.csn AND later.time_ms < t.agreed_ms
+                AND t.time_ms IN (t.before_ms, later.time_ms))
             """,
         ),
         Rule(

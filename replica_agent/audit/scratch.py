@@ -15,7 +15,8 @@ from typing import Any, Final
 _SCHEMA: Final = """
 CREATE TABLE disk (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE log_csns (
-    csn INTEGER PRIMARY KEY, before INTEGER, time_ms INTEGER NOT NULL, change INTEGER NOT NULL
+    csn INTEGER PRIMARY KEY, before INTEGER, time_ms INTEGER NOT NULL, wrong_above_ms INTEGER NOT NULL,
+    change INTEGER NOT NULL
 );
 CREATE TABLE log_tids (
     tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, label TEXT, batch INTEGER
@@ -35,7 +36,7 @@ CREATE TABLE log_unread (
 """
 _COLUMNS: Final = {
     "disk": 2,
-    "log_csns": 4,
+    "log_csns": 5,
     "log_tids": 4,
     "log_parts": 10,
     "log_removals": 5,

@@ -71,7 +71,7 @@ class Survey:
         long_snapshots: Returns the CSNs that long transactions read at, of any home.
         locked: Returns the parts of a table that were locked a moment ago; it may raise UnavailableError.
         clock: Monotonic seconds.
-        wall_ms: Unix time in ms.
+        now_ms: The log's time (Unix, ms).
     """
 
     settings: AgentSettings
@@ -82,7 +82,7 @@ class Survey:
     long_snapshots: Callable[[], Collection[Csn]]
     locked: Callable[[TableName], Awaitable[Collection[PartId]]]
     clock: Callable[[], float]
-    wall_ms: Callable[[], int]
+    now_ms: Callable[[], int]
     _limits: Limits = field(init=False)
     _rests: dict[tuple[TableName, str], _Rest] = field(default_factory=dict, init=False)
     #: For each respected CSN, the merges above it that a reader at this CSN could adopt.
@@ -187,7 +187,7 @@ class Survey:
         return schema.properties.get("compaction") != "off"
 
     def _candidates(self, table: TableName, path: str, at: Csn) -> list[Candidate]:
-        now_ms = self.wall_ms()
+        now_ms = self.now_ms()
         self._update_eras()
         for csn, adopted in self._adopted.items():
             adopted.adopt(self.reader, None, at=csn, newest=at)

@@ -56,6 +56,23 @@ class CompactionMetrics:
         )
 
 
+class ClockMetrics:
+    """Metrics of the wall clock."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them."""
+        self.offset = Gauge(
+            "tidelock_clock_offset_seconds",
+            "How far the wall clock is ahead of the middle one of the other clocks that are known.",
+            registry=registry,
+        )
+        self.off = Gauge(
+            "tidelock_clock_off",
+            "1 if most other clocks say that this one is off by more than clock_offset_max_s.",
+            registry=registry,
+        )
+
+
 class HeldRecordMetrics:
     """The records that each replica holds back in ZooKeeper."""
 
@@ -112,6 +129,7 @@ class Metrics:
             "Largest CSN up to which everything is applied here.",
             registry=self.registry,
         )
+        self.clock = ClockMetrics(self.registry)
         self.phase = _phase(self.registry)
         self.horizon = Gauge(
             "tidelock_horizon_csn", "Below it nothing is promised, as noted here.", registry=self.registry
@@ -154,6 +172,15 @@ class Metrics:
             "tidelock_partition_parts_max", "Parts of the partition that has most.", registry=self.registry
         )
         gauge.set_function(largest)
+
+    def add_missing(self, missing: Callable[[], int]) -> None:
+        """Show the bytes of visible parts that are still to be fetched after a clone."""
+        gauge = Gauge(
+            "tidelock_missing_bytes",
+            "Bytes of visible parts that this replica lacked at its start and still fetches.",
+            registry=self.registry,
+        )
+        gauge.set_function(missing)
 
     def add_room(self, free: Callable[[], int]) -> None:
         """Show the free space of the disk."""

@@ -1,4 +1,4 @@
-"""Settings of an agent: one class, read from flags, environment (``TIDELOCK_*``) and a file, in this order.
+"""Settings of an agent, read from flags, environment (``TIDELOCK_*``) and a file, in this order.
 
 ``docs/configuration.md`` is generated from this class, so the description of a field is its documentation.
 Durations are in seconds, sizes in bytes.
@@ -9,22 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import (
     BaseSettings,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
-from tidelock.csnlog.core.ids import replica_id
+from tidelock.replica_agent.config.identity_settings import Count, IdentitySettings
 
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
 Bytes = Annotated[int, Field(ge=1)]
-
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 #: The levels of the log, the most talkative first.
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -38,6 +34,7 @@ _IN_ORDER = (
     ("snapshot_ttl_s", "snapshot_ttl_max_s", "the default lease must be one that a client may ask for"),
     ("compaction_parts_min", "compaction_parts_max", "so many parts must fit one compaction"),
     ("parts_delay_insert", "parts_refuse_insert", "inserts wait before they are refused"),
+    ("outcome_retention_s", "label_retention_s", "no outcome is kept for less than the others"),
     ("fence_timeout_s", "strike_timeout_s", "a replica is fenced long before it is struck"),
     ("log_keep_records", "max_records", "no replica is struck for records that are kept anyway"),
     ("log_keep_bytes", "max_records_bytes", "no replica is struck for records that are kept anyway"),
@@ -45,69 +42,13 @@ _IN_ORDER = (
 )
 
 
-class AgentSettings(BaseSettings):
+class AgentSettings(IdentitySettings, BaseSettings):
     """All settings of an agent. Unknown names are refused, with the known ones listed."""
 
     model_config = SettingsConfigDict(env_prefix="TIDELOCK_", extra="forbid", frozen=True)
 
     #: Set by :func:`settings_load.load` in a subclass, since the file's name is itself a flag.
     config_file: ClassVar[Path | None] = None
-
-    # -- identity and addresses ------------------------------------------------------------------------------
-    replica: str = Field(description="Id of this replica: `[a-z][a-z0-9_]{0,31}`.")
-    data_dir: Path = Field(description="Folder of the catalog and the parts; one agent at a time.")
-    zk: str = Field(
-        description="ZooKeeper connect string with the cluster's root, e.g. `zk1:2181,zk2:2181/tidelock`."
-    )
-    bind: str = Field("127.0.0.1", description="Address that both servers bind.")
-    api_port: int = Field(0, ge=0, le=65535, description="Port of the protocol API; 0 = any free port.")
-    data_port: int = Field(
-        0, ge=0, le=65535, description="Port of the snapshot file system; 0 = any free port."
-    )
-    advertise: str = Field("localhost", description="Host name under which others reach this replica.")
-    advertise_api_port: int = Field(
-        0, ge=0, le=65535, description="Published API port if it differs from api_port; 0 = same."
-    )
-    advertise_data_port: int = Field(
-        0, ge=0, le=65535, description="Published data port if it differs from data_port; 0 = same."
-    )
-    rack: str = Field("", description="Where the replica stands; shown in status.")
-    secret: str = Field(
-        "", repr=False, description="Shared secret of the shard; needed when bind is not a loopback address."
-    )
-    insecure: bool = Field(False, description="Allow a non-loopback bind without a secret.")
-
-    # -- shard, used only when this agent makes the cluster --------------------------------------------------
-    bootstrap: Annotated[list[str], NoDecode] = Field(
-        default=[],
-        description="Replica ids to register if the cluster does not exist yet; empty = never make one.",
-    )
-    join: bool = Field(
-        False,
-        description=(
-            "The cluster at this root exists, and this empty data folder joins it; without it a start with "
-            "bootstrap is refused where others made the cluster."
-        ),
-    )
-    replace_disk: bool = Field(
-        False,
-        description=(
-            "Take this id over with another data folder although an agent on its former one shows a sign of "
-            "life; without it such a start is refused, with the address of that agent."
-        ),
-    )
-    copies: Count = Field(
-        2,
-        description=(
-            "Durable copies a commit needs, the home's among them. Kept in ZooKeeper at the bootstrap."
-        ),
-    )
-    epoch_limit: int = Field(
-        1_000_000_000,
-        ge=10,
-        le=2_000_000_000,
-        description="Records of an epoch before the log rolls over. Kept at the bootstrap.",
-    )
 
     # -- ZooKeeper and the CSN log ---------------------------------------------------------------------------
     session_timeout_s: Positive = Field(
@@ -137,6 +78,27 @@ class AgentSettings(BaseSettings):
         10_000, description="Most sealed transactions that may wait for their commit."
     )
     read_ahead: int = Field(16, ge=1, le=64, description="Log records requested at once by the follower.")
+    tick_interval_s: Positive = Field(
+        60.0,
+        description=(
+            "If a shard commits nothing for so long, one replica writes a record without transactions, so "
+            "that the log's time goes on. At 60 s these are 1,440 records a day, deleted as all others are."
+        ),
+    )
+    clock_check_interval_s: Positive = Field(
+        5.0,
+        description=(
+            "How often an agent asks its peers for the time. A clock that it has not heard of for three "
+            "times as long has no say in the log's time."
+        ),
+    )
+    clock_offset_max_s: Positive = Field(
+        5.0,
+        description=(
+            "An agent whose wall clock is further off than most others says so in status, log and metrics. "
+            "Its commits go on, and get their time from the other clocks."
+        ),
+    )
 
     # -- transactions ----------------------------------------------------------------------------------------
     lease_s: Positive = Field(60.0, description="Lease of a transaction when the client names none.")
@@ -266,6 +228,10 @@ class AgentSettings(BaseSettings):
         10_000,
         description="Most parts of undecided transactions fetched at once; more are left to their commit.",
     )
+    clone_manifests_max: Count = Field(2, description="Catalogs sent at a time to replicas that clone.")
+    clone_manifest_ttl_s: Positive = Field(600.0, description="How long an unused catalog of a clone stays.")
+    clone_retries: Count = Field(5, description="How often a request for a catalog is repeated at one peer.")
+    clone_parts_ahead: Count = Field(2000, description="Missing parts wanted at a time; the others wait.")
     peer_hints_max: Count = Field(
         1000, description="Hints that wait for one peer; beyond it the oldest is dropped, as a hint may be."
     )
@@ -493,8 +459,11 @@ class AgentSettings(BaseSettings):
         description="A replica that holds back more of ZooKeeper's memory, as estimated, is struck.",
     )
     collect_batch_parts: Count = Field(200, description="Most parts deleted in one catalog transaction.")
-    outcome_retention_s: Positive = Field(
-        24 * 3600.0, description="How long outcomes are kept, and the labels of their transactions."
+    outcome_retention_s: Positive = Field(24 * 3600.0, description="How long outcomes are kept.")
+    label_retention_s: Positive = Field(
+        30 * 24 * 3600.0,
+        description="How long a label of a single run is kept, with the outcome of its transaction. Each one "
+        "is a znode. A run that comes back later counts as new work.",
     )
     stream_label_retention_s: Positive = Field(
         90 * 24 * 3600.0,
@@ -540,34 +509,6 @@ class AgentSettings(BaseSettings):
         file = TomlConfigSettingsSource(settings_cls, toml_file=cls.config_file)
         return init_settings, env_settings, file
 
-    @field_validator("replica")
-    @classmethod
-    def _replica_form(cls, value: str) -> str:
-        return replica_id(value)
-
-    @field_validator("secret")
-    @classmethod
-    def _fits_a_header(cls, value: str) -> str:
-        if not (value.isascii() and value.isprintable() and value == value.strip()):
-            msg = "the secret travels in an HTTP header: use printable ASCII characters, no space at its ends"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("bootstrap", mode="before")
-    @classmethod
-    def _split(cls, value: object) -> object:
-        return (
-            [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-        )
-
-    @field_validator("bootstrap")
-    @classmethod
-    def _bootstrap_form(cls, value: list[str]) -> list[str]:
-        if len(set(value)) != len(value):
-            msg = f"bootstrap names a replica twice: {value}"
-            raise ValueError(msg)
-        return [replica_id(item) for item in value]
-
     @model_validator(mode="after")
     def _fit_together(self) -> AgentSettings:
         for small, large, why in _IN_ORDER:
@@ -577,23 +518,4 @@ class AgentSettings(BaseSettings):
                     "change one of them"
                 )
                 raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _secure(self) -> AgentSettings:
-        if self.bind not in _LOOPBACK and not self.secret and not self.insecure:
-            msg = (
-                f"bind={self.bind} is not a loopback address: set a shared secret (TIDELOCK_SECRET), "
-                "or allow it with --insecure"
-            )
-            raise ValueError(msg)
-        if self.bootstrap and self.replica not in self.bootstrap:
-            msg = f"bootstrap={self.bootstrap} does not name this replica ({self.replica})"
-            raise ValueError(msg)
-        if self.bootstrap and self.copies > len(self.bootstrap):
-            msg = f"copies={self.copies} cannot be reached with {len(self.bootstrap)} replicas"
-            raise ValueError(msg)
-        if self.bootstrap and self.copies == 1 and len(self.bootstrap) > 1:
-            msg = "copies=1 is allowed only where a single replica is registered"
-            raise ValueError(msg)
         return self

@@ -17,6 +17,8 @@ class AgentState(Enum):
 
     #: Follows the log from the catalog's position and decides what its former boot left undecided.
     STARTING = "starting"
+    #: Its catalog is a clone, and parts are missing that are visible there.
+    CLONING = "cloning"
     #: Does everything.
     SERVING = "serving"
     #: Does everything but begin transactions: an operator has it drained, before it is stopped.
@@ -64,6 +66,7 @@ _ALL = frozenset(AgentAction)
 
 ALLOWED: dict[AgentState, frozenset[AgentAction]] = {
     AgentState.STARTING: frozenset({AgentAction.READ, AgentAction.ACK}),
+    AgentState.CLONING: frozenset({AgentAction.ACK}),
     AgentState.SERVING: _ALL,
     AgentState.DRAINING: _ALL - {AgentAction.BEGIN},
     # A requested commit waits for ZooKeeper until its own timeout; inserts need this replica alone.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import structlog
@@ -19,28 +20,30 @@ from aiohttp import web
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import decode_member
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
+from tidelock.csnlog.reading import BelowTailError
 from tidelock.errors import FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
 from tidelock.replica_agent.config.switches import Switches
+from tidelock.replica_agent.lifecycle.arrears import Arrears
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
 from tidelock.replica_agent.lifecycle.means import Means
+from tidelock.replica_agent.lifecycle.replacing import replace_catalog
 from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.requests import ACCEPTANCE
 from tidelock.replica_agent.storage import catalog_writes as jobs
-from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
-from tidelock.replication.core.model import Held, ResolvedRecord, Wanted
+from tidelock.replication.core.model import Held, ResolvedRecord
 
 _log = structlog.get_logger("agent")
 
@@ -55,6 +58,8 @@ class BootEnd(Enum):
 
     ASKED = "asked"
     FENCED = "fenced"
+    #: The catalog was replaced by a peer's, or has to be; the next boot goes on.
+    CLONING = "cloning"
     #: An agent on another disk has taken the id: this one must not take it back.
     REPLACED = "replaced"
     STOPPED = "stopped"
@@ -81,6 +86,7 @@ class Agent:
         self._parts: AgentParts | None = None
         self._caught_up = False
         self._behind = ""  # the reason why it does not serve yet, if that takes long
+        self._clones = False  # parts of its clone are missing
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
         self._verifying = asyncio.Lock()
 
@@ -113,6 +119,12 @@ class Agent:
         self._metrics.add_room(self._local.files.room.free)
         store = await connect(self._local, self._stack)
         session = await join(self._local, store)
+        if session.clone:
+            _log.warning("clones", reason=session.clone)
+            self._become(AgentState.CLONING, session.clone)
+            await replace_catalog(self._local, store, session)
+            self._end(BootEnd.CLONING)
+            return
         means = Means(
             local=self._local,
             store=store,
@@ -124,6 +136,8 @@ class Agent:
             stack=self._stack,
         )
         self._parts = assemble(means)
+        missing = self._parts.replication.missing
+        self._metrics.add_missing(lambda: missing.arrived.size_all - missing.arrived.size)
         await self._open(self._parts)
         await self._catch_up(self._parts)
 
@@ -148,25 +162,31 @@ class Agent:
         """Follow the log, decide the transactions that former boots left open, then serve.
 
         If parts are hard to get, the agent serves before it has reached the end of the log, but never before
-        it has reached the CSN that it once published to the others. A replaced disk may lack removals whose
-        locks were deleted because this replica had applied them. If the agent served at once, it would see
-        their parts, find them unlocked, and remove them once more.
+        it has reached what it owes (:mod:`arrears`), and a clone never before it has all parts that are
+        visible there.
         """
         waiters, session = self.local.waiters, parts.means.session
-        background = BackgroundTasks(parts)
+        owed = Arrears.noted(self.local.catalog.reader, session.published_max)
+        self._clones = owed.base > CSN_NONE
+        background = BackgroundTasks(parts, owed)
         await parts.replication.log.start(waiters.reached, self.local.catalog.reader.last_imprint())
-        # From the start on, so that no home waits for this replica as for one that follows.
+        # From the start on: no home waits for this replica as for one that follows, and while its progress is
+        # not published, a replica without a history holds all others.
         await self._once("progress", background.publish_progress())
         self.run_forever(
             "progress",
             self._repeat("progress", self.settings.progress_interval_s, background.publish_progress),
         )
-        end = await parts.replication.log.barrier()
+        try:
+            end = await parts.replication.log.barrier()
+        except BelowTailError as error:
+            await self._clone_next(error.message)
+            return
+        await owed.registered(self.local.catalog, end)
         await parts.replication.skips.learn_all()
-        parts.replication.own_phase.catch_up_to(max(end, session.published_max))
+        parts.replication.own_phase.catch_up_to(max(end, owed.serve_from))
         await self._decide_own(parts)
-        for row in self.local.catalog.reader.not_held():
-            self._want(row)
+        self.spawn("missing parts", parts.replication.missing.run())
         until = time.monotonic() + self.settings.catch_up_wait_s
         while not await waiters.wait(end, _CATCH_UP_TICK_S):
             if time.monotonic() > until or self._ended.done():
@@ -174,18 +194,37 @@ class Agent:
         for name, interval_s, work in background.tasks():
             self.run_forever(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
-        if waiters.reached < session.published_max:
-            had = session.published_max
-            self._behind = f"its disk lacks CSNs up to {had}, which it had before: it serves from there on"
+        if self._clones or waiters.reached < owed.serve_from:
+            self._behind = f"it serves from CSN {owed.serve_from} on, when it has all parts that are visible"
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
-        while not await waiters.wait(session.published_max, _CATCH_UP_TICK_S):
+        while not await waiters.wait(owed.serve_from, _CATCH_UP_TICK_S):
             if self._ended.done():
                 break
+        await self._all_fetched(parts, owed)
         self._caught_up = True
         self.log_state(parts.replication.log.state, parts.replication.log.reason)
         _log.info(
             "started", state=self.condition.state.value, csn=waiters.reached, end=end, boot=session.boot
         )
+
+    async def _all_fetched(self, parts: AgentParts, owed: Arrears) -> None:
+        """Wait until a clone has all parts that are visible; a replica with a catalog of its own serves."""
+        while self._clones and not self._ended.done():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(parts.replication.missing.complete.wait(), _CATCH_UP_TICK_S)
+                await owed.fetched(self.local.catalog)
+                self._clones = False
+
+    async def _clone_next(self, reason: str) -> None:
+        """End this boot, and let the next one clone: the log no longer has the records that follow."""
+        self._become(AgentState.STOPPED, reason)
+        try:
+            await self.local.catalog.write(partial(jobs.set_meta, clone=reason))
+        except TidelockError as error:
+            _log.error("clone_not_noted", reason=error.message)
+            self._end(BootEnd.STOPPED)
+        else:
+            self._end(BootEnd.CLONING)
 
     async def _decide_own(self, parts: AgentParts) -> None:
         """Roll back the own transactions of former boots that never became visible."""
@@ -221,7 +260,7 @@ class Agent:
                 # The part was found damaged again after it was stored: a request for it made at that time met
                 # a fetch that was about to end.
                 self.parts.replication.applier.part_lost(part)
-                self._want(row)
+                self.parts.replication.missing.want(row)
                 return
             self._damaged.discard(part)
             self.local.readers.released(part)
@@ -252,7 +291,9 @@ class Agent:
                     )
                 )
                 self.spawn("fenced", self._end_fenced())
-            case LogState.TOO_LATE | LogState.STOPPED:
+            case LogState.TOO_LATE:
+                self.spawn("clone next", self._clone_next(reason or "the log begins behind its position"))
+            case LogState.STOPPED:
                 self._become(AgentState.STOPPED, reason or state.value)
                 self._end(BootEnd.STOPPED)
             case LogState.SUSPENDED:
@@ -263,7 +304,7 @@ class Agent:
                 elif self._caught_up:
                     self._become(AgentState.SERVING, "")
                 else:
-                    self._become(AgentState.STARTING, self._behind)
+                    self._become(AgentState.CLONING if self._clones else AgentState.STARTING, self._behind)
 
     def fence_raised(self, fence: int) -> None:
         """Save the fence: a start compares it with ZooKeeper's, which never goes back."""
@@ -341,13 +382,7 @@ class Agent:
             parts.replication.applier.part_lost(part)
         row = self.local.catalog.reader.part(part)
         if row is not None and row.state != "held":
-            self._want(row)
-
-    def _want(self, row: PartRow) -> None:
-        """Have a part fetched; an undecided part is wanted only by the record that commits it."""
-        if row.creation_csn is not None:
-            wanted = Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ())
-            self.parts.replication.fetcher.want(wanted)
+            parts.replication.missing.want(row)
 
     # -- tasks -----------------------------------------------------------------------------------------------
 

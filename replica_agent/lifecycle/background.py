@@ -23,7 +23,9 @@ from tidelock.csnlog.reading import read_tail
 from tidelock.errors import LeaseExpiredError, TidelockError, TransactionAgeError
 from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.config.states import AgentAction
+from tidelock.replica_agent.lifecycle.arrears import Arrears
 from tidelock.replica_agent.lifecycle.wiring import AgentParts
+from tidelock.replica_agent.replicas.timekeeper import Timekeeper
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
 from tidelock.replica_agent.storage.unused_files import remove_late
@@ -37,15 +39,19 @@ _log = structlog.get_logger("background")
 PeriodicTask = Callable[[], Coroutine[Any, Any, object]]
 
 _LEASE_TICK_S = 0.25
+#: How often it is checked in an interval of ticks whether one is due.
+TICK_CHECKS = 4
 
 
 class BackgroundTasks:
     """The background tasks of one boot."""
 
-    def __init__(self, parts: AgentParts) -> None:
+    def __init__(self, parts: AgentParts, owed: Arrears) -> None:
+        self._owed = owed
         means, replication = parts.means, parts.replication
         self._settings, self._local, self._store = means.settings, means.local, means.store
         self._condition, self._metrics, self._session = means.condition, means.metrics, means.session
+        self._manifests = parts.manifests
         self._switches = means.switches
         self._log, self._compactor = replication.log, parts.compactor
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
@@ -62,6 +68,18 @@ class BackgroundTasks:
             means.local.files,
             means.store,
             means.metrics.collected_parts.inc,
+            replication.retention.newest_before,
+        )
+        self._retention = replication.retention
+        self._timekeeper = Timekeeper(
+            replica=means.replica,
+            settings=means.settings,
+            log=replication.log,
+            membership=replication.membership,
+            clocks=replication.clocks,
+            reader=catalog.reader,
+            metrics=means.metrics,
+            monotonic=time.monotonic,
         )
         self._outcomes = OutcomeRetention(means.replica, catalog, means.store, replication.log.fenced)
         self._abandoned = AbandonedLabels(
@@ -78,7 +96,7 @@ class BackgroundTasks:
         )
 
     def tasks(self) -> list[tuple[str, float, PeriodicTask]]:
-        """Return (name, seconds between two runs, work) of each background task."""
+        """Return (name, seconds between two runs, work) of each background task of an agent that works."""
         settings = self._settings
         return [
             ("skips", settings.progress_interval_s, self._learn_skip),
@@ -94,6 +112,8 @@ class BackgroundTasks:
                 settings.horizon_interval_s,
                 self._if_collecting(self._unless_switched_off(self._move_horizon)),
             ),
+            ("clocks", settings.clock_check_interval_s, self._timekeeper.check),
+            ("tick", settings.tick_interval_s / TICK_CHECKS, self._if_collecting(self._timekeeper.tick)),
         ]
 
     def _if_collecting(self, work: PeriodicTask) -> PeriodicTask:
@@ -127,8 +147,10 @@ class BackgroundTasks:
         """
         reached = self._local.waiters.reached
         oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
+        if self._owed.base:
+            oldest = min(oldest, self._owed.base)  # the parts of the clone that are still fetched
         long_snapshots = self._transactions.long_snapshots()[:PROGRESS_OPEN_MAX]
-        published_max = self._session.published_max
+        published_max = self._owed.serve_from
         report, since_ms = self._phase.look()
         progress = Progress(
             snapshot=reached,
@@ -192,12 +214,15 @@ class BackgroundTasks:
         self._metrics.locks.set(self._locks.held)
 
     async def _clean(self) -> None:
+        self._manifests.forget_unused()
         await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
-        now, settings = time.time(), self._settings
+        now_ms, settings = self._retention.now_ms(), self._settings
+        await self._local.catalog.write(self._retention.save)
         await self._outcomes.forget(
-            int((now - settings.outcome_retention_s) * 1000),
-            int((now - settings.stream_label_retention_s) * 1000),
+            now_ms - int(settings.outcome_retention_s * 1000),
+            now_ms - int(settings.label_retention_s * 1000),
+            now_ms - int(settings.stream_label_retention_s * 1000),
         )
         await self._abandoned.release()
 

@@ -67,6 +67,8 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         tail=Csn(catalog.reader.meta("tail")),
         last_csn=catalog.reader.snapshot_csn(),
         horizon=catalog.reader.horizon(),
+        disk=catalog.reader.meta("disk"),
+        clone=catalog.reader.meta("clone") or "",
         # A catalog of before belongs to a tree of before, whose incarnation is empty.
         incarnation=None if cluster_id is None else catalog.reader.meta("incarnation") or "",
         last=catalog.reader.last_imprint(),
@@ -78,6 +80,7 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         disk=catalog.reader.meta("disk"),
         known=known,
         nonce=lambda: secrets.token_hex(16),
+        new_disk=lambda: secrets.token_hex(8),
         replace_disk=settings.replace_disk,
         silence_s=settings.session_timeout_s * _SESSION_TIMEOUTS,
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.members import Members
 from tidelock.csnlog.log import CsnLog, LogLimits
+from tidelock.replica_agent.cloning.missing_parts import MissingParts
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.homes import Homes
@@ -15,9 +17,11 @@ from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.own_phase import OwnPhase
 from tidelock.replica_agent.replicas.skips import SkipReader
 from tidelock.replica_agent.replicas.strikes import Strikes
+from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
+from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.phase import PhaseWatch
 from tidelock.replication.core.strike_rules import StrikeLimits
@@ -36,6 +40,7 @@ class ReplicationParts:
     catalog_port: ReplicaCatalogPort
     client: PeerClient
     fetcher: Fetcher
+    missing: MissingParts
     pusher: Pusher
     applier: Applier
     own_phase: OwnPhase
@@ -45,6 +50,8 @@ class ReplicationParts:
     membership: Membership
     homes: Homes
     copies: CopyMaker
+    clocks: Clocks
+    retention: RetentionClock
     changes: MemberChanges
     strikes: Strikes
 
@@ -67,7 +74,8 @@ def make_replication(means: Means) -> ReplicationParts:
     stack.push_async_callback(pusher.close)
     members = Members(means.store, refresh_s=settings.member_refresh_s)
     stack.push_async_callback(members.close)
-    log = _log(means)
+    clocks = _clocks(settings)
+    log = _log(means, clocks)
     stack.push_async_callback(log.close)
     membership = Membership(
         replica=means.replica,
@@ -77,6 +85,7 @@ def make_replication(means: Means) -> ReplicationParts:
         client=client,
         waiters=local.waiters,
         clock=time.monotonic,
+        clocks=clocks,
     )
     changes = _changes(means, log)
     applier = _applier(means, port, fetcher)
@@ -88,6 +97,7 @@ def make_replication(means: Means) -> ReplicationParts:
         catalog_port=port,
         client=client,
         fetcher=fetcher,
+        missing=MissingParts(reader=means.reader, fetcher=fetcher, ahead=settings.clone_parts_ahead),
         pusher=pusher,
         applier=applier,
         own_phase=_own_phase(means, applier, membership),
@@ -111,6 +121,18 @@ def make_replication(means: Means) -> ReplicationParts:
             fetcher=fetcher,
             on_broken=means.events.broken,
         ),
+        clocks=clocks,
+        retention=RetentionClock(means.reader, time.monotonic, clocks.now_ms),
+    )
+
+
+def _clocks(settings: AgentSettings) -> Clocks:
+    return Clocks(
+        wall=time.time,
+        monotonic=time.monotonic,
+        offset_max_s=settings.clock_offset_max_s,
+        kept_s=3 * settings.clock_check_interval_s,
+        server_kept_s=3 * max(settings.tick_interval_s, settings.clock_check_interval_s),
     )
 
 
@@ -204,7 +226,7 @@ def _pusher(means: Means, client: PeerClient) -> Pusher:
     )
 
 
-def _log(means: Means) -> CsnLog:
+def _log(means: Means, clocks: Clocks) -> CsnLog:
     settings = means.settings
     limits = LogLimits(
         record_bytes_max=settings.record_bytes_max,
@@ -219,6 +241,7 @@ def _log(means: Means) -> CsnLog:
         means.store,
         session=means.session,
         limits=limits,
+        clocks=clocks,
         deliver=means.events.deliver,
         on_state=means.events.log_state,
         on_fence=means.events.fence_raised,

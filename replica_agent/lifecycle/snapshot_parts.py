@@ -17,7 +17,6 @@ from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
 from tidelock.replica_agent.lifecycle.transaction_parts import TransactionParts
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
-from tidelock.replica_agent.snapshots.garbage_collection import newest_before
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Snapshots
@@ -48,6 +47,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         waiters=waiters,
         peers=replication.membership.ask,
         clock=time.monotonic,
+        clocks=replication.clocks,
     )
     horizon = HorizonMover(
         replica=means.replica,
@@ -55,10 +55,10 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         store=means.store,
         log=replication.log,
         members=replication.members.snapshot,
+        retained=replication.retention.newest_before,
         records_kept=lambda: replication.strikes.records_to_keep(
             settings.log_keep_records, settings.log_keep_bytes
         ),
-        retained=partial(newest_before, means.reader),
         clock=time.monotonic,
     )
     implicit_pins = ImplicitPins(
@@ -98,7 +98,7 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
         long_snapshots=long_snapshots,
         locked=transactions.locks.locked_parts,
         clock=time.monotonic,
-        wall_ms=_wall_ms,
+        now_ms=replication.retention.now_ms,
     )
     runner = Runner(
         settings=settings,
@@ -143,8 +143,8 @@ def make_auditor(
         locks=transactions.locks.listed,
         members=lambda: {replica: found.alive for replica, found in replication.membership.view.items()},
         own_pins=snapshots.pinned.ids,
-        now_ms=_wall_ms,
-        labels_kept_s=settings.outcome_retention_s - settings.clean_interval_s,
+        now_ms=replication.retention.now_ms,
+        labels_kept_s=settings.label_retention_s - settings.clean_interval_s,
         stream_labels_kept_s=settings.stream_label_retention_s - settings.clean_interval_s,
     )
     return Auditor(
@@ -155,7 +155,3 @@ def make_auditor(
         metrics=means.metrics,
         damaged=means.events.corrupt,
     )
-
-
-def _wall_ms() -> int:
-    return int(time.time() * 1000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts, make_replication
@@ -24,6 +25,7 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.lost_parts import LostPartService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
@@ -44,6 +46,7 @@ class AgentParts:
     uploads: UploadParts
     compactor: Compactor
     receiver: PushReceiver
+    manifests: ManifestSource
     services: Services = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +58,7 @@ class AgentParts:
             condition=self.means.condition,
             transactions=_transactions(self, failures),
             reads=reads,
+            history=_history(self),
             uploads=_uploads(self),
             peers=peers,
             administration=_administration(self, reads, peers),
@@ -67,6 +71,8 @@ def assemble(means: Means) -> AgentParts:
     """Make all parts; they do not run yet, and the stack of ``means`` closes them."""
     replication = make_replication(means)
     transactions = make_transactions(means, replication)
+    manifests = ManifestSource(settings=means.settings, clock=time.monotonic)
+    means.stack.push_async_callback(manifests.close)
     uploads = make_uploads(means, replication, transactions)
     return AgentParts(
         means=means,
@@ -88,6 +94,7 @@ def assemble(means: Means) -> AgentParts:
             waiters=means.local.waiters,
             arrived=means.events.part_held,
         ),
+        manifests=manifests,
     )
 
 
@@ -129,6 +136,15 @@ def _reads(parts: AgentParts, failures: QueryFailures) -> ReadService:
     )
 
 
+def _history(parts: AgentParts) -> HistoryService:
+    return HistoryService(
+        condition=parts.means.condition,
+        reader=parts.means.reader,
+        snapshots=parts.snapshots.pinned,
+        membership=parts.replication.membership,
+    )
+
+
 def _uploads(parts: AgentParts) -> UploadService:
     uploads = parts.uploads
     return UploadService(
@@ -154,6 +170,8 @@ def _peers(parts: AgentParts) -> PeerService:
         damaged=means.events.corrupt,
         redirector=parts.uploads.redirector,
         outcomes=parts.transactions.outcomes,
+        manifests=parts.manifests,
+        clocks=parts.replication.clocks,
     )
 
 
@@ -209,5 +227,6 @@ def _status(parts: AgentParts) -> StatusService:
         transactions=transactions.registry,
         outcomes=transactions.outcomes,
         applier=replication.applier,
+        missing=replication.missing,
         horizon=parts.snapshots.horizon,
     )

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from tidelock.csnlog.core.codec import encode_entries
 from tidelock.csnlog.core.ids import Csn, PartId, Tid
 from tidelock.csnlog.core.model import DefineTable
@@ -20,6 +22,8 @@ from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, Wanted
 from tidelock.replication.partfs import PartFs
+
+_log = structlog.get_logger("catalog")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -69,7 +73,14 @@ class ReplicaCatalogPort:
     async def apply(self, records: Sequence[ResolvedRecord]) -> None:
         """Make records visible in one durable transaction."""
         batch = [self._prepare(record) for record in records]
+        before_ms = self.catalog.reader.meta("time_ms")
         await self.catalog.write(lambda db: jobs.apply(db, batch))
+        for record in records:
+            if record.time_ms < before_ms:
+                _log.error(
+                    "log_time_stepped_back", csn=record.csn, before_ms=before_ms, now_ms=record.time_ms
+                )
+            before_ms = record.time_ms
         self.metrics.records_applied.inc(len(records))
         self.metrics.tids_applied.inc(sum(len(record.tids) for record in records))
 
@@ -86,9 +97,16 @@ class ReplicaCatalogPort:
             jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch)
             for tid in record.tids
         ]
-        return jobs.AppliedRecord(Csn(record.csn), record.time_ms, tids, tables, record.stamp, record.digest)
+        return jobs.AppliedRecord(
+            Csn(record.csn), record.time_ms, tids, tables, record.stamp, record.digest, record.agreed_ms
+        )
 
     # -- PartStore -------------------------------------------------------------------------------------------
+
+    async def lacking(self, part: PartId) -> bool:
+        """Return whether the catalog names a part whose bytes are not here."""
+        row = self.catalog.reader.part(part)
+        return row is not None and row.state != "held"
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make a small fetched part durable, packed together with others that wait."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from tidelock.csnlog.core.fence import FENCED
 from tidelock.csnlog.core.ids import ReplicaId, Tid
+from tidelock.csnlog.core.model import FENCED
 from tidelock.csnlog.core.results import HomeAnswer, NoAnswer
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import TidelockError

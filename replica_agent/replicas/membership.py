@@ -14,15 +14,18 @@ from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
-from tidelock.csnlog.core.model import ClusterState, ReplicaPhase, Roster
+from tidelock.csnlog.core.model import CLONING, SERVING, ClusterState, ReplicaPhase, Roster
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, roster_of
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.lag import STUCK, LagLimits, LagVerdict, LagWatch
 from tidelock.replication.core.model import CopyPlace, CountingRules, Held, Peer
 from tidelock.replication.peers import PeerClient
 
+#: States of a replica's session in which its copies do not count and no commit waits for it.
+_OUT = LEFT_OUT | {CLONING}
 #: Pause before peers are asked again during a wait.
 _POLL_S = 0.02
 
@@ -33,6 +36,7 @@ class Membership:
 
     Attributes:
         clock: Monotonic seconds.
+        clocks: The wall clocks that are known, with which each answer of a peer is noted.
     """
 
     replica: ReplicaId
@@ -42,6 +46,7 @@ class Membership:
     client: PeerClient
     waiters: CsnWaiters
     clock: Callable[[], float]
+    clocks: Clocks
     _heard: dict[ReplicaId, Csn] = field(default_factory=dict, init=False)
     _asking: asyncio.Task[dict[ReplicaId, Csn]] | None = field(default=None, init=False)
     #: The time since when a replica gives no sign of life, by this agent's clock.
@@ -111,7 +116,7 @@ class Membership:
             data=found.member.data,
             disk=session.disk if session else "",
             alive=found.alive,
-            struck=session is not None and session.state in LEFT_OUT,
+            struck=session is not None and session.state in _OUT,
             snapshot=self.snapshot_of(replica, found),
             phase=found.progress.phase if found.progress else ReplicaPhase.STARTING,
         )
@@ -132,11 +137,11 @@ class Membership:
         )
 
     def serving(self) -> list[ReplicaId]:
-        """Return the replicas that show a sign of life and have not been fenced, struck or removed."""
+        """Return the replicas that show a sign of life, and are not fenced, struck, removed or cloning."""
         return [
             replica
             for replica, found in self.view.items()
-            if found.alive and found.session is not None and found.session.state == "serving"
+            if found.alive and found.session is not None and found.session.state == SERVING
         ]
 
     def has_well_peer(self) -> bool:
@@ -179,11 +184,14 @@ class Membership:
         return found
 
     async def _ask(self, peer: Peer) -> Csn | None:
+        asked = self.clock()
         try:
             async with asyncio.timeout(self.settings.peer_ask_timeout_s):
-                return (await self.client.status(peer.api)).snapshot_csn
+                status = await self.client.status(peer.api)
         except (TidelockError, TimeoutError):
             return None
+        self.clocks.heard(peer.replica, status.time_ms, self.clock() - asked)
+        return status.snapshot_csn
 
     def lag(self) -> LagVerdict:
         """Return which replicas lag, and what that means for a commit now."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.services.administration import AdministrationService
+from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
@@ -23,6 +24,7 @@ class Services:
     condition: Condition
     transactions: TransactionService
     reads: ReadService
+    history: HistoryService
     uploads: UploadService
     peers: PeerService
     administration: AdministrationService

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.errors import TooLargeError
+from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
@@ -15,11 +16,12 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
+from tidelock.replication.clocks import Clocks
 from tidelock.replication.core.model import Held
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.peers import PartWord, PeerStatus
+from tidelock.wire.peers import CloneManifest, PartWord, PeerStatus
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
@@ -44,6 +46,8 @@ class PeerService:
     port: ReplicaCatalogPort
     redirector: UploadRedirector
     outcomes: OutcomeResolver
+    manifests: ManifestSource
+    clocks: Clocks
     damaged: Callable[[PartId, str], None]
 
     def admit_push(self, length: int | None) -> None:
@@ -79,6 +83,16 @@ class PeerService:
         """Raise UnavailableError unless files of this home's transactions are accepted now."""
         self.condition.require(AgentAction.INSERT)
 
+    async def clone(self, name: str) -> CloneManifest:
+        """Write this replica's catalog for another one, and return what is known of it.
+
+        Raises:
+            StandbyError: This replica does not know all that it has to know; another one does.
+            UnavailableError: Too many catalogs are in use.
+        """
+        self.condition.require(AgentAction.READ)
+        return await self.manifests.manifest(name)
+
     async def holds(self, part: PartId) -> PartWord:
         """Return whether this replica holds a part, by reading its bytes; a damaged one is fetched again."""
         row = self.receiver.catalog.reader.part(part)
@@ -97,4 +111,5 @@ class PeerService:
             state=self.condition.state.value,
             snapshot_csn=self.waiters.reached,
             free_bytes=self.files.room.free_for(DiskUse.NEW),
+            time_ms=self.clocks.own_ms(),
         )

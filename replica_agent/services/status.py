@@ -15,9 +15,10 @@ from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, T
 from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import BadRequestError
+from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import Condition
+from tidelock.replica_agent.config.states import AgentState, Condition
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.strikes import Strikes
@@ -33,6 +34,8 @@ from tidelock.replication.core.strike_rules import HeldRecords
 from tidelock.wire.cluster import (
     BlockedPart,
     BlockedRecord,
+    ClockInfo,
+    CloneProgress,
     ExplainedPart,
     Explanation,
     HorizonBound,
@@ -78,6 +81,7 @@ class StatusService:
     transactions: Transactions
     outcomes: OutcomeResolver
     applier: Applier
+    missing: MissingParts
     horizon: HorizonMover
 
     async def status(self) -> StatusAnswer:
@@ -93,6 +97,7 @@ class StatusService:
             end_csn=max(self.log.end, self.waiters.reached),
             cluster_csn=self.membership.cluster_csn(),
             waiting_for=self._waiting_for(),
+            clone=self._clone(),
             replicas=[self._replica(replica, view) for replica, view in sorted(self.membership.view.items())],
             tables=len(self.reader.tables(self.waiters.reached)),
             copies=self.membership.copies,
@@ -102,6 +107,8 @@ class StatusService:
             tail=self.reader.meta("tail"),
             pins=self.horizon.pins,
             holding_back=HorizonBound(**asdict(self.horizon.held_by())),
+            time_ms=self.reader.meta("time_ms"),
+            clock=self._clock(),
             lost=[declared_lost(one) for one in self.reader.skipped()],
             switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
         )
@@ -129,6 +136,25 @@ class StatusService:
             draining=replica in self.membership.roster.draining,
             held_records=held.records,
             held_bytes=held.bytes,
+        )
+
+    def _clone(self) -> CloneProgress | None:
+        if self.condition.state is not AgentState.CLONING:
+            return None
+        here = self.missing.arrived
+        return CloneProgress(
+            percent=here.percent,
+            bytes=here.size,
+            of_bytes=here.size_all,
+            parts=here.parts,
+            of_parts=here.parts_all,
+        )
+
+    def _clock(self) -> ClockInfo:
+        found = self.membership.clocks.check()
+        offset_s = None if found.offset_s is None else round(found.offset_s, 3)
+        return ClockInfo(
+            found.off, offset_s, {name: round(ahead, 3) for name, ahead in found.ahead_s.items()}
         )
 
     def _waiting_for(self) -> BlockedRecord | None:

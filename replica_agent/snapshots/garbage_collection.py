@@ -25,7 +25,7 @@ import structlog
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnavailableError
@@ -33,7 +33,6 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_garbage as rules
 from tidelock.replica_agent.storage.catalog import Catalog, Job
 from tidelock.replica_agent.storage.catalog_garbage import Collectables, Removed
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replication.partfs import PartFs
 
@@ -51,17 +50,13 @@ Find = Callable[[Collectables, int], list[T]]
 Forget = Callable[[sqlite3.Connection, list[PartId]], list[str]]
 
 
-def newest_before(reader: CatalogReader, kept_s: float) -> Csn:
-    """Return the CSN that was the newest one so many seconds ago, 0 if no CSN existed then."""
-    return reader.csn_at(int((time.time() - kept_s) * 1000)) or CSN_NONE
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class GarbageCollection:
     """Collects on one replica.
 
     Attributes:
             data_dir: The folder of the catalog.
+            newest_before: Returns the CSN that was the newest one so many seconds ago, 0 if none existed.
             collected: Called with the number of deleted parts.
     """
 
@@ -71,6 +66,7 @@ class GarbageCollection:
     files: PartFs
     store: Store
     collected: Callable[[int], None]
+    newest_before: Callable[[float], Csn]
     #: Something may be deleted that was not searched for yet: a start may follow an interrupted run.
     _due: bool = field(default=True, init=False)
 
@@ -95,7 +91,7 @@ class GarbageCollection:
     async def _note(self, horizon: Csn, tail: Csn) -> None:
         """Make the bounds of the promises durable, if they have moved."""
         reader = self.catalog.reader
-        kept = {table: newest_before(reader, kept_s) for table, kept_s in reader.retentions().items()}
+        kept = {table: self.newest_before(kept_s) for table, kept_s in reader.retentions().items()}
         before = reader.table_horizons()
         moved = horizon > reader.horizon() or tail > reader.meta("tail") or kept.keys() != before.keys()
         if moved or any(before[table] < min(csn, horizon) for table, csn in kept.items()):

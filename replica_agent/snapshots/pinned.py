@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import structlog
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import decode_csn, decode_pin, encode_pin
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, ReplicaId, TableName
+from tidelock.csnlog.core.log_time import STEP_BACK_MS
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Create, Delete, SetData, Store
@@ -32,11 +34,13 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replication.clocks import Clocks
 from tidelock.wire.reads import SnapshotInfo
 
 _log = structlog.get_logger("snapshots")
 _TRIES = 10
-_TIME_MS_MAX = (1 << 63) - 1
+#: The last moment that a datetime can hold, about.
+_TIME_MS_MAX = 253_402_300_799_000
 #: Deletes a pin's znode whatever its version is: its id is never given again.
 _ANY_VERSION = -1
 
@@ -60,6 +64,7 @@ class Snapshots:
         copies: Returns how many durable copies a commit needs at present.
         peers: Requests the snapshot CSN of each live peer, within a short bound.
         clock: Monotonic seconds.
+        clocks: The wall clocks that are known.
     """
 
     replica: ReplicaId
@@ -72,6 +77,7 @@ class Snapshots:
     waiters: CsnWaiters
     peers: Callable[[], Awaitable[Mapping[ReplicaId, Csn]]]
     clock: Callable[[], float]
+    clocks: Clocks
     _pins: dict[str, Pin] = field(default_factory=dict, init=False)
     #: Pins that were released, or never granted: their znodes are to be deleted, if they exist.
     _leaving: dict[str, None] = field(default_factory=dict, init=False)
@@ -98,12 +104,16 @@ class Snapshots:
         """
         if csn <= self.waiters.reached:
             return
-        if csn > self.log.end:
+        await self.require_exists(csn)
+        await self._applied(csn)
+
+    async def require_exists(self, csn: Csn) -> None:
+        """Raise NoSuchCsnError if a CSN is above the end of the log, read after a write barrier."""
+        if csn > max(self.log.end, self.waiters.reached):
             end = await self.log.barrier()
             if csn > end:
                 msg = f"there is no CSN {csn}: the log ends at {end}; read at that one, or at an older one"
                 raise NoSuchCsnError(msg, end_csn=end)
-        await self._applied(csn)
 
     async def _applied(self, csn: Csn) -> None:
         if not await self.waiters.wait(csn, self.settings.wait_bound_s):
@@ -137,22 +147,35 @@ class Snapshots:
         """Return the newest CSN whose effective time is not after ``at_ms`` (Unix, ms).
 
         If this replica has applied nothing newer, it may lack commits up to that time. So it first applies
-        the rest of the log, which takes a write barrier.
+        the rest of the log, which takes a write barrier. If wrong clocks have made the log's time, a tick
+        first lets it step back to the true one.
 
         Raises:
             BadRequestError: ``at_ms`` is not a valid time.
-            SnapshotTooOldError: No commit was made by then.
+            NoSuchCsnError: The time has not come yet.
+            SnapshotTooOldError: It is before the history that is kept.
             StandbyError: The log was not applied here to its end within ``wait_bound_s``.
         """
         if not 0 <= at_ms <= _TIME_MS_MAX:
             msg = f"at_ms={at_ms} is not a time; give milliseconds since 1970"
             raise BadRequestError(msg)
+        now_ms = self.clocks.now_ms()
+        if at_ms > now_ms + self.settings.clock_offset_max_s * 1000:
+            msg = f"{_iso(at_ms)} has not come yet, it is {_iso(now_ms)} now; give a time in the past"
+            raise NoSuchCsnError(msg, end_csn=self.log.end)
+        if self.reader.meta("time_ms") > now_ms + STEP_BACK_MS:
+            self.log.tick()
+            await self.waiters.wait(Csn(self.log.end + 1), self.settings.wait_bound_s)
         if at_ms >= self.reader.meta("time_ms"):
             await self._applied(await self.log.barrier())
-        csn = self.reader.csn_at(at_ms)
-        if csn is None:
-            msg = f"no commit is known at or before time {at_ms} ms; give a later time, or a CSN"
-            raise SnapshotTooOldError(msg, min_csn=self.reader.horizon())
+        csn, oldest = self.reader.csn_at(at_ms), max(self.reader.horizon(), CSN_IMPORT)
+        if csn is None or csn < oldest:
+            begins = _iso(self.reader.time_of(oldest))
+            msg = (
+                f"{_iso(at_ms)} is before the history that is kept: it begins at {begins}, with CSN {oldest};"
+                " give a later time, or a CSN"
+            )
+            raise SnapshotTooOldError(msg, min_csn=oldest)
         return csn
 
     async def open(
@@ -331,3 +354,10 @@ class Snapshots:
     def oldest(self, default: Csn) -> Csn:
         """Return the smallest pinned CSN, or ``default``."""
         return min((pin.csn for pin in self._pins.values()), default=default)
+
+
+def _iso(time_ms: int | None) -> str:
+    """Return a time (Unix, ms) for people, in UTC."""
+    return (
+        "an unknown time" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1000, UTC):%FT%T.%fZ}"
+    )

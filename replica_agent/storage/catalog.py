@@ -34,7 +34,13 @@ import structlog
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.storage.catalog_schema import FORMAT, MIGRATIONS, SCHEMA, SKIPS
+from tidelock.replica_agent.storage.catalog_schema import (
+    FORMAT,
+    MIGRATIONS,
+    SCHEMA,
+    SERVE_FROM_UNKNOWN,
+    SKIPS,
+)
 from tidelock.replication.disk_room import DiskRoom
 
 CATALOG = faults.step("agent.catalog")
@@ -288,6 +294,7 @@ def _create(db: sqlite3.Connection, initial: dict[str, Any]) -> None:
         "outcome_floor": 0,
         "last_digest": "",
         "zxid_max": 0,
+        "serve_from": SERVE_FROM_UNKNOWN,
     }
     db.execute("BEGIN IMMEDIATE")
     for statement in SCHEMA.split(";"):

@@ -123,14 +123,16 @@ class Collectables(CatalogReader):
     def unused_csns(self) -> list[Csn]:
         """Return the CSNs whose times nothing needs any more.
 
-        They are below every horizon, and no part was created at them: listings show when a part was
-        committed. The newest CSN not above the horizons stays: a time up to the next CSN refers to it.
+        They are below every horizon, no part was created at them (listings show when a part was committed),
+        and none of them is the last change of a table. The newest CSN not above the horizons stays: a time up
+        to the next CSN refers to it.
         """
         floor = min([self.horizon(), *self.table_horizons().values()])
         used = {
             csn
             for (csn,) in self._db.execute(
-                "SELECT DISTINCT creation_csn FROM parts WHERE creation_csn < ?", (floor,)
+                "SELECT creation_csn FROM parts WHERE creation_csn < ? UNION SELECT csn FROM table_changes",
+                (floor,),
             )
         }
         sql = "SELECT csn FROM csns WHERE csn < (SELECT max(csn) FROM csns WHERE csn <= ?)"

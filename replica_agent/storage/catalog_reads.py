@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError, UnknownTableError
@@ -127,13 +127,25 @@ PART_COLUMNS = (
     "part, table_name, path, rows, length, checksum, creation_tid, creation_csn, file, offset, "
     "coalesce(blocks, x''), kind, state"
 )
-#: The last CSN of ``outcomes`` with an effective time before ``:before``. Times never run backwards, so the
-#: search ends at the first CSN that is not older: the kept rows, millions of them, are not scanned.
-LAST_BEFORE = """
-    SELECT max(csn) FROM outcomes WHERE csn < coalesce(
-        (SELECT csn FROM outcomes WHERE time_ms >= :before ORDER BY csn LIMIT 1), 9223372036854775807)
-"""
 _TABLE = "name, version, from_csn, definition, arrow_schema, common_metadata"
+
+
+def last_outcome_before(db: sqlite3.Connection, before_ms: int) -> Csn:
+    """Return the last CSN of ``outcomes`` with an effective time before a time (Unix, ms), 0 if none has.
+
+    Times grow with CSNs, so this is a binary search: neither the kept rows, millions of them, are scanned nor
+    those below them that stay with their labels.
+    """
+    sql = "SELECT csn, time_ms FROM outcomes WHERE csn >= ? ORDER BY csn LIMIT 1"
+    before, from_here = CSN_NONE, db.execute("SELECT coalesce(max(csn), 0) + 1 FROM outcomes").fetchone()[0]
+    while before + 1 < from_here:
+        middle = (before + from_here) // 2
+        row = db.execute(sql, (middle,)).fetchone()
+        if row is not None and row[1] < before_ms:
+            before = Csn(row[0])
+        else:
+            from_here = middle
+    return before
 
 
 class CatalogReader:
@@ -207,6 +219,16 @@ class CatalogReader:
         row = self._db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (time_ms,)).fetchone()
         return None if row[0] is None else Csn(row[0])
 
+    def time_of(self, csn: Csn) -> int | None:
+        """Return the effective time (Unix, ms) of an applied CSN, or None if it is not kept."""
+        row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def last_change(self, table: TableName) -> Csn | None:
+        """Return the CSN that last changed the rows or the definition of a table, or None if none has."""
+        row = self._db.execute("SELECT csn FROM table_changes WHERE table_name = ?", (table,)).fetchone()
+        return None if row is None else Csn(row[0])
+
     def outcome(self, tid: str) -> tuple[Csn, int] | None:
         """Return (CSN, effective time in ms) of a committed transaction, or None."""
         row = self._db.execute("SELECT csn, time_ms FROM outcomes WHERE tid = ?", (tid,)).fetchone()
@@ -268,16 +290,19 @@ class CatalogReader:
 
         Args:
             home: The home of their transactions.
-            before_ms: For plain labels.
+            before_ms: For labels of single runs.
             streams_before_ms: For labels of streaming queries whose last batch is older.
         """
-        sql = f"""
-            SELECT tid, label, batch IS NOT NULL FROM outcomes o WHERE label IS NOT NULL AND CASE
-                WHEN batch IS NULL THEN csn <= ({LAST_BEFORE})
-                ELSE time_ms < :streams AND csn = (SELECT max(csn) FROM outcomes WHERE label = o.label)
-            END
+        sql = """
+            SELECT tid, label, 0 FROM outcomes
+            WHERE csn > :from AND csn <= :to AND label IS NOT NULL AND batch IS NULL
+            UNION ALL
+            SELECT tid, label, 1 FROM outcomes o WHERE batch IS NOT NULL AND time_ms < :streams
+                AND csn = (SELECT max(csn) FROM outcomes WHERE label = o.label)
         """
-        rows = self._db.execute(sql, {"before": before_ms, "streams": streams_before_ms})
+        ended = last_outcome_before(self._db, before_ms)
+        args = {"from": self.meta("label_floor") or CSN_NONE, "to": ended, "streams": streams_before_ms}
+        rows = self._db.execute(sql, args)
         return [
             EndingLabel(tid, label, bool(stream))
             for tid, label, stream in rows
@@ -289,12 +314,32 @@ class CatalogReader:
         named = {path for (path,) in self._db.execute("SELECT path FROM files")}
         return named, [path for (path,) in self._db.execute("SELECT path FROM undo")]
 
-    def not_held(self) -> list[PartRow]:
-        """Return the parts that must be fetched from a peer."""
-        return [
-            PartRow(*row)
-            for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE state <> 'held'")
-        ]
+    def missing(self, state: str, *, visible: bool, after: int, limit: int) -> list[tuple[int, PartRow]]:
+        """Return committed parts whose bytes are not here, with their place in the order of the catalog.
+
+        Args:
+            state: ``wanted`` or ``quarantined``.
+            visible: The parts that no applied record has removed, or the others.
+            after: The place behind which to begin; 0 at first.
+            limit: The largest number of parts.
+        """
+        sql = f"""
+            SELECT rowid, {PART_COLUMNS} FROM parts INDEXED BY parts_not_held
+            WHERE state <> 'held' AND state = ? AND rowid > ?
+                AND creation_csn IS NOT NULL AND (removal_csn IS NULL) = ?
+            ORDER BY rowid LIMIT ?
+        """
+        args = (state, after, visible, limit)
+        return [(row[0], PartRow(*row[1:])) for row in self._db.execute(sql, args)]
+
+    def visible_bytes(self) -> dict[bool, tuple[int, int]]:
+        """Return (parts, bytes) of the parts that no applied record has removed: held here, and not held."""
+        sql = """
+            SELECT state = 'held', count(*), sum(length) FROM parts
+            WHERE creation_csn IS NOT NULL AND removal_csn IS NULL GROUP BY 1
+        """
+        found = {bool(held): (parts, size) for held, parts, size in self._db.execute(sql)}
+        return {held: found.get(held, (0, 0)) for held in (True, False)}
 
     def table(self, name: TableName, at: Csn) -> TableRow | None:
         """Return the table as defined at ``at``, or None if it does not exist there."""

@@ -5,7 +5,11 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 4
+FORMAT = 5
+
+#: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
+#: before it serves: the catalog is new, or a clone.
+SERVE_FROM_UNKNOWN = -1
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -40,8 +44,11 @@ CREATE INDEX outcomes_by_csn ON outcomes (csn);
 CREATE INDEX outcomes_by_label ON outcomes (label, csn, batch) WHERE label IS NOT NULL;
 CREATE TABLE table_horizons (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE csns (
-    csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL, czxid INTEGER
+    csn INTEGER PRIMARY KEY, time_ms INTEGER NOT NULL, data_change INTEGER NOT NULL, czxid INTEGER,
+    agreed_ms INTEGER
 );
+CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
+CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
 """
 #: Parts that an operator has declared lost. Made at each start where it does not exist yet: a catalog of
 #: before has none.
@@ -60,5 +67,15 @@ MIGRATIONS = {
     3: """
     ALTER TABLE csns ADD COLUMN czxid INTEGER;
     INSERT INTO meta VALUES ('last_digest', ''), ('zxid_max', 0);
+    """,
+    4: """
+    ALTER TABLE csns ADD COLUMN agreed_ms INTEGER;
+    CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
+    CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
+    INSERT INTO table_changes SELECT name, max(csn) FROM (
+        SELECT name, from_csn AS csn FROM tables
+        UNION ALL SELECT table_name, creation_csn FROM parts WHERE creation_csn > 0 AND creation_change
+        UNION ALL SELECT table_name, removal_csn FROM parts WHERE removal_csn > 0 AND removal_change
+    ) WHERE name <> '' GROUP BY name;
     """,
 }

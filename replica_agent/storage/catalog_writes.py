@@ -15,7 +15,7 @@ from typing import Any
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
 from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.storage.catalog_reads import LAST_BEFORE
+from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
 from tidelock.replication.core.model import Location, PartMeta, Wanted
 
 
@@ -52,7 +52,8 @@ class AppliedTid:
 class AppliedRecord:
     """One record of the log, ready to become visible.
 
-    ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes.
+    ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes,
+    ``agreed_ms`` the agreed time of its own clocks.
     """
 
     csn: Csn
@@ -61,6 +62,7 @@ class AppliedRecord:
     tables: dict[tuple[str, int], TableForms]
     stamp: Stamp = NO_STAMP
     digest: str = ""
+    agreed_ms: int | None = None
 
 
 def set_meta(db: sqlite3.Connection, **values: Any) -> None:
@@ -264,17 +266,53 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
 
     Parts, removals, tables, outcomes, times and the snapshot CSN.
     """
+    time_ms = int(db.execute("SELECT value FROM meta WHERE key = 'time_ms'").fetchone()[0])
     lost = {part for (part,) in db.execute("SELECT part FROM skips")}
     for record in records:
+        if record.time_ms < time_ms:
+            _heal_times(db, record.time_ms)
+        time_ms = record.time_ms
         for applied in record.tids:
             _apply_tid(db, record, applied, lost)
+        changed = {entry.table for one in record.tids if one.data_change for entry in one.entries}
+        rows = [(table, record.csn) for table in sorted(changed)]
+        db.executemany("INSERT OR REPLACE INTO table_changes VALUES (?, ?)", rows)
         change = any(applied.data_change for applied in record.tids)
-        row = (record.csn, record.time_ms, change, record.stamp.zxid or None)
-        db.execute("INSERT INTO csns (csn, time_ms, data_change, czxid) VALUES (?, ?, ?, ?)", row)
+        row = (record.csn, record.time_ms, change, record.stamp.zxid or None, record.agreed_ms)
+        db.execute("INSERT INTO csns VALUES (?, ?, ?, ?, ?)", row)
     last = records[-1]
     set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms, last_digest=last.digest)
     sql = "UPDATE meta SET value = max(value, ?) WHERE key = 'zxid_max'"
     db.execute(sql, (max(record.stamp.zxid for record in records),))
+
+
+def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
+    """Make the times above a time again, which wrong clocks have made (rule effective-time).
+
+    Each CSN gets the largest of the agreed times of its own record and those before it, without those above
+    ``now_ms``. So a record whose own clocks were wrong gets the time before it: no snapshot of a time after
+    its commit misses it. Where an agreed time or an earlier time is not known, ``now_ms`` counts.
+    """
+    sql = "SELECT csn, time_ms FROM csns WHERE time_ms <= ? ORDER BY csn DESC LIMIT 1"
+    after, base_ms = db.execute(sql, (now_ms,)).fetchone() or (-1, now_ms)
+    args = {"after": after, "base": base_ms, "now": now_ms}
+    db.execute(
+        """
+        UPDATE csns SET time_ms = healed.time_ms FROM (
+            SELECT csn, max(:base, max(
+                CASE WHEN agreed_ms IS NULL THEN :now WHEN agreed_ms <= :now THEN agreed_ms ELSE 0 END
+            ) OVER (ORDER BY csn)) AS time_ms FROM csns WHERE csn > :after
+        ) AS healed WHERE csns.csn = healed.csn
+        """,
+        args,
+    )
+    db.execute(
+        """
+        UPDATE outcomes SET time_ms = coalesce((SELECT time_ms FROM csns WHERE csn = outcomes.csn), :now)
+        WHERE csn > :after
+        """,
+        {"after": after, "now": now_ms},
+    )
 
 
 def skip(db: sqlite3.Connection, entry: SkipPart) -> list[str]:
@@ -350,20 +388,36 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
     )
 
 
-def prune_outcomes(db: sqlite3.Connection, older_than_ms: int, streams_older_than_ms: int) -> int:
+def prune_outcomes(
+    db: sqlite3.Connection, before_ms: int, labels_before_ms: int, streams_before_ms: int
+) -> int:
     """Forget outcomes older than the retention; return the new floor (the largest CSN forgotten, or 0).
 
-    The outcome of a streaming query's last batch is kept with its label.
+    An outcome under a label is kept with it, that of a streaming query only for its last batch. Each run
+    searches what has become old since the last one.
+
+    Args:
+        db: The catalog.
+        before_ms: For outcomes without a label (Unix, ms).
+        labels_before_ms: For those under labels of single runs.
+        streams_before_ms: For those of the last batches of streaming queries.
     """
-    floor = db.execute(LAST_BEFORE, {"before": older_than_ms}).fetchone()[0] or 0
+    floor, labels = last_outcome_before(db, before_ms), last_outcome_before(db, labels_before_ms)
+    before = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('outcome_floor', 'label_floor')"))
     if floor:
+        sql = "DELETE FROM outcomes WHERE csn > ? AND csn <= ? AND label IS NULL"
+        db.execute(sql, (before.get("outcome_floor", 0), floor))
         db.execute(
-            "DELETE FROM outcomes AS o WHERE csn <= ? AND (batch IS NULL OR time_ms < ? OR csn < "
+            "DELETE FROM outcomes AS o WHERE batch IS NOT NULL AND csn <= ? AND (time_ms < ? OR csn < "
             "(SELECT max(csn) FROM outcomes WHERE label = o.label))",
-            (floor, streams_older_than_ms),
+            (floor, streams_before_ms),
         )
         db.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'outcome_floor'", (floor,))
-    return int(floor)
+    if labels:
+        sql = "DELETE FROM outcomes WHERE csn > ? AND csn <= ? AND label IS NOT NULL AND batch IS NULL"
+        db.execute(sql, (before.get("label_floor", 0), labels))
+        set_meta(db, label_floor=max(labels, before.get("label_floor", 0)))
+    return floor
 
 
 def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:

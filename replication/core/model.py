@@ -152,10 +152,11 @@ class ResolvedRecord:
         csn: Its number.
         kind: COMMIT, or END and GENESIS, which only move the snapshot CSN.
         home: The replica that wrote it.
-        time_ms: Effective wall time (Unix, ms): never smaller than the time of the CSN before.
+        time_ms: Effective wall time (Unix, ms). Larger times of earlier CSNs were wrong, and are made again.
         tids: Its transactions, without those that an earlier record has committed; manifests are resolved.
         stamp: When its znode was created.
         digest: SHA-256 of its bytes, 64 hexadecimal digits.
+        agreed_ms: The agreed time of the clocks in it.
     """
 
     csn: Csn
@@ -165,3 +166,4 @@ class ResolvedRecord:
     tids: tuple[TidRecord, ...]
     stamp: Stamp
     digest: str
+    agreed_ms: int | None = None

@@ -4,7 +4,8 @@ A machine (:mod:`tidelock.csnlog.core.machine`); its messages are in
 :mod:`tidelock.replication.core.messages`.
 
 **Promises.** Records are applied in the order of the log without a gap, each only when every part that it
-adds is held here (I2, I9). A tid counts once, at its first record (I1). Effective times never decrease. A
+adds is held here (I2, I9). A tid counts once, at its first record (I1). Effective times follow one rule
+(:mod:`tidelock.csnlog.core.log_time`). A
 record that cannot be applied holds back all later ones, and ``Blocked`` names the part, tid and CSN that are
 the reason.
 
@@ -31,6 +32,7 @@ import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid, epoch_of, sequence_of
 from tidelock.csnlog.core.ids import csn as make_csn
+from tidelock.csnlog.core.log_time import Clocking, clocking
 from tidelock.csnlog.core.machine import Machine
 from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, RecordKind, TidRecord
 from tidelock.errors import CorruptError
@@ -306,7 +308,7 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
             # Found damaged after the record was made visible: the part is repaired, not waited for.
             for part in item.missing:
                 del self._csn_of[part]
-            self.time_ms = max(self.time_ms, item.record.record.time_ms)
+            self.time_ms = _clocking(item.record).after(self.time_ms)
         self.applied, self._applying = csn, None
         return ()
 
@@ -339,14 +341,14 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
         for csn, item in self._waiting.items():
             if not item.executed or len(batch) == self._apply_records_max:
                 break
-            record = item.record.record
-            time_ms = max(time_ms, record.time_ms)
-            read = item.record
+            read, said = item.record, _clocking(item.record)
+            time_ms = said.after(time_ms)
             batch.append(
                 ResolvedRecord(
-                    csn, record.kind, record.home, time_ms, tuple(item.tids), read.stamp, read.digest
+                    csn, read.record.kind, read.record.home, time_ms, tuple(item.tids), read.stamp,
+                    read.digest, said.time_ms,
                 )
-            )
+            )  # fmt: skip
         return tuple(batch)
 
     def _why_blocked(self) -> msg.Blocked | None:
@@ -360,6 +362,10 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
             for part, tid in item.unread.items():
                 return msg.Blocked(csn, tid, part, "this manifest is being read")
         return None
+
+
+def _clocking(read: LogRecord) -> Clocking:
+    return clocking(read.record, read.stamp.time_ms)
 
 
 def _meta(entry: AddPart) -> PartMeta:

@@ -38,6 +38,9 @@ BY_THE_INSERT: Final = set(points(["agent.stage"]))
 
 #: Points that no transaction of this file passes, and where they are tested.
 ELSEWHERE: Final = {
+    "agent.clone_manifest": "passed by the peer that a replica clones: test_clone.py",
+    "agent.clone_receive": "passed by a replica that clones: test_clone.py",
+    "agent.clone_install": "passed by a replica that clones: test_clone.py",
     "agent.collect": "passed by collection: test_history.py",
     "agent.compact": "passed by compaction: test_compaction.py",
     "agent.upload": "passed by uploads to another replica than the home: test_uploads.py",

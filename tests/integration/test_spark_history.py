@@ -101,3 +101,18 @@ def test_given_up_in_mid_job(local: LocalCluster, spark: SparkProcess, table: st
         assert "below the horizon" in str(failed.value)
         with pytest.raises(SparkJobError, match="SnapshotTooOld"):
             spark.sql(f"SELECT count(v) FROM {view}")
+
+
+def test_tables_of_a_time_are_attached(local: LocalCluster, spark: SparkProcess, table: str) -> None:
+    """`attach(at=)` reads the tables as they were then, also after their rows were removed."""
+    with local.connect("r1") as db:
+        before = db.last_change(table)
+        time = before.time
+        assert time is not None
+        eventually(lambda: db.time_of(db.truncate(table).csn or 0) > time, what="a later time")
+        spark.call("join", url=local.url("r1"))
+        at_ms = round(time.timestamp() * 1000)
+        assert before.csn <= spark.call("attach", tables=[table], at=at_ms)["csn"]
+        assert spark.sql(f"SELECT count(*) FROM {table}") == [[PARTS * ROWS]]
+        with pytest.raises(SparkJobError, match="give one of them"):
+            spark.call("attach", tables=[table], at=at_ms, csn=before.csn)

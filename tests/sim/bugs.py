@@ -18,17 +18,21 @@ from unittest import mock
 from tests.sim.disk import SimDisk
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
-from tidelock.csnlog.core.model import Progress, TidRecord
+from tidelock.csnlog.core.log_time import NEVER_MS, Clocking
+from tidelock.csnlog.core.model import Record, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import FaultStep
 from tidelock.errors import CorruptError, SerializationConflictError
+from tidelock.replica_agent.lifecycle import background
 from tidelock.replica_agent.lifecycle.agent import Agent
+from tidelock.replica_agent.lifecycle.arrears import Arrears
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
+from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
 from tidelock.replica_agent.transactions import adopted_merges
 from tidelock.replica_agent.transactions.outcomes import resolver
@@ -43,6 +47,7 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replication.core import prefix
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.lag import LagVerdict, LagWatch
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
@@ -241,8 +246,8 @@ def delete_locks_by_their_own_version() -> Iterator[None]:
 
 @contextmanager
 def serve_before_it_is_where_it_was() -> Iterator[None]:
-    """A replica whose disk was replaced serves as soon as it has waited for long enough."""
-    with mock.patch.object(Progress, "most", CSN_NONE):
+    """A replica whose disk was replaced, or that has cloned, serves when it has waited for long enough."""
+    with mock.patch.object(Arrears, "serve_from", property(lambda _: CSN_NONE, lambda _self, _csn: None)):
         yield
 
 
@@ -295,6 +300,28 @@ def await_no_missing_part() -> Iterator[None]:
 
 
 @contextmanager
+def the_clock_of_the_home_alone() -> Iterator[None]:
+    """The effective time is the larger of the home's clock and the time before."""
+
+    def home_alone(record: Record, _server_ms: int) -> Clocking:
+        return Clocking(record.time_ms, NEVER_MS)
+
+    with mock.patch.object(prefix, "clocking", home_alone):
+        yield
+
+
+@contextmanager
+def forget_by_the_wall_clock() -> Iterator[None]:
+    """Each replica forgets by its own wall clock."""
+
+    def now_ms(_: RetentionClock) -> int:
+        return int(vars(background)["time"].time() * 1000)  # the clock of the simulated host
+
+    with mock.patch.object(RetentionClock, "now_ms", now_ms):
+        yield
+
+
+@contextmanager
 def count_a_stuck_replica() -> Iterator[None]:
     """A home waits for every live replica that is far behind, and refuses its commits in the end."""
     judge = LagWatch.judge
@@ -326,6 +353,8 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         call_aborted_what_no_home_answers_for,
         clean_up_although_cancelled,
         await_no_missing_part,
+        the_clock_of_the_home_alone,
+        forget_by_the_wall_clock,
         count_a_stuck_replica,
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from tests.sim.clients import (
     note_outcome,
     note_read,
 )
+from tests.sim.machine import EPOCH_S
 from tests.sim.oracle import children
 from tests.support.histories import replay
 from tests.support.histories.evidence import leftovers
@@ -67,6 +69,7 @@ async def converge(world: SimWorld) -> None:
     await _nothing_left(world)
     await _clean_tree(world)
     await _old_is_gone(world)
+    await _true_times(world)
     await _read_everywhere(world, max(world.oracle.records))
     await _audit(world)
 
@@ -195,8 +198,8 @@ def _csn(world: SimWorld, path: str) -> Csn:
 
 async def _old_is_gone(world: SimWorld) -> None:
     """Horizon and tail have moved, and what they have passed is gone (I13, I16)."""
-    if not world.plan.history_s or any(fault.kind == "skew" for fault in world.plan.faults):
-        return  # a clock that was a day ahead keeps history for a day
+    if not world.plan.history_s:
+        return
 
     def left() -> list[str]:
         end, horizon = max(world.oracle.records), _csn(world, tree.HORIZON)
@@ -214,6 +217,30 @@ async def _old_is_gone(world: SimWorld) -> None:
 
     if not await _within(world, lambda: not left()):
         world.oracle.violated("I13 NOLEAK", f"{CONVERGE_S:.0f} s later {left()}")
+
+
+async def _true_times(world: SimWorld) -> None:
+    """The log's time is true again, and all replicas have the same times, which never decrease (I10)."""
+    end = max(world.oracle.records)
+
+    def all_there() -> bool:
+        return all(_reached(host.agent) >= end for host in world.hosts)
+
+    if not await _within(world, all_there):
+        return  # told before
+    known: dict[Csn, int] = {}
+    for host in world.hosts:
+        times = world.oracle.times(host.disk, end)
+        for before, after in itertools.pairwise(times.values()):
+            if after < before:
+                world.oracle.violated("I2 MONOTONE", f"{host.name}: a time {after} after {before}")
+        for csn, time_ms in times.items():
+            if known.setdefault(csn, time_ms) != time_ms:
+                what = f"{host.name} has time {time_ms} of CSN {csn}, another replica has {known[csn]}"
+                world.oracle.violated("I10 AGREE", what)
+        off_s = abs(times[end] / 1000 - (EPOCH_S + world.loop.time()))
+        if off_s > CONVERGE_S:
+            world.oracle.violated("I14 LIVE", f"{host.name}: the log's time is off by {off_s:.0f} s")
 
 
 async def _audit(world: SimWorld) -> None:

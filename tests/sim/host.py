@@ -46,10 +46,13 @@ _BOUNDS: Final = {
     "unpinned_ttl_s": 3.0,
     "clean_interval_s": 5.0,
     "audit_settle_s": 5.0,
+    "tick_interval_s": 20.0,  # between two of them the horizon reaches the end
+    "clock_check_interval_s": 1.0,
     "compaction_interval_s": 0.5,
     "compaction_parts_min": 2,
     "compaction_quiet_s": 2.0,
     "compaction_retry_wait_max_s": 1.0,
+    "clone_manifest_ttl_s": 10.0,
     "disk_reserve_bytes": 0,  # the room on the machine that runs it decides nothing
     "check_invariants": True,
 }

@@ -10,12 +10,16 @@ import asyncio
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tests.sim.network import Weather
 from tests.sim.plan import FAULTS_S, PlannedFault
 from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.model import STRUCK
 from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.store import SetData
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -25,8 +29,10 @@ _SLOW: Final = 200.0
 _SLOW_DISK_S: Final = 0.4
 _SLOW_ANSWER_S: Final = 0.2
 _BROKEN_SHARE: Final = 0.3
-#: Wall clocks jump by up to a day.
-_SKEW_S: Final = 86_400.0
+#: Wall clocks jump by up to ten days: outcomes, labels and history are kept for less.
+_SKEW_S: Final = 10 * 86_400.0
+#: Some of these jumps are those of ZooKeeper's leader.
+_LEADER_SHARE: Final = 0.25
 #: So long after a fault a replica counts as well again: sessions have expired, fences are raised.
 _WELL_AFTER_S: Final = 10.0
 
@@ -75,7 +81,9 @@ class SimNemesis:
     async def _befall(self, fault: PlannedFault) -> None:
         world = self._world
         host = world.hosts[fault.target % len(world.hosts)]
-        if fault.kind == "replace" and not world.oracle.may_lose(host.disk):
+        if fault.kind in {"replace", "strike"} and not world.oracle.may_lose(
+            host, struck=fault.kind == "strike"
+        ):
             world.trace.note("spared", host.name)
             return
         world.trace.note("nemesis", fault.kind, host.name, fault.length_s)
@@ -89,6 +97,8 @@ class SimNemesis:
                 host.stop()
             case "fence":
                 await self._fence(host)
+            case "strike":
+                await self._fence(host, STRUCK)
             case "zookeeper":
                 self._cut_off(host)
             case "expire":
@@ -112,7 +122,8 @@ class SimNemesis:
                 servers = world.zookeeper.servers
                 servers[1 + fault.target % (len(servers) - 1)].lag()
             case "skew":
-                host.skew_s = self._chance.uniform(-_SKEW_S, _SKEW_S)
+                skewed = world.zookeeper if self._chance.random() < _LEADER_SHARE else host
+                skewed.skew_s = self._chance.uniform(-_SKEW_S, _SKEW_S)
         await asyncio.sleep(fault.length_s)
         self._end(fault, host)
 
@@ -139,8 +150,8 @@ class SimNemesis:
                 for server in world.zookeeper.servers:
                     server.catch_up()
 
-    async def _fence(self, host: Host) -> None:
-        """Raise the fence of a replica, as a peer does that needs its outcomes."""
+    async def _fence(self, host: Host, state: str = "") -> None:
+        """Raise the fence of a replica, as a peer does that needs its outcomes, or strike it."""
         store = self._world.zookeeper.store("nemesis")
         path = tree.session(host.name)  # type: ignore[arg-type]
         node = await store.get(path)
@@ -148,6 +159,9 @@ class SimNemesis:
             boot = codec.decode_session(node.value.data).boot
             change = seize(path, node.value, boot, f"fence {self._chance.random()}")
             assert change is not None
+            if state:
+                struck = msgspec.structs.replace(codec.decode_session(change.data), state=state)
+                change = SetData(path, codec.encode_session(struck), change.version)
             await store.multi((change,))
         await store.close()
 
@@ -168,6 +182,7 @@ class SimNemesis:
         world = self._world
         world.trace.note("healed")
         world.zookeeper.rate = 0.0
+        world.zookeeper.skew_s = 0.0
         world.network.weather = Weather()
         for server in world.zookeeper.servers:
             server.catch_up()
@@ -175,6 +190,7 @@ class SimNemesis:
             host.may_run.set()
             host.disk.calm()
             host.answer_s = DELAY_S
+            host.skew_s = 0.0
             if host.cut_off:
                 self._reconnect(host)
         world.zookeeper.deliver_late()

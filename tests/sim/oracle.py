@@ -16,7 +16,7 @@ from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import AddPart, Entry, Record, RemovePart, TidRecord
+from tidelock.csnlog.core.model import SERVING, AddPart, Entry, Record, RemovePart, TidRecord
 from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
@@ -25,6 +25,7 @@ from tidelock.replication.partfs import PartFs
 from workloads.checker import SHOWN, InvariantViolation
 
 if TYPE_CHECKING:
+    from tests.sim.host import Host
     from tests.sim.life import AgentLife
     from tests.sim.world import SimWorld
     from tidelock.csnlog.log import Proposal
@@ -49,7 +50,11 @@ class Oracle:
         self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
         self._current: dict[str, str] = {}
         self._catalogs: dict[str, sqlite3.Connection] = {}
-        self._looked: dict[str, Csn] = {}
+        #: How far each catalog was when it was looked at, by folder and id of the disk.
+        self._looked: dict[tuple[str, str], Csn] = {}
+        #: The folders of disks that got another id by a clone, and what they held under the former one.
+        self._folders: dict[str, str] = {}
+        self._held_before: dict[str, frozenset[str]] = {}
         self._proposed: set[str] = set()
         #: The entries of the transactions, also of those that have a manifest.
         self._entries: dict[str, Sequence[Entry]] = {}
@@ -115,8 +120,23 @@ class Oracle:
         known = self._disks.setdefault(replica, {})
         if (before := self._current.get(replica)) is not None:
             known[before] = now
+        if disk not in self._folders and not (self._world.folder / disk).exists():
+            self._cloned(replica, before, disk)
         self._current[replica] = disk
         known[disk] = now
+
+    def _cloned(self, replica: str, before: str | None, disk: str) -> None:
+        """A clone replaces what a folder held; a home may count that until it has read the new session."""
+        self._folders[disk] = next(
+            host.disk.folder.name for host in self._world.hosts if host.name == replica
+        )
+        self.did["clone"] += 1
+        if before is not None and self._folder(before) == self._folder(disk):
+            held = self._catalog(before).execute("SELECT part FROM parts WHERE state = 'held'")
+            self._held_before[before] = frozenset(part for (part,) in held)
+
+    def _folder(self, disk: str) -> str:
+        return self._folders.get(disk, disk)
 
     def _recorded(self, csn: Csn, record: Record) -> None:
         if self.records and csn <= max(self.records):
@@ -169,6 +189,8 @@ class Oracle:
         return [disk for disk, until in known.items() if disk == current or now - until < STALE_S]
 
     def _holds(self, disk: str, parts: Sequence[str]) -> bool:
+        if disk in self._held_before:
+            return self._held_before[disk].issuperset(parts)
         db = self._catalog(disk)
         marks = ",".join("?" * len(parts))
         sql = f"SELECT count(*) FROM parts WHERE state = 'held' AND part IN ({marks})"
@@ -191,14 +213,16 @@ class Oracle:
         sql = "SELECT file, offset, length, blocks FROM parts WHERE part = ? AND state = 'held'"
         for disk in [disk for disks in self._disks.values() for disk in disks]:
             if found := self._catalog(disk).execute(sql, (manifest,)).fetchone():
-                return decode_entries(PartFs(self._world.folder / disk / "data").read(Location(*found)))
+                folder = self._world.folder / self._folder(disk)
+                return decode_entries(PartFs(folder / "data").read(Location(*found)))
         self.violated("I4 DURABLE", f"manifest {manifest} went into the log and lies on no disk")
         return ()
 
     def _catalog(self, disk: str) -> sqlite3.Connection:
-        if disk not in self._catalogs:
-            self._catalogs[disk] = reading(self._world.folder / disk / "data")
-        return self._catalogs[disk]
+        folder = self._folder(disk)
+        if folder not in self._catalogs:
+            self._catalogs[folder] = reading(self._world.folder / folder / "data")
+        return self._catalogs[folder]
 
     def close(self) -> None:
         """Give the catalogs back."""
@@ -219,14 +243,18 @@ class Oracle:
         """Check that a catalog has all its files on the disk, and never claims less than before (I9)."""
         db = self._catalog(disk.folder.name)
         row = _snapshot(db)
-        before = self._looked.get(disk.folder.name, CSN_NONE)
+        looked = (
+            disk.folder.name,
+            str(db.execute("SELECT value FROM meta WHERE key = 'disk'").fetchone()[0]),
+        )
+        before = self._looked.get(looked, CSN_NONE)
         if row < before:
             self.violated("I11 MONOREAD", f"{name} went back from CSN {before} to {row}")
         for csn, record in self.records.items():
             if before < csn <= row:
                 for tid in record.tids:
                     self._applied(name, disk, db, csn, tid)
-        self._looked[disk.folder.name] = row
+        self._looked[looked] = row
         there = {part for (part,) in db.execute("SELECT part FROM parts")}
         horizon = _meta(db, "horizon")
         for part, csn in self._added.items():
@@ -243,7 +271,7 @@ class Oracle:
 
     def look_again(self, disk: SimDisk) -> None:
         """The power was cut: all files that the catalog claims are to be checked again."""
-        self._looked.pop(disk.folder.name, None)
+        self._looked = {key: csn for key, csn in self._looked.items() if key[0] != disk.folder.name}
 
     def _applied(self, name: str, disk: SimDisk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:
         sql = "SELECT state, creation_csn, file, offset, length, blocks FROM parts WHERE part = ?"
@@ -264,7 +292,7 @@ class Oracle:
 
     def promised(self, csn: Csn, wait: WaitFor) -> None:
         """A client was told that a commit is applied on so many replicas (disks may be lost since)."""
-        if self.did["replace"] or wait is WaitFor.HOME:
+        if self.did["replace"] or self.did["strike"] or wait is WaitFor.HOME:
             return
         folders = [host.disk.folder.name for host in self._world.hosts]
         made = [name for name in folders if (self._world.folder / name / "data" / "catalog.db").exists()]
@@ -274,24 +302,66 @@ class Oracle:
 
     def tables_made(self) -> Csn:
         """Return the CSN from which on all tables exist."""
-        db = self._catalog(self._world.hosts[0].disk.folder.name)
-        return Csn(db.execute("SELECT max(from_csn) FROM tables").fetchone()[0])
+        found = [
+            self._catalog(host.disk.folder.name).execute("SELECT max(from_csn) FROM tables").fetchone()[0]
+            for host in self._world.hosts
+            if self._has_catalog(host)
+        ]
+        return max(Csn(csn or CSN_NONE) for csn in found)
 
     def removed_parts(self, disk: SimDisk) -> list[str]:
         """Return the parts on a disk that are removed."""
         sql = "SELECT part FROM parts WHERE removal_csn IS NOT NULL"
         return [part for (part,) in self._catalog(disk.folder.name).execute(sql)]
 
-    def may_lose(self, disk: SimDisk) -> bool:
-        """Tell whether every part of every record lies on some other disk that is in use."""
-        others = [host.disk.folder.name for host in self._world.hosts if host.disk is not disk]
-        others = [name for name in others if (self._world.folder / name / "data" / "catalog.db").exists()]
+    def times(self, disk: SimDisk, end: Csn) -> dict[Csn, int]:
+        """Return the effective times that a disk keeps of the CSNs up to one, in their order."""
+        sql = "SELECT csn, time_ms FROM csns WHERE csn <= ? ORDER BY csn"
+        rows = self._catalog(disk.folder.name).execute(sql, (end,))
+        return {Csn(csn): time_ms for csn, time_ms in rows}
+
+    def may_lose(self, host: Host, *, struck: bool) -> bool:
+        """Tell whether what a disk holds lies on other disks in use, as far as anybody may need it.
+
+        That is every part above the horizon, and a catalog from which another replica can go on. So many
+        replicas stay as a commit needs copies, if it is struck.
+        """
+        tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
+        others = [other for other in self._world.hosts if other is not host and self._has_catalog(other)]
+        disks = [other.disk.folder.name for other in others]
+        serving = [other for other in others if self._state(other.name) == SERVING]
+        whole = [
+            other
+            for other in serving
+            if _snapshot(self._catalog(other.disk.folder.name)) >= max(tail, horizon)
+        ]
+        if not whole or (struck and len(serving) < self._world.plan.copies):
+            return False
         return all(
-            any(self._holds(other, parts) for other in others)
-            for record in self.records.values()
+            any(self._holds(disk, needed) for disk in disks)
+            for csn, record in self.records.items()
             for tid in record.tids
-            if (parts := self._parts(tid))
+            if (needed := self._needed(csn, tid, tail, horizon))
         )
+
+    def _needed(self, csn: Csn, tid: TidRecord, tail: Csn, horizon: Csn) -> list[str]:
+        """The parts of a transaction that tail and horizon have not passed."""
+        if tid.manifest is not None and csn < tail:
+            parts: list[str] = [entry.part for entry in self.entries(tid) if isinstance(entry, AddPart)]
+        else:
+            parts = self._parts(tid)
+        return [part for part in parts if not self._removed.get(part, horizon + 1) <= horizon]
+
+    def _bound(self, path: str) -> Csn:
+        znode = self._world.zookeeper.tree.get(path)
+        return CSN_NONE if znode is None else codec.decode_csn(znode.data)
+
+    def _state(self, replica: str) -> str:
+        znode = self._world.zookeeper.tree.get(tree.session(replica))  # type: ignore[arg-type]
+        return "" if znode is None else codec.decode_session(znode.data).state
+
+    def _has_catalog(self, host: Host) -> bool:
+        return (host.disk.data / "catalog.db").exists()
 
 
 def _snapshot(db: sqlite3.Connection) -> Csn:

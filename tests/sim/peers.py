@@ -12,7 +12,7 @@ from tidelock.csnlog.core.results import HomeAnswer
 from tidelock.errors import UnavailableError
 from tidelock.replication.core.model import Held, Location, PartMeta
 from tidelock.replication.peers import PeerClient, answer_of, word_of
-from tidelock.wire.peers import PeerStatus
+from tidelock.wire.peers import CloneManifest, PeerStatus
 
 if TYPE_CHECKING:
     from tidelock.replica_agent.services.bundle import Services
@@ -69,10 +69,30 @@ class SimPeerClient(PeerClient):
         async def serve(services: Services) -> PeerStatus:
             own = services.peers.session
             state = services.condition.state.value
-            return PeerStatus(own.replica, own.disk, own.boot, state, services.peers.waiters.reached)
+            clock_ms = services.peers.clocks.own_ms()
+            reached = services.peers.waiters.reached
+            return PeerStatus(own.replica, own.disk, own.boot, state, reached, time_ms=clock_ms)
 
         found: PeerStatus = await self._ask(api, "status", serve)
         return found
+
+    async def clone(self, api: str, name: str) -> CloneManifest:
+        """Have a catalog written; see :class:`PeerClient`."""
+        made: CloneManifest = await self._ask(api, "clone", lambda services: services.peers.clone(name))
+        return made
+
+    async def read_clone(self, api: str, name: str, start: int) -> bytes:
+        """Bytes of a catalog; see :class:`PeerClient`."""
+
+        async def serve(services: Services) -> bytes:
+            return await services.peers.manifests.read(name, start)
+
+        data: bytes = await self._ask(api, "catalog", serve)
+        return data
+
+    async def end_clone(self, api: str, name: str) -> None:
+        """Hint; see :class:`PeerClient`."""
+        await self._ask(api, "end of a clone", lambda services: services.peers.manifests.end(name))
 
     async def refuses(self, api: str) -> bool:
         """Return whether no process listens; see :class:`PeerClient`."""

@@ -40,10 +40,11 @@ KINDS: Final[dict[str, float]] = {
     "slow_zookeeper": 5.0,  # ZooKeeper's answers to it
     "lag": 4.0,  # the ZooKeeper server of that number is behind for its readers
     "skew": 0.0,  # its wall clock jumps
+    "strike": 0.0,  # it is struck: it holds nothing back, and has to clone
 }
 
 #: Kinds that came to the plans later: they are drawn last, so that older seeds keep the rest of their plan.
-_LATER: Final = frozenset({"full", "slow_zookeeper"})
+_LATER: Final = frozenset({"full", "slow_zookeeper", "strike"})
 #: One in so many runs has a boot that ends amid its background tasks, on a full disk.
 _ENDS_ON_FULL_DISK: Final = 4
 
@@ -151,8 +152,7 @@ def draw(seed: int) -> RunPlan:
         late=chance.choice([0.0, 0.0, 0.05, 0.2]),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
-    # A replica with an empty disk takes all from the log: it cannot where history is collected.
-    short = all(fault.kind != "replace" for fault in faults) and chance.random() < 0.7
+    short = chance.random() < 0.7
     writers = chance.randint(0, plan.writers)
     drawn = replace(
         plan,
@@ -163,7 +163,14 @@ def draw(seed: int) -> RunPlan:
         log_keep=chance.choice([1, 1, 10]),
         faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
-    return _with_an_end_on_a_full_disk(chance, drawn)
+    return _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
+
+
+def _with_strikes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:
+    """Return the plan and, in some runs, replicas that are struck."""
+    strikes = [_fault(chance, ["strike"], plan.replicas, bursts) for _ in range(chance.choice([0, 0, 1, 2]))]
+    faults = tuple(sorted((*plan.faults, *strikes), key=lambda fault: fault.at_s))
+    return replace(plan, faults=faults)
 
 
 def _with_full_disks(

@@ -25,7 +25,7 @@ from tidelock.csnlog.testing.memory_store import RequestFault as Lost
 ROOT = Path(__file__).parents[2]
 
 #: Seeds that every run has.
-FIXED = (0, 5, 12, 38, 43)
+FIXED = (0, 5, 8, 12, 38, 43)
 #: Fresh seeds of every run.
 FRESH = 2
 #: Of the long form.
@@ -106,6 +106,12 @@ SHOWN_BY = {
             chain(*(end_on_a_full_disk(PlannedFault(at_s, "stop", 0)) for at_s in (8.0, 18.0, 28.0)))
         ),
     ),
+    "the-clock-of-the-home-alone": replace(
+        _SMALL, faults=tuple(PlannedFault(5.0 * n, "skew", n % 3, 3.0) for n in range(1, 6))
+    ),
+    "forget-by-the-wall-clock": replace(
+        _SMALL, faults=tuple(PlannedFault(5.0 * n, "skew", n % 3, 3.0) for n in range(1, 6))
+    ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
 #: Bugs that take long to show: some of them after the time in which a shard has to come to rest.
@@ -140,6 +146,8 @@ def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
     assert {plan.replicas for plan in plans} == {2, 3, 4}
     assert {plan.copies for plan in plans} == {2, 3}
     assert any(plan.changers > 1 and plan.readers and plan.compaction and plan.history_s for plan in plans)
+    for kind in ("replace", "strike"):  # a replica that has to clone, since history is collected
+        assert any(plan.history_s and kind in {fault.kind for fault in plan.faults} for plan in plans), kind
     for name in ("manifests", "tight", "loss", "twice", "late", "compaction", "history_s"):
         assert {bool(getattr(plan, name)) for plan in plans} == {False, True}, name
 

@@ -25,19 +25,31 @@ LATE_S: Final = 4.0
 
 
 class SimEnsemble(MemoryEnsemble):
-    """Three servers."""
+    """Three servers.
+
+    Attributes:
+        skew_s: How far the wall clock of the leader is ahead.
+    """
 
     def __init__(self, world: SimWorld) -> None:
         super().__init__(
-            turn=self._answered, servers=SERVERS, plan=self._fate, reconnect=self._come_back, now_ms=_now_ms
+            turn=self._answered,
+            servers=SERVERS,
+            plan=self._fate,
+            reconnect=self._come_back,
+            now_ms=self._now_ms,
         )
         self._world = world
         self._chance = world.chance("zookeeper")
         self._kinds = [RequestFault[name] for name in world.plan.request_kinds]
         self.rate = 0.0
+        self.skew_s = 0.0
         #: When the last answer of a life came: answers keep their order.
         self._last: dict[object, float] = {}
         self.choose = self._chance.choice
+
+    def _now_ms(self) -> int:
+        return round((EPOCH_S + asyncio.get_running_loop().time() + self.skew_s) * 1000)
 
     def expire_later(self, store: MemoryStore, timeout_s: float) -> None:
         """Let a session end unless its client is heard again within its timeout."""
@@ -78,11 +90,6 @@ class SimEnsemble(MemoryEnsemble):
         if isinstance(result, Ok):
             self._world.oracle.wrote(ops, result.value)
         return result
-
-
-def _now_ms() -> int:
-    """The clock of the leader, which is right."""
-    return round((EPOCH_S + asyncio.get_running_loop().time()) * 1000)
 
 
 def _brief(value: Op | Ok[tuple[object, ...]] | Refused | Unknown) -> str:

@@ -19,7 +19,14 @@ from __future__ import annotations
 from tidelock.client.database import Database, connect
 from tidelock.client.feed import ChangedPart, ChangePage, Changes, ChangeSet
 from tidelock.client.joined import JoinedTransaction, join
-from tidelock.client.results import CommitResult, Decision, InsertResult, Outcome, TransactionState
+from tidelock.client.results import (
+    CommitResult,
+    Decision,
+    InsertResult,
+    Outcome,
+    TableChange,
+    TransactionState,
+)
 from tidelock.client.scan import Scan
 from tidelock.client.snapshot import Snapshot
 from tidelock.client.stream import BatchStream
@@ -39,6 +46,7 @@ __all__ = [
     "Outcome",
     "Scan",
     "Snapshot",
+    "TableChange",
     "Transaction",
     "TransactionState",
     "connect",

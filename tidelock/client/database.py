@@ -19,6 +19,7 @@ from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
 from tidelock.client.discovery import agents
 from tidelock.client.feed import Changes
+from tidelock.client.history import HistoryQuestions
 from tidelock.client.joined import Joining
 from tidelock.client.members import KnownMembers
 from tidelock.client.membership import Membership
@@ -110,7 +111,7 @@ def connect(
 _RESOLVE_S: Final = 120.0
 
 
-class Database(AutocommitStatements, Joining):
+class Database(AutocommitStatements, Joining, HistoryQuestions):
     """A cluster as one client sees it; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it remembers the highest CSN that it has committed or read on any replica,
@@ -271,7 +272,7 @@ class Database(AutocommitStatements, Joining):
         copies, and that contains everything this client has committed or read.
 
         Raises:
-            NoSuchCsnError: Above the end of the log.
+            NoSuchCsnError: Above the end of the log; `at` has not come yet.
             SnapshotTooOldError: Below the horizon; `min_csn` in its details is the oldest that can be read.
             StandbyError: No replica has reached it within its waiting bound.
             BadRequestError: More than one of `csn` and `at`, or a datetime without time zone.
@@ -332,7 +333,7 @@ class Database(AutocommitStatements, Joining):
         """Return the newest commit under a label, by any client; None for a label that is free.
 
         The answer contains every commit that was acknowledged before the call. A label is free again some
-        time after its last commit: `outcome_retention_s`, or `stream_label_retention_s` for the label of a
+        time after its last commit: `label_retention_s`, or `stream_label_retention_s` for the label of a
         streaming query.
 
         Raises:
@@ -505,14 +506,6 @@ class Database(AutocommitStatements, Joining):
         )
         self._connection.highest_csn.note(answer.pop("csn"))
         return answer
-
-    def log(self, from_csn: int | None = None, *, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return records of the CSN log in their order, the first not below `from_csn`.
-
-        BadRequestError when `limit` is above the agent's `log_answer_records_max`.
-        """
-        query = {"from_csn": from_csn, "limit": limit}
-        return self._connection.ask("GET", "/log", answer=list[dict[str, Any]], query=query)
 
     def explain(self, tid: str) -> dict[str, Any]:
         """Return the history of a transaction, from its home if that answers.

@@ -17,6 +17,7 @@ __all__ = [
     "LabelStatus",
     "Outcome",
     "RemoveResult",
+    "TableChange",
     "TransactionState",
     "commit_result",
     "instant",
@@ -89,6 +90,21 @@ class LabelStatus:
     batch: int | None
     tid: str
     csn: int | None
+    time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """The newest change of a table.
+
+    Attributes:
+        table: Full name of the table.
+        csn: CSN of the commit.
+        time: Effective time of that commit (UTC); None if the replica that answers does not know it.
+    """
+
+    table: str
+    csn: int
     time: datetime | None
 
 

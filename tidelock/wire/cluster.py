@@ -71,6 +71,16 @@ class BlockedRecord(msgspec.Struct, frozen=True):
     reason: str
 
 
+class CloneProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a clone is here: parts and bytes of what is visible, and `percent` of the bytes."""
+
+    percent: float
+    bytes: int
+    of_bytes: int
+    parts: int
+    of_parts: int
+
+
 class HorizonBound(msgspec.Struct, frozen=True):
     """The reason why the horizon does not rise further.
 
@@ -84,6 +94,20 @@ class HorizonBound(msgspec.Struct, frozen=True):
     csn: int
     kind: Literal["pin", "oldest", "retention", "asked"]
     name: str
+
+
+class ClockInfo(msgspec.Struct, frozen=True):
+    """The wall clock of a replica, compared with the clocks that it knows.
+
+    Attributes:
+        off: Whether most of them say that it is off by more than `clock_offset_max_s`.
+        offset_s: How far it is ahead of the middle one of them, in seconds; null if none is known.
+        ahead_s: How far it is ahead of each: of replicas by their ids, of ZooKeeper's leader as `zookeeper`.
+    """
+
+    off: bool
+    offset_s: float | None
+    ahead_s: dict[str, float]
 
 
 class PartHolder(msgspec.Struct, frozen=True):
@@ -192,6 +216,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         end_csn: The end of the log, as far as it has seen it.
         cluster_csn: The CSN that all replicas that are not struck have applied, as far as is known.
         waiting_for: What keeps it from applying the next record.
+        clone: While its state is `cloning`: how much of the clone has arrived.
         replicas: All replicas.
         tables: Number of tables.
         copies: Number of replicas on which a commit is durable.
@@ -201,6 +226,8 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         tail: CSN at which the kept log begins.
         pins: Number of pins that it has last seen.
         holding_back: What keeps the horizon from rising.
+        time_ms: Effective time (Unix, ms) of the CSN up to which it has applied the log.
+        clock: Its wall clock.
         lost: The parts that operators have declared lost.
         switches: What an operator can change, and may have changed, while the agent runs.
     """
@@ -214,6 +241,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     end_csn: int = 0
     cluster_csn: int = 0
     waiting_for: BlockedRecord | None = None
+    clone: CloneProgress | None = None
     replicas: list[ReplicaStatus]
     tables: int = 0
     copies: int = 0
@@ -223,6 +251,8 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tail: int = 0
     pins: int = 0
     holding_back: HorizonBound | None = None
+    time_ms: int = 0
+    clock: ClockInfo | None = None
     lost: list[LostPart] = []
     switches: list[SwitchInfo] = []
 

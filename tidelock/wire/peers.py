@@ -127,7 +127,17 @@ class PeerOutcome(msgspec.Struct, frozen=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """Answer of ``GET /peer/v1/status``; ``free_bytes`` of the disk of its data directory."""
+    """Answer of ``GET /peer/v1/status``.
+
+    Attributes:
+        id: The replica that answers.
+        disk: Id of its data directory.
+        boot: Start number of its agent.
+        state: State of its agent.
+        snapshot_csn: Its snapshot CSN.
+        free_bytes: Of the disk of its data directory.
+        time_ms: Its wall clock (Unix, ms); 0 = not told.
+    """
 
     id: ReplicaId
     disk: str
@@ -135,6 +145,23 @@ class PeerStatus(msgspec.Struct, frozen=True):
     state: str
     snapshot_csn: Csn
     free_bytes: int = 0
+    time_ms: int = 0
+
+
+class CloneManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of ``POST /peer/v1/clones/{name}``: the catalog that a replica sends to another one.
+
+    Attributes:
+        ready: Whether it is written; if not, repeat the request.
+        csn: The snapshot CSN of its rows.
+        length: Bytes of the file.
+        checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
+    """
+
+    ready: bool
+    csn: Csn = Csn(0)
+    length: _Count = 0
+    checksum: str = ""
 
 
 class Nothing(msgspec.Struct, frozen=True):

@@ -1,9 +1,9 @@
 """Forgets outcomes that are older than their retention, and releases their labels.
 
-A label is kept as long as the outcome of its transaction at the transaction's home, and only that home
-deletes its znode: under its own fence, while the znode names that transaction. So no other transaction can
-take the label between the check and the deletion. After the deletion a transaction with this label is new
-work.
+A label is kept for a time of its own, and with it the outcome of its transaction. Only the home of that
+transaction deletes the label's znode: under its own fence, while the znode names that transaction. So no
+other transaction can take the label between the check and the deletion. After the deletion a transaction with
+this label is new work.
 
 The label of a streaming query is kept longer, counted from its last move, and with it the outcome of the last
 batch. Its deletion raises the version of ``labels``. So a client of the log that has read the label before
@@ -40,20 +40,23 @@ class OutcomeRetention:
     store: Store
     fenced: Fenced
 
-    async def forget(self, before_ms: int, streams_before_ms: int) -> None:
+    async def forget(self, before_ms: int, labels_before_ms: int, streams_before_ms: int) -> None:
         """Forget the outcomes of records that became visible before a time (Unix, ms).
 
-        They are kept for now if a label among them cannot be released. The outcome of a streaming query's
-        last batch is kept until it is older than ``streams_before_ms``.
+        They are kept for now if a label that has ended cannot be released. The outcome of a labelled run is
+        kept until it is older than ``labels_before_ms``, that of a streaming query's last batch until it is
+        older than ``streams_before_ms``.
 
         Raises:
             FencedError, UnavailableError, DiskFullError: The call failed; the next call goes on.
         """
-        labels = self.catalog.reader.ending_labels(self.replica, before_ms, streams_before_ms)
+        labels = self.catalog.reader.ending_labels(self.replica, labels_before_ms, streams_before_ms)
         for begin in range(0, len(labels), _BATCH):
             if not await self._give_back(labels[begin : begin + _BATCH]):
                 return
-        await self.catalog.write(lambda db: jobs.prune_outcomes(db, before_ms, streams_before_ms))
+        await self.catalog.write(
+            lambda db: jobs.prune_outcomes(db, before_ms, labels_before_ms, streams_before_ms)
+        )
 
     async def _give_back(self, labels: Sequence[EndingLabel]) -> bool:
         """Delete those labels that still name their transaction; return False if one may remain."""

@@ -14,6 +14,7 @@ from unittest import mock
 
 import msgspec
 
+from tests.sim.explore.clone_bugs import CLONE_BUGS
 from tests.sim.explore.collecting import Collecting, History_
 from tests.sim.explore.commits import CommitModel
 from tests.sim.explore.copying import CopyModel, Mishaps
@@ -40,6 +41,7 @@ from tidelock.csnlog.core.fence import OwnFence
 from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
 from tidelock.csnlog.core.imprint import Imprint
+from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
 from tidelock.csnlog.core.pending import Pending
 from tidelock.csnlog.core.results import LogReading, Ok
@@ -163,9 +165,9 @@ class FollowsTheEpoch(Following):
         return event
 
 
-def _close_without_end(rollover: batch.Rollover, _: int) -> tuple[Op, ...]:
+def _close_without_end(rollover: batch.Rollover, clock: ClockReading) -> tuple[Op, ...]:
     """The multi that closes an epoch, without the END record."""
-    return tuple(op for op in ROLLOVER_OPS(rollover, 0) if not (isinstance(op, Create) and op.sequential))
+    return tuple(op for op in ROLLOVER_OPS(rollover, clock) if not (isinstance(op, Create) and op.sequential))
 
 
 def _commits(*txs: CommitTx, **budget: int) -> Callable[..., Model]:
@@ -373,4 +375,5 @@ BUGS = (
     *LOCK_BUGS,
     *LABEL_BUGS,
     *OUTCOME_BUGS,
+    *CLONE_BUGS,
 )

@@ -17,6 +17,7 @@ from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
 from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
+from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.model import Progress
@@ -324,7 +325,7 @@ class Collecting:
             snapshots = Snapshots(
                 replica=NAMES[0], boot=1, copies=lambda: 2, settings=SimpleNamespace(), store=store,  # type: ignore[arg-type]
                 log=FencedLog(store, NAMES[0], s.replicas[0].fence), reader=None, waiters=None, peers=None,  # type: ignore[arg-type]
-                clock=lambda: 0.0,
+                clock=lambda: 0.0, clocks=own_clock(),
             )  # fmt: skip
             self._turns[key] = self._replays.run(snapshots._write(Pin(PIN, s.pinned, 60.0, 60.0)))
         return self._turns[key]

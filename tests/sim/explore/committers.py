@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from tests.sim.explore.ensemble import Numbered
+from tests.support.wall_clocks import NO_CLOCK
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.committer import Committer, CommitterState
 from tidelock.csnlog.core.committer_messages import (
@@ -112,9 +113,9 @@ def _noted(said: Said, instruction: Instruction) -> Said:
         case AnswerCallers(tid, decision):
             return said._replace(verdicts=(*said.verdicts, (tid, decision)))
         case SendCommit(plan):
-            return said._replace(request=CommitterRequest("commit", plan.ops(0)))
+            return said._replace(request=CommitterRequest("commit", plan.ops(NO_CLOCK)))
         case SendRollover(rollover):
-            return said._replace(request=CommitterRequest("rollover", rollover.ops(0)))
+            return said._replace(request=CommitterRequest("rollover", rollover.ops(NO_CLOCK)))
         case SendRaise(ops):
             return said._replace(request=CommitterRequest("raise", ops))
         case ReadFence():

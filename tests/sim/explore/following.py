@@ -26,6 +26,7 @@ from tests.sim.explore.shard import (
     not_written,
 )
 from tests.sim.explore.world import NAMES, ORDERS
+from tests.support.wall_clocks import NO_CLOCK
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import Proposal, Queued, Rollover, plan
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
@@ -170,12 +171,13 @@ class Following:
         if s.sent < len(self._records):
             item = Queued.of(Proposal(self._records[s.sent], {}))
             commit = plan((item,), home=HOME, fence=0, epoch=epoch, epoch_version=version)
-            done = self._apply(s._replace(sent=s.sent + 1), commit.ops(0))
+            done = self._apply(s._replace(sent=s.sent + 1), commit.ops(NO_CLOCK))
             yield ("commit", s.sent), done
             if s.trouble.own and s.machine >= 0 and isinstance(done, Shard):
                 yield ("own", s.sent), less(done, "own")._replace(pokes=(*s.pokes, done.log[-1].csn))
         if s.trouble.roll:
-            yield ("roll", epoch), self._apply(less(s, "roll"), Rollover(HOME, 0, epoch, version).ops(0))
+            rollover = Rollover(HOME, 0, epoch, version)
+            yield ("roll", epoch), self._apply(less(s, "roll"), rollover.ops(NO_CLOCK))
         for kind, end in (("tail", s.applied), ("strike", s.log[-1].csn)):
             tail = Csn(end + 1)
             if getattr(s.trouble, kind) and self.ensemble.tail(newest) < tail and end > 1:

@@ -16,6 +16,7 @@ from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
 from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
+from tests.support.wall_clocks import NO_CLOCK, own_clock
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core import batch, codec, tree
@@ -84,6 +85,7 @@ class RunLog(CsnLog):
             store,
             session=own,
             limits=batch.LogLimits(),
+            clocks=own_clock(),
             deliver=_nowhere,
             on_state=lambda _, __: None,
         )
@@ -102,7 +104,7 @@ class RunLog(CsnLog):
 
     async def send(self, proposal: Proposal, plan: batch.CommitPlan) -> Committed:
         """Apply a multi; errors as the committer would have them."""
-        match await self._store.multi(plan.ops(0)):
+        match await self._store.multi(plan.ops(NO_CLOCK)):
             case Ok(value=values):
                 return Committed(tree.csn_of(str(values[-1])))
             case Refused(reason, index):

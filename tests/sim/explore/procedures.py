@@ -17,6 +17,7 @@ from tests.sim.explore.replay import (
     never,
 )
 from tests.support.clusters.resolving import GivenLocal, resolver_over
+from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.cluster import bootstrap
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
@@ -87,6 +88,7 @@ class Procedures:
             ScriptedStore(self._ensemble, script, fence_then_log),
             session=own,
             limits=LogLimits(read_ahead=READ_AHEAD),
+            clocks=own_clock(),
             deliver=_nowhere,
             on_state=lambda _, __: None,
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.sim.explore.cloning import Cloning
 from tests.sim.explore.collecting import Collecting
 from tests.sim.explore.commits import CommitModel
 from tests.sim.explore.copying import CopyModel, Mishaps
@@ -79,6 +80,10 @@ def _copying(name: str, txs: int, peers: int, *, fast: bool = False, **mishaps: 
 
 def _collecting(name: str, *, fast: bool = False, **more: Any) -> ExploredScenario:
     return ExploredScenario(f"history, {name}", lambda replays: Collecting(replays, **more), fast)
+
+
+def _cloning(name: str, *, fast: bool = False, **more: Any) -> ExploredScenario:
+    return ExploredScenario(f"clones, {name}", lambda replays: Cloning(replays, **more), fast)
 
 
 def _truncating(name: str, *, fast: bool = False, **more: Any) -> ExploredScenario:
@@ -152,6 +157,12 @@ SCENARIOS = (
     _collecting("a pin and a transaction, slow progress", alone=True, pin=1, tx=1, slowly=True),
     _collecting("two replicas, a pin", pin=1),
     _collecting("two replicas, a transaction", behind=True, tx=1),
+    _cloning("a struck replica", fast=True, struck=True),
+    _cloning("a new disk, collected history", fast=True),
+    _cloning("a struck replica, a source that lags", struck=True, behind=True),
+    _cloning("a new disk, a whole log", whole=True),
+    _cloning("a struck replica that dies", struck=True, crashes=1),
+    _cloning("a new disk, a replica that dies", crashes=1),
     _truncating("an outcome is asked for", fast=True, asks=1),
     _truncating("two movers, one dies, an outcome is asked for", movers=2, crashes=1, asks=1),
     _resolving("a client", CLIENT),

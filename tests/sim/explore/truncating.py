@@ -18,6 +18,7 @@ from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, Run
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tests.support.clusters.resolving import GivenLocal, resolver_over
+from tests.support.wall_clocks import own_clock
 from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
@@ -264,6 +265,7 @@ async def _outcome(store: Any, applied: Csn) -> object:
         store,
         session=own,
         limits=LogLimits(read_ahead=READ_AHEAD),
+        clocks=own_clock(),
         deliver=_nowhere,
         on_state=lambda _, __: None,
     )

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.clusters.resolving import GivenLocal, resolver_over
+from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, open_session
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.imprint import UNKNOWN, Imprint
@@ -69,6 +70,7 @@ class LogNode:
             self.store,
             session=self.own,
             limits=self.limits,
+            clocks=own_clock(),
             deliver=self.deliver,
             on_state=lambda state, _: self.states.append(state),
             on_fence=self.on_fence,

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from tests.support.clusters.clocks import replace_clock
 from tidelock.csnlog import faults
 from tidelock.replica_agent.main import main
 
@@ -45,6 +46,7 @@ def become_agent(request: Mapping[str, Any]) -> NoReturn:
         os.environ.update(request["environment"])
         sys.argv[1:] = request["arguments"]
         faults.arm_from(os.environ)  # done when the module is loaded
+        replace_clock()
         code = main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

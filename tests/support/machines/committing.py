@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.support.wall_clocks import NO_CLOCK
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits, Proposal
 from tidelock.csnlog.core.committer import Committer
@@ -187,9 +188,9 @@ class Bench:
         """The multi under way."""
         match self.request:
             case SendCommit(plan):
-                return plan.ops(0)
+                return plan.ops(NO_CLOCK)
             case SendRollover(rollover):
-                return rollover.ops(0)
+                return rollover.ops(NO_CLOCK)
             case SendRaise(ops):
                 return ops
         raise AssertionError(f"{self.request} is no multi")

@@ -29,6 +29,7 @@ _SERVICES: Final = (
         f"replica_agent/{room}"
         for room in (
             "audit",
+            "cloning",
             "compaction",
             "readers",
             "replicas",
@@ -81,6 +82,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/readers": (*_AGENT, "replica_agent/workers", "replica_agent/storage"),
     "replica_agent/sql": (*_AGENT, "replica_agent/workers", "replica_agent/tables", "replica_agent/storage"),
     "replica_agent/replicas": _STORE,
+    "replica_agent/cloning": _STORE,
     "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
     "replica_agent/transactions": _STORE,
     "replica_agent/transactions/outcomes": (*_STORE, "replica_agent/transactions"),

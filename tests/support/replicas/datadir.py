@@ -237,4 +237,4 @@ class DataDir:
     def _applied(self, csn: int) -> None:
         self.set(snapshot_csn=csn)
         with self.sql() as db:
-            db.execute("INSERT OR REPLACE INTO csns VALUES (?, ?, 1, NULL)", (csn, TIME_MS + csn))
+            db.execute("INSERT OR REPLACE INTO csns VALUES (?, ?, 1, NULL, NULL)", (csn, TIME_MS + csn))

@@ -14,14 +14,27 @@ from tests.support.clusters.boots import MEMBER, R1, R9, SETTINGS, any_request, 
 from tests.support.zookeeper.store_suite import done, node
 from tidelock.csnlog.cluster import bootstrap as bootstrap_module
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, register
+from tidelock.csnlog.cluster.replica_progress import read_progress
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.fence import seize
+from tidelock.csnlog.core.ids import CSN_NONE, NO_STAMP, Csn
 from tidelock.csnlog.core.imprint import Imprint
-from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, SessionState
+from tidelock.csnlog.core.model import (
+    CLONING,
+    REMOVED,
+    SERVING,
+    STRUCK,
+    ClusterState,
+    MemberState,
+    Progress,
+    ReplicaPhase,
+    SessionState,
+)
 from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, SetData
+from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Node, Op, SetData
 from tidelock.csnlog.testing.memory_store import (
     MemoryEnsemble,
+    MemoryStore,
     RequestFault,
     StoreRequest,
     nth,
@@ -279,19 +292,133 @@ async def test_an_unregistered_replica_is_told_who_is_registered(
     assert not await register(store, R9)
 
 
-@pytest.mark.parametrize(("state", "named"), [("removed", "never used again"), ("struck", "cloned")])
 async def test_a_replica_that_was_taken_out_does_not_start(
-    ensemble: MemoryEnsemble, cluster: ClusterState, state: str, named: str
+    ensemble: MemoryEnsemble, cluster: ClusterState
 ) -> None:
     """The znode of a removed replica stays forever, so its numbers never repeat; its id is not reused."""
     store = ensemble.store()
-    out = SessionState(boot=3, disk="d", nonce="n", state=state)
+    out = SessionState(boot=3, disk="d", nonce="n", state=REMOVED)
     await done(store, SetData(tree.session(R1), codec.encode_session(out)))
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match="never used again"):
         await begin(store)
-    with pytest.raises(ConfigError, match=named):
+    with pytest.raises(ConfigError, match="never used again"):
         await register(store, R1)
     assert await shown(store) == (out, 1)
+
+
+# ------------------------------------------------------------------------------------------ clones
+
+
+#: The progress that holds tail and horizon, of a replica that was at CSN 9.
+HELD = Progress(CSN_NONE, CSN_NONE, published_max=Csn(9), phase=ReplicaPhase.STARTING)
+
+
+async def _set(store: MemoryStore, state: str) -> None:
+    found = SessionState(boot=3, disk="disk1", nonce="n", state=state)
+    await done(
+        store,
+        SetData(tree.session(R1), codec.encode_session(found)),
+        SetData(tree.progress(R1), codec.encode_progress(Progress(Csn(9), Csn(9)))),
+    )
+
+
+async def _progress(store: MemoryStore) -> Progress:
+    return codec.decode_progress((await node(store, tree.progress(R1))).data)
+
+
+@pytest.mark.parametrize(
+    ("state", "moved", "known", "reason"),
+    [
+        (STRUCK, None, KnownState(last_csn=Csn(1), disk="disk1"), "it was struck"),
+        (CLONING, None, KnownState(last_csn=Csn(1), disk="disk0"), "its last clone did not end"),
+        (SERVING, None, KnownState(last_csn=Csn(1), disk="disk1", clone="noted"), "noted"),
+        (SERVING, tree.TAIL, KnownState(), "its catalog is empty"),
+        (SERVING, tree.HORIZON, KnownState(), "its catalog is empty"),
+    ],
+)
+async def test_a_replica_without_a_usable_catalog_clones(
+    ensemble: MemoryEnsemble,
+    cluster: ClusterState,
+    state: str,
+    moved: str | None,
+    known: KnownState,
+    reason: str,
+) -> None:
+    """Its session says so, with a new disk; its progress holds tail and horizon where they are."""
+    store = ensemble.store()
+    await _set(store, state)
+    if moved is not None:
+        await done(store, SetData(moved, codec.encode_csn(Csn(5))))
+    own = await begin(store, known=known, new_disk=lambda: "disk2")
+    assert reason in own.clone
+    assert own.state == SessionState(4, "disk2", own.nonce, CLONING)
+    assert await shown(store) == (own.state, own.fence)
+    held = {tree.TAIL: {"snapshot": Csn(5)}, tree.HORIZON: {"oldest": Csn(5)}}.get(moved or "", {})
+    assert await _progress(store) == msgspec.structs.replace(HELD, **held)
+
+
+async def test_a_clone_that_is_installed_is_not_made_again(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """The catalog that was replaced has the disk of the session; its progress stays until it has another."""
+    store = ensemble.store()
+    await _set(store, STRUCK)
+    cloned = await begin(store, known=KnownState(last_csn=Csn(1), disk="disk1"), new_disk=lambda: "disk2")
+    known = KnownState(last_csn=Csn(1), disk="disk2")
+    own = await begin(ensemble.store("next"), disk="disk2", known=known)
+    assert (own.clone, own.disk, own.boot) == ("", "disk2", cloned.boot + 1)
+    assert (await shown(store))[0].state == SERVING
+    assert await _progress(store) == HELD
+
+
+async def test_an_empty_catalog_follows_a_whole_log_and_holds_it(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """Nothing was collected, so it needs no clone; what a former disk has published does not count."""
+    store = ensemble.store()
+    await _set(store, SERVING)
+    own = await begin(store, disk="disk2")
+    assert (own.clone, own.published_max) == ("", 9)
+    assert await _progress(store) == HELD
+
+
+@pytest.mark.parametrize("moved", [tree.TAIL, tree.HORIZON])
+async def test_a_log_that_is_cut_during_a_start_is_not_followed(
+    ensemble: MemoryEnsemble, cluster: ClusterState, moved: str
+) -> None:
+    """Tail or horizon move between the look and the raise of the fence: the start looks again, and clones."""
+    store = ensemble.store()
+    cut: list[StoreRequest] = []
+
+    def plan(call: StoreRequest) -> None:
+        if not cut and any(op.path == tree.session(R1) for op in call.ops or ()):
+            cut.append(call)
+            ensemble.tree.apply((SetData(moved, codec.encode_csn(Csn(5))),), 0)
+
+    ensemble.plan = plan
+    own = await begin(store)
+    assert "its catalog is empty" in own.clone
+
+
+@pytest.mark.parametrize("state", [STRUCK, CLONING, REMOVED])
+def test_a_fence_keeps_what_the_next_start_needs_to_know(state: str) -> None:
+    """Another replica that fences a struck or cloning one does not make it look like one with a catalog."""
+    found = Node(codec.encode_session(SessionState(3, "d", "n", state)), 7, 0, 0, NO_STAMP)
+    change = seize(tree.session(R1), found, 3, "new")
+    assert change is not None
+    assert codec.decode_session(change.data) == SessionState(4, "d", "new", state)
+
+
+async def test_a_move_decided_by_the_progress_of_a_former_boot_is_refused(
+    ensemble: MemoryEnsemble, cluster: ClusterState
+) -> None:
+    """The tail was to follow the progress of a disk that is replaced between the look and the move."""
+    store = ensemble.store()
+    seen = await read_progress(store)
+    assert seen is not None
+    await begin(store, disk="disk2")
+    late: tuple[Op, ...] = (*seen.unchanged, SetData(tree.TAIL, codec.encode_csn(Csn(1))))
+    assert isinstance(await store.multi(late), Refused)
 
 
 async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tidelock.csnlog.core import codec
 from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.log_time import WITNESSES_MAX, ClockReading
 from tidelock.csnlog.core.model import (
     AddPart,
     BlockedBy,
@@ -70,14 +71,16 @@ def test_a_record_reads_back(record: Record) -> None:
     assert codec.encode_record(codec.decode_record(data)) == data
 
 
-@given(st.lists(TIDS, min_size=1, max_size=4), INT)
-def test_a_commit_is_put_together_from_encoded_tids(tids: list[TidRecord], time_ms: int) -> None:
+@given(st.lists(TIDS, min_size=1, max_size=4), INT, st.lists(INT, max_size=WITNESSES_MAX).map(tuple))
+def test_a_commit_is_put_together_from_encoded_tids(
+    tids: list[TidRecord], time_ms: int, witnesses: tuple[int, ...]
+) -> None:
     """Each transaction is encoded once; the record has the canonical bytes, of the computed size."""
     payload = [codec.encode_tid(tid) for tid in tids]
-    data = codec.encode_commit(R1, time_ms, payload)
-    assert data == codec.encode_record(Record(RecordKind.COMMIT, R1, time_ms, tuple(tids)))
+    data = codec.encode_commit(R1, ClockReading(time_ms, witnesses), payload)
+    assert data == codec.encode_record(Record(RecordKind.COMMIT, R1, time_ms, tuple(tids), witnesses))
     bound = codec.commit_bytes(R1, [len(one) for one in payload])
-    assert len(data) <= bound <= len(data) + 32
+    assert len(data) <= bound <= len(data) + 32 + 20 * WITNESSES_MAX
 
 
 def test_the_bytes_of_a_record() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.machines.committing import ITEMS, ORDERS, R1, Bench, new_tree, proposal, records, tid
+from tests.support.machines.committing import ITEMS, LOST, ORDERS, R1, Bench, new_tree, proposal, records, tid
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits, Proposal
 from tidelock.csnlog.core.committer_messages import (
@@ -20,6 +20,7 @@ from tidelock.csnlog.core.committer_messages import (
     SendCommit,
     SendRaise,
     SendRollover,
+    TickWanted,
     Undecided,
 )
 from tidelock.csnlog.core.ids import CSN_NONE, NO_STAMP, Csn, csn
@@ -90,6 +91,45 @@ def test_the_commit_multi_ends_with_the_record(bench: Bench) -> None:
     assert bench.version(tree.HEAD) == 2
 
 
+def test_a_tick_is_a_record_without_transactions(bench: Bench) -> None:
+    """It is fenced as every record is, and one is enough however often it is asked for."""
+    bench.tell(TickWanted())
+    bench.tell(TickWanted())
+    ops = bench.ops()
+    assert ops[:-1] == (Check("replicas/r1/session", 1), Check("csn/epoch", 0), SetData("csn/head"))
+    before = len(records(bench.tree))
+    bench.serve()
+    number, record = records(bench.tree)[-1]
+    assert (len(records(bench.tree)), record.kind, record.tids) == (before + 1, RecordKind.COMMIT, ())
+    assert bench.machine.end == number
+    assert bench.request is None
+
+
+def test_a_tick_gives_way_to_transactions(bench: Bench) -> None:
+    """Their record moves the log's time as well."""
+    bench.tell(LinkChanged(connected=False, session=1))
+    bench.tell(TickWanted())
+    bench.propose(proposal(1))
+    bench.connect(1)
+    assert batch_of(bench) == [1]
+    bench.serve()
+    assert bench.request is None
+
+
+def test_a_tick_in_doubt_is_not_sent_again(bench: Bench) -> None:
+    """It has no caller: the fence is raised, the log is read, and the next transaction goes on."""
+    bench.tell(TickWanted())
+    bench.apply(bench.ops())
+    bench.answer_multi(LOST, session=0)
+    before = len(records(bench.tree))
+    while bench.request is not None:
+        bench.serve()
+    assert len(records(bench.tree)) == before
+    bench.propose(proposal(1))
+    bench.serve()
+    assert bench.decision(1) == Committed(records(bench.tree)[-1][0])
+
+
 def test_what_arrives_during_a_commit_makes_the_next_batch(bench: Bench) -> None:
     """While one multi is running, other transactions collect into the next batch, in order."""
     bench.propose(proposal(1))
@@ -131,7 +171,7 @@ def test_a_multi_has_at_most_so_many_bytes() -> None:
     assert [len(record.tids) for _, record in records(bench.tree)[2:]] == [2, 2, 2]
 
 
-@pytest.mark.parametrize(("limit", "bytes_max"), [("record_bytes_max", 300), ("multi_bytes_max", 700)])
+@pytest.mark.parametrize(("limit", "bytes_max"), [("record_bytes_max", 600), ("multi_bytes_max", 700)])
 def test_a_transaction_that_fits_no_record_is_refused(limit: str, bytes_max: int) -> None:
     """A transaction that is too large alone is refused before a request; the others go on (S10)."""
     bench = Bench(limits=replace(LogLimits(), **{limit: bytes_max}))

@@ -24,6 +24,7 @@ from tidelock.csnlog.core.committer_messages import (
     LogRead,
     ReadLog,
     Rejected,
+    TickWanted,
 )
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Committed, Ok, Refused
@@ -79,8 +80,9 @@ class World:
                 self.expire,
                 self.resume,
                 self.follow,
+                self.tick,
             ),
-            (30, 10, 8, 2, 6, 3, 10, 4),
+            (30, 10, 8, 2, 6, 3, 10, 4, 3),
         )[0]
         do(which, bench)
         self.listen(bench)
@@ -102,6 +104,10 @@ class World:
         elif bench.request is not None:
             self.seen[which] = self.random.randint(self.seen[which], len(self.history) - 1)
             bench.serve(self.history[self.seen[which]])
+
+    def tick(self, _: int, bench: Bench) -> None:
+        """Ask for a record without transactions."""
+        bench.tell(TickWanted())
 
     def propose(self, _: int, bench: Bench) -> None:
         """Propose a new transaction, or again one whose caller did not get an abort."""

@@ -216,7 +216,7 @@ def test_silence_is_counted_from_the_moment_it_was_seen() -> None:
     members = type("Fixed", (), {"snapshot": staticmethod(lambda: MappingProxyType(view))})()
     membership = Membership(
         replica=R1, cluster=ClusterState("c", 1, 2, 1000), settings=settings(), members=members,
-        client=unused, waiters=unused, clock=lambda: clock[0],
+        client=unused, waiters=unused, clock=lambda: clock[0], clocks=unused,
     )  # fmt: skip
 
     def see(*, alive: bool, fence: int = 1) -> None:

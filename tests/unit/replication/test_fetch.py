@@ -36,10 +36,15 @@ class PartStoreStub:
         self.small: dict[PartId, bytes] = {}
         self.large: dict[PartId, Location] = {}
         self.steps: list[str] = []
+        self.collected: set[PartId] = set()
 
     async def held(self, parts: Collection[PartId]) -> set[PartId]:
         """Return the parts that are kept."""
         return {name for name in parts if name in self.small or name in self.large}
+
+    async def lacking(self, part: PartId) -> bool:
+        """Return whether the part is named and not here."""
+        return part not in self.collected and not await self.held((part,))
 
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Keep a small part."""
@@ -269,6 +274,19 @@ async def test_it_goes_on_until_somebody_has_it(here: Here, r1: PartHolder, r2: 
     here.fetcher.members([r1.peer, r2.peer])
     await until(lambda: here.held)
     assert here.fetcher.trouble(part("p1")) is None
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_part_that_is_collected_is_not_fetched_any_more(
+    here: Here, r1: PartHolder, data: bytes
+) -> None:
+    """Its row is gone, and nobody has it; before, all holders were asked again forever."""
+    here.fetcher.members([r1.peer])
+    here.fetcher.want(wanted("p1", data))
+    await until(lambda: r1.asked)
+    here.store.collected.add(part("p1"))
+    await until(lambda: here.fetcher.trouble(part("p1")) is None)
+    assert (here.held, here.files_left) == ([], set())
 
 
 async def test_wants_of_one_part_are_one_fetch(here: Here, r1: PartHolder) -> None:

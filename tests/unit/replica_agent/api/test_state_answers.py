@@ -17,6 +17,7 @@ from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentStat
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
+from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
@@ -60,6 +61,7 @@ class Agent:
             condition=self.condition,
             transactions=self._service(TransactionService, transactions=self.transactions),
             reads=reads,
+            history=self._service(HistoryService),
             uploads=self._service(UploadService),
             peers=self._service(PeerService, receiver=self),
             administration=self._service(AdministrationService, reads=reads),

@@ -148,6 +148,10 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         _sql("UPDATE csns SET time_ms = 2 WHERE csn = 4"),
         {("time_differs", None)},
     ),
+    "a time that no healing explains": (
+        _sql("UPDATE csns SET time_ms = 3000 WHERE csn = 4"),
+        {("time_differs", None)},
+    ),
     "a compaction that is none": (
         _sql("UPDATE csns SET data_change = 1 WHERE csn = 4"),
         {("change_differs", None)},
@@ -251,7 +255,7 @@ async def test_the_log_goes_on_in_another_epoch(replica: AuditedReplica) -> None
     await replica.commit(6, kind=RecordKind.END)
     await replica.commit(csn(1, 0), tid(9))
     assert await replica.audit() == []
-    replica.sql("INSERT INTO csns VALUES (7, 7000, 1, 77)")
+    replica.sql("INSERT INTO csns VALUES (7, 7000, 1, 77, 7000)")
     assert {one.fault for one in await replica.audit()} == {"time_without_record"}
 
 

@@ -62,7 +62,7 @@ class World:
             long_snapshots=lambda: self.long_snapshots,
             locked=self.locked_parts,
             clock=lambda: self.now_s,
-            wall_ms=lambda: TIME_MS + self.csn,
+            now_ms=lambda: TIME_MS + self.csn,
         )
         self.switches = Switches.of(made)
         self.compactor = Compactor(

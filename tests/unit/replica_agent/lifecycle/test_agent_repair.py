@@ -13,6 +13,7 @@ import pytest
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import AddPart
+from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.lifecycle.agent import Agent
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
@@ -57,10 +58,11 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
     """An agent that is not started, around a real catalog."""
     made: Any = Agent(settings())
     made._local = SimpleNamespace(catalog=catalog, readers=SimpleNamespace(released=told.released.append))
+    fetcher: Any = SimpleNamespace(want=told.wanted.append)
     made._parts = SimpleNamespace(
         replication=SimpleNamespace(
             applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
-            fetcher=SimpleNamespace(want=told.wanted.append),
+            missing=MissingParts(reader=catalog.reader, fetcher=fetcher, ahead=1),
         ),
         uploads=SimpleNamespace(eager=SimpleNamespace(arrived=lambda _part: None)),
     )

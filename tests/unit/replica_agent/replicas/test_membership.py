@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.rows import settings
+from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.model import ClusterState, MemberState, Progress, Roster, SessionState
@@ -36,7 +37,7 @@ class Peers:
         await self.gate.wait()
         if (csn := self.reached[api]) is None:
             raise UnavailableError(f"{api} does not answer")
-        return SimpleNamespace(snapshot_csn=csn)
+        return SimpleNamespace(snapshot_csn=csn, time_ms=0)
 
 
 def view(alive: dict[ReplicaId, bool]) -> Any:
@@ -66,7 +67,7 @@ def membership(peers: Peers, alive: dict[ReplicaId, bool], **limits: float) -> M
     """Return the membership as r1 knows it."""
     return Membership(
         replica=R1, cluster=ClusterState("c", 1, 2, 1000), settings=settings(**limits), members=view(alive),
-        client=cast("Any", peers), waiters=CsnWaiters(Csn(5)), clock=Clock(),
+        client=cast("Any", peers), waiters=CsnWaiters(Csn(5)), clock=Clock(), clocks=own_clock(),
     )  # fmt: skip
 
 

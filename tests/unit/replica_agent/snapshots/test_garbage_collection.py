@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,7 @@ from tidelock.errors import SnapshotTooOldError, UnavailableError
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.streams import Streams
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
+from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage import catalog_garbage as collect
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -57,7 +59,9 @@ class Replica:
             self.collected += parts
 
         made = settings(collect_batch_parts=2)
-        return GarbageCollection(made, self.path, self.catalog, self.files, self.store, count)
+        retention = RetentionClock(self.catalog.reader, time.monotonic, lambda: int(time.time() * 1000))
+        newest_before = retention.newest_before
+        return GarbageCollection(made, self.path, self.catalog, self.files, self.store, count, newest_before)
 
     async def add(self, csn: int, number: int, table: TableName = T, **where: Any) -> AddPart:
         """Stage a part with its file; return its entry."""

@@ -11,6 +11,7 @@ import pytest
 from tests.support.aio import until
 from tests.support.clusters.log_node import LogNode, make_cluster
 from tests.support.rows import settings
+from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
@@ -67,7 +68,7 @@ class Replica:
         return Snapshots(
             replica=R1, boot=boot, copies=lambda: 2, settings=settings(snapshots_max=3, wait_bound_s=0.05),
             store=self.store, log=self.node.log, reader=self.catalog.reader, waiters=self.waiters,
-            peers=_no_peers, clock=self.clock,
+            peers=_no_peers, clock=self.clock, clocks=own_clock(),
         )  # fmt: skip
 
 

@@ -196,19 +196,58 @@ async def test_a_repeated_push_changes_nothing_but_fills_a_gap(catalog: Catalog)
     assert part is not None
     assert part.file == "packs/00/r1-1-9.pack"
     await catalog.write(lambda db: jobs.quarantine(db, "r1-1-1"))
-    assert [p.part for p in catalog.reader.not_held()] == ["r1-1-1"]
+    damaged = catalog.reader.part(PartId("r1-1-1"))
+    assert damaged is not None
+    assert damaged.state == "quarantined"
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1, file="packs/01/r1-1-10.pack")], []))
     healed = catalog.reader.part(PartId("r1-1-1"))
     assert healed is not None
     assert (healed.file, healed.state) == ("packs/01/r1-1-10.pack", "held")
 
 
+def committed(csn: int) -> jobs.AppliedTid:
+    """Return a transaction that has changed nothing."""
+    return jobs.AppliedTid(f"1-r1-1-{csn}", [], None, True)
+
+
+async def test_times_that_wrong_clocks_have_made_heal(catalog: Catalog) -> None:
+    """Each commit gets its own time again; one whose clocks were wrong gets the time before it."""
+    wrong = 10_000_000
+    applied = [
+        jobs.AppliedRecord(Csn(csn), time_ms, [committed(csn)], {}, agreed_ms=own)
+        for csn, time_ms, own in ((1, 1000, 1000), (2, wrong, wrong), (3, wrong, 3000), (4, wrong, 2500))
+    ]
+    await catalog.write(lambda db: jobs.apply(db, applied))
+    healing = jobs.AppliedRecord(Csn(5), 5000, [], {}, agreed_ms=5000)
+    await catalog.write(lambda db: jobs.apply(db, [healing]))
+    reader = catalog.reader
+    assert [reader.time_of(Csn(csn)) for csn in range(1, 6)] == [1000, 1000, 3000, 3000, 5000]
+    assert [reader.outcome(f"1-r1-1-{csn}") for csn in (2, 3)] == [(2, 1000), (3, 3000)]
+    assert (reader.csn_at(2999), reader.csn_at(4999), reader.meta("time_ms")) == (2, 4, 5000)
+
+
+async def test_times_of_a_catalog_of_before_heal_to_the_time_of_the_healing(catalog: Catalog) -> None:
+    """It does not know the records' own times; so nothing seems older than it is."""
+    applied = [jobs.AppliedRecord(Csn(csn), 10_000_000, [], {}) for csn in (1, 2)]
+    await catalog.write(lambda db: jobs.apply(db, applied))
+    await catalog.write(lambda db: jobs.apply(db, [jobs.AppliedRecord(Csn(3), 5000, [], {}, agreed_ms=5000)]))
+    assert [catalog.reader.time_of(Csn(csn)) for csn in (1, 2, 3)] == [5000, 5000, 5000]
+
+
+async def test_a_log_that_steps_back_before_its_begin_has_the_time_of_the_step(catalog: Catalog) -> None:
+    """If most clocks are slow, no commit gets a time of long ago, by which it would be forgotten."""
+    first = jobs.AppliedRecord(Csn(1), 9_000_000, [committed(1)], {}, agreed_ms=9_000_000)
+    await catalog.write(lambda db: jobs.apply(db, [first]))
+    await catalog.write(lambda db: jobs.apply(db, [jobs.AppliedRecord(Csn(2), 5000, [], {}, agreed_ms=5000)]))
+    assert catalog.reader.outcome("1-r1-1-1") == (1, 5000)
+
+
 async def test_outcomes_are_kept_for_their_time(catalog: Catalog) -> None:
     """Pruned outcomes raise the floor, below which the answer is never "aborted" (too old to tell)."""
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1)], [TID]))
     await catalog.write(lambda db: jobs.apply(db, [record(5, added(1))]))
-    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5000, 0)) == 0
-    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5001, 0)) == 5
+    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5000, 5000, 0)) == 0
+    assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5001, 5001, 0)) == 5
     assert catalog.reader.outcome(str(TID)) is None
     assert catalog.reader.meta("outcome_floor") == 5
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.project.source import ROOT
-from tidelock.csnlog.core.ids import Csn, Stamp
+from tidelock.csnlog.core.ids import Csn, Stamp, TableName
 from tidelock.errors import ConfigError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -85,3 +85,22 @@ async def test_a_catalog_of_a_format_before_all_known_ones_is_left_alone(tmp_pat
         Catalog(tmp_path, initial={}, cache_bytes=1 << 20)
     with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (1,)
+
+
+async def test_a_converted_catalog_knows_the_last_change_of_each_table(tmp_path: Path) -> None:
+    """As far as its parts and definitions tell; compaction is no change."""
+    made(tmp_path, 4)
+    part = (
+        "INSERT INTO parts VALUES (?, ?, '', 1, 1, 'c', 't', ?, ?, 'u', ?, ?, NULL, 0, NULL, NULL, 'part', "
+        "'held')"
+    )
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
+        db.execute("INSERT INTO tables VALUES ('default.t', 0, 2, '{}', '', '', 'active')")
+        db.execute("INSERT INTO tables VALUES ('default.new', 0, 3, '{}', '', '', 'active')")
+        db.execute(part, ("r1-1-1", "default.t", 3, 1, 4, 0))
+        db.execute(part, ("r1-1-2", "default.t", 4, 0, None, 1))
+        db.commit()
+    async with opened(tmp_path) as catalog:
+        assert catalog.reader.last_change(TableName("default.t")) == 3
+        assert catalog.reader.last_change(TableName("default.new")) == 3
+        assert catalog.reader.last_change(TableName("default.none")) is None

@@ -189,7 +189,7 @@ async def test_a_boot_that_a_stale_read_does_not_show_is_no_error(
 
 async def forget_all(catalog: Catalog) -> None:
     """Forget all kept outcomes, which raises the floor to the newest of them."""
-    await catalog.write(lambda db: jobs.prune_outcomes(db, 7000, 0))
+    await catalog.write(lambda db: jobs.prune_outcomes(db, 7000, 0, 0))
 
 
 async def test_a_tid_above_the_end_of_the_log_is_an_error(

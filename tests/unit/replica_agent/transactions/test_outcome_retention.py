@@ -82,7 +82,7 @@ async def test_a_label_goes_with_its_outcome(replica: Replica) -> None:
     old = await replica.commits(2, "a")
     other = await replica.commits(3, "b", "r2")
     young = await replica.commits(5, "c")
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old, other, young) == [False, False, True]
     assert await replica.labels() == 2
     assert isinstance(await replica.store.get(tree.label("b")), Ok)
@@ -107,11 +107,11 @@ async def test_labels_of_a_removed_home_are_released_after_their_retention(repli
     labels = abandoned(replica)
     await labels.release()
     assert await replica.labels() == 3
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     await labels.release()
     assert await replica.labels() == 2
     assert isinstance(await replica.store.get(tree.label("of r3")), Ok)
-    await replica.outcomes.forget(6000, 0)
+    await replica.outcomes.forget(6000, 6000, 0)
     await labels.release()
     assert await replica.labels() == 1
 
@@ -119,7 +119,7 @@ async def test_labels_of_a_removed_home_are_released_after_their_retention(repli
 async def test_a_label_that_is_created_again_meanwhile_is_not_released(replica: Replica) -> None:
     """Another replica releases it between the read and the deletion, and a new run takes the name (F5)."""
     await replica.commits(2, "a", "r2")
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     path = tree.label("a")
     again = codec.encode_label(LabelState("9-r1-1-9"))
     raced: list[StoreRequest] = []
@@ -143,7 +143,7 @@ async def test_a_label_that_names_another_transaction_stays(replica: Replica) ->
     first = await replica.commits(2, "a")
     await replica.store.multi((Delete(tree.label("a"), -1),))
     second = await replica.commits(3, "a")
-    await replica.outcomes.forget(2500, 0)
+    await replica.outcomes.forget(2500, 2500, 0)
     assert replica.kept(first, second) == [False, True]
     assert await replica.labels() == 1
 
@@ -157,10 +157,10 @@ async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Req
         return any(isinstance(op, Delete) for op in call.ops)
 
     replica.ensemble.plan = nth(1, fault, of_labels)
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old) == [True]
     replica.ensemble.plan = None
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old) == [False]
     assert await replica.labels() == 0
 
@@ -168,7 +168,7 @@ async def test_an_outcome_stays_while_its_label_may(replica: Replica, fault: Req
 async def test_a_label_that_is_gone_already(replica: Replica) -> None:
     """A former run had deleted it before it was interrupted."""
     old = await replica.commits(2, "a", take=False)
-    await replica.outcomes.forget(4000, 0)
+    await replica.outcomes.forget(4000, 4000, 0)
     assert replica.kept(old) == [False]
 
 
@@ -179,7 +179,7 @@ class TestStreams:
         """The outcomes of former batches are forgotten like others, at any home."""
         batches = [await replica.commits(n, "query", f"r{n % 2 + 1}", batch=n) for n in (2, 3, 4)]
         plain = await replica.commits(5, None)
-        await replica.outcomes.forget(6000, 3000)
+        await replica.outcomes.forget(6000, 6000, 3000)
         assert replica.kept(*batches, plain) == [False, False, True, False]
         assert replica.catalog.reader.run_of_batch("query", 4) == OutcomeRow(str(batches[2]), Csn(4), 4000)
         assert replica.catalog.reader.run_of_batch("query", 3) is None
@@ -191,7 +191,7 @@ class TestStreams:
         mine = await replica.commits(2, "mine", batch=7)
         others = await replica.commits(3, "others", "r2", batch=7)
         before = await replica.deletions()
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(mine, others) == [False, False]
         assert isinstance(await replica.store.get(tree.label("others")), Ok)
         assert await replica.labels() == 1
@@ -203,7 +203,7 @@ class TestStreams:
         data = codec.encode_label(LabelState("1-r2-1-9", 8))
         await replica.store.multi((SetData(tree.label("query"), data),))
         before = await replica.deletions()
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(old) == [False]
         assert await replica.labels() == 1
         assert await replica.deletions() == before
@@ -220,9 +220,9 @@ class TestStreams:
             return False
 
         replica.ensemble.plan = nth(1, RequestFault.NOT_CONNECTED, move_first)
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(old) == [True]
-        await replica.outcomes.forget(6000, 6000)
+        await replica.outcomes.forget(6000, 6000, 6000)
         assert replica.kept(old) == [False]
         assert await replica.labels() == 1
 
@@ -230,7 +230,7 @@ class TestStreams:
         """They go often, and nobody moves them."""
         await replica.commits(2, "plain")
         before = await replica.deletions()
-        await replica.outcomes.forget(6000, 0)
+        await replica.outcomes.forget(6000, 6000, 0)
         assert await replica.labels() == 0
         assert await replica.deletions() == before
 
@@ -248,7 +248,7 @@ class TestStreams:
             rows = ((f"1-r1-1-{n}", n, n, "query", n) for n in range(1, count + 1))
             db.executemany("INSERT INTO outcomes VALUES (?, ?, ?, ?, ?)", rows)
             db.set_progress_handler(step, 1)
-            assert jobs.prune_outcomes(db, old + 1, 0) == old
+            assert jobs.prune_outcomes(db, old + 1, 0, 0) == old
             db.set_progress_handler(None, 1)
             assert db.execute("SELECT count(*) FROM outcomes").fetchone() == (count - old,)
-        assert steps < 200 * (old + 1)
+        assert steps < 1000 + 200 * (old + 1)  # the search for the end of the old ones, and them

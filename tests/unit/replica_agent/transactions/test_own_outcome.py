@@ -106,7 +106,7 @@ async def test_a_home_tells_what_it_remembers_until_it_has_forgotten_that_it_was
     )
     await catalog.write(lambda db: jobs.apply(db, [applied]))
     assert outcomes.own(tx.tid) == Committed(Csn(201), 1)
-    await catalog.write(lambda db: jobs.prune_outcomes(db, 2, 2))
+    await catalog.write(lambda db: jobs.prune_outcomes(db, 2, 2, 2))
     assert outcomes.own(tx.tid) == NotMine()  # forgotten there, and still remembered as closed
     other = transactions.begin(Csn(200))
     transactions.close(other, TxState.ROLLED_BACK)

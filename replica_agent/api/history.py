@@ -1,0 +1,49 @@
+"""Routes of CSNs and their times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from tidelock.csnlog.core.ids import CSN_MAX, Csn
+from tidelock.errors import BadRequestError
+from tidelock.replica_agent.api.http import answer, number
+from tidelock.replica_agent.services.history import HistoryService
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class HistoryRoutes:
+    """Handlers below /api/v1/csns, and of the last change of a table."""
+
+    service: HistoryService
+
+    async def csn_at(self, request: web.Request) -> web.Response:
+        """Return the newest CSN whose effective time is not after a time."""
+        at_ms = number(request, "at_ms")
+        if at_ms is None:
+            raise BadRequestError("at_ms is missing; give milliseconds since 1970")
+        return answer(await self.service.csn_at(at_ms))
+
+    async def time_of(self, request: web.Request) -> web.Response:
+        """Return the effective time of a CSN."""
+        return answer(await self.service.time_of(_csn(request)))
+
+    async def in_sync_replicas(self, request: web.Request) -> web.Response:
+        """Return the replicas that have applied a CSN."""
+        return answer(await self.service.in_sync_replicas(_csn(request)))
+
+    async def last_change(self, request: web.Request) -> web.Response:
+        """Return the last commit that changed a table."""
+        min_csn = number(request, "min_csn")
+        found = await self.service.last_change(
+            request.match_info["table"], None if min_csn is None else Csn(min_csn)
+        )
+        return answer(found)
+
+
+def _csn(request: web.Request) -> Csn:
+    text = request.match_info["csn"]
+    if not (text.isascii() and text.isdecimal() and int(text) <= CSN_MAX):
+        raise BadRequestError(f"{text[:40]!r} is no CSN; give a whole number of at most {CSN_MAX}")
+    return Csn(int(text))

@@ -1,0 +1,303 @@
+"""The manifest of a clone: a catalog as one SQLite file, without files and without what is collected.
+
+The rows are read in one transaction, so they are those of one snapshot CSN. The file has the tables of the
+catalog that it was made from, without indexes. What belongs to the sender alone stays out: the places of its
+bytes, its identity, its undo rows, its prepared marks. Every part has the state ``wanted``.
+
+Receiving a manifest replaces the catalog (rule clone; F8). Rows that the manifest lacks are forgotten, since
+a part that was removed and collected everywhere would be visible again. Parts whose bytes are here keep them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from tidelock.csnlog.core.ids import Csn, PartId, parse_part_id
+from tidelock.errors import CorruptError, TidelockError, UpgradeNeededError
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog_garbage import COLLECTABLE_SQL
+from tidelock.replica_agent.storage.catalog_schema import FORMAT, SERVE_FROM_UNKNOWN
+from tidelock.replication.core.digest import RangeDigest
+from tidelock.replication.core.model import Location
+
+#: Tables that say what lies on the disk of the sender.
+_OF_THE_DISK: Final = frozenset({"files", "undo", "prepared"})
+#: Rows of ``meta`` that say who a replica is, and what its own boots have seen.
+_OF_THE_REPLICA: Final = (
+    "replica",
+    "disk",
+    "cluster_id",
+    "boot",
+    "fence",
+    "clone",
+    "serve_from",
+    "clone_base",
+)
+#: Columns of ``parts`` that say where the bytes are.
+_OF_THE_BYTES: Final = frozenset({"file", "offset", "blocks"})
+#: Bytes that one read of a checksum gets.
+_READ_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFacts:
+    """A finished manifest.
+
+    Attributes:
+        csn: The snapshot CSN of its rows.
+        length: Bytes of the file.
+        checksum: XXH3-128 of these bytes.
+    """
+
+    csn: Csn
+    length: int
+    checksum: str
+
+
+def write_manifest(data_dir: Path, path: Path) -> ManifestFacts:
+    """Write the manifest of a catalog to a new file, in bounded memory; blocks for as long as that takes.
+
+    Args:
+        data_dir: The data directory with the catalog.
+        path: The file, which is not made durable: a clone that breaks off begins again.
+    """
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(f"file:{path}", uri=True, isolation_level=None)) as db:
+        for pragma in ("journal_mode = OFF", "synchronous = OFF"):
+            db.execute(f"PRAGMA {pragma}")
+        db.execute("ATTACH ? AS source", (f"file:{data_dir / 'catalog.db'}?mode=ro",))
+        db.execute("BEGIN")  # the first read below fixes the state of the source for all others
+        csn = _copy(db)
+        db.execute("COMMIT")
+    return ManifestFacts(csn, path.stat().st_size, _checksum_of(path))
+
+
+def _copy(db: sqlite3.Connection) -> Csn:
+    tables = db.execute(
+        "SELECT name, sql FROM source.sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    ).fetchall()
+    for name, sql in tables:
+        db.execute(sql)
+        if name not in {*_OF_THE_DISK, "meta", "parts"}:
+            db.execute(f'INSERT INTO main."{name}" SELECT * FROM source."{name}"')  # noqa: S608
+    marks = ",".join("?" * len(_OF_THE_REPLICA))
+    sql = f"INSERT INTO main.meta SELECT * FROM source.meta WHERE key NOT IN ({marks})"  # noqa: S608
+    db.execute(sql, _OF_THE_REPLICA)
+    _copy_parts(db)
+    return Csn(_meta(db, "snapshot_csn"))
+
+
+def _copy_parts(db: sqlite3.Connection) -> None:
+    """Copy the parts that are not collected: visible, removed above the horizon, and undecided.
+
+    An undecided part is of use if its bytes are there. A mark of a removal that is undecided belongs to a
+    transaction of the sender, and stays out.
+    """
+    columns = [name for name in _columns(db, "parts") if name not in _OF_THE_BYTES]
+    chosen = {
+        "state": "'wanted'",
+        "removal_tid": "CASE WHEN p.removal_csn IS NULL THEN NULL ELSE p.removal_tid END",
+    }
+    values = ", ".join(chosen.get(name, f"p.{name}") for name in columns)
+    db.execute(
+        f"""
+        INSERT INTO main.parts ({", ".join(columns)}) SELECT {values}
+        FROM source.parts p LEFT JOIN source.table_horizons h ON h.table_name = p.table_name
+        WHERE (p.creation_csn IS NOT NULL OR p.state = 'held')
+            AND NOT coalesce({COLLECTABLE_SQL}, 0)
+            AND NOT (p.kind = 'manifest' AND coalesce(p.creation_csn, :t) < :t)
+        """,  # noqa: S608
+        {"h": _meta(db, "horizon"), "t": _meta(db, "tail")},
+    )
+
+
+def _checksum_of(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while data := file.read(_READ_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPart:
+    """The whole bytes of a part of a manifest, in a file that the own catalog does not name."""
+
+    part: PartId
+    location: Location
+
+
+def find_parts(data_dir: Path, manifest: Path, files: Collection[str]) -> list[FoundPart]:
+    """Return the parts of a manifest that have one of these files, if its length and checksum are right.
+
+    Args:
+        data_dir: The data directory.
+        manifest: The manifest.
+        files: Paths below the data directory; packs are not looked into.
+    """
+    found: list[FoundPart] = []
+    with _opened(manifest) as db:
+        for path in sorted(files):
+            part = PartId(Path(path).stem)
+            sql = "SELECT length, checksum FROM parts WHERE part = ? AND kind = 'part'"
+            wanted = db.execute(sql, (part,)).fetchone()
+            if wanted is None or not path.endswith(".parquet") or not _is_part(part):
+                continue
+            digest = _digest_of(data_dir / path, wanted[0])
+            if digest is not None and digest.checksum() == wanted[1]:
+                found.append(FoundPart(part, Location(path, 0, wanted[0], digest.blocks())))
+    return found
+
+
+def _is_part(name: str) -> bool:
+    try:
+        parse_part_id(PartId(name))
+    except ValueError:
+        return False
+    return True
+
+
+def _digest_of(path: Path, length: int) -> RangeDigest | None:
+    """Return the digest of a file of this length; None if it has another one or cannot be read."""
+    digest = RangeDigest()
+    try:
+        if path.stat().st_size != length:
+            return None
+        with path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                digest.update(data)
+    except OSError:
+        return None
+    return digest
+
+
+def check_manifest(path: Path, checksum: str) -> None:
+    """Raise unless a manifest has this checksum, and this version can take it.
+
+    Raises:
+        UpgradeNeededError: A newer version has written it.
+        CorruptError: Its bytes are wrong, or an older version has written it.
+    """
+    sent = _checksum_of(path)
+    if sent != checksum:
+        raise CorruptError(
+            f"the manifest came with checksum {sent}, expected {checksum}; it is asked for again"
+        )
+    with _opened(path) as db:
+        found = _meta(db, "format")
+    if found > FORMAT:
+        raise UpgradeNeededError(
+            f"the manifest has catalog format {found}, this version reads {FORMAT}: upgrade this replica"
+        )
+    if found < FORMAT:
+        raise CorruptError(
+            f"the manifest has catalog format {found}, this version reads {FORMAT}: upgrade the peer first"
+        )
+
+
+def install(
+    db: sqlite3.Connection, manifest: Path, *, disk: str, files: Collection[str], found: Collection[FoundPart]
+) -> None:
+    """Replace the catalog by a manifest: a job for :meth:`Catalog.write`, all of it or nothing.
+
+    Bytes that are here stay: those that the replaced catalog names for the same part, length and checksum,
+    and those of ``found``. All other files become undo rows, which the next start deletes.
+
+    Args:
+        db: The catalog.
+        manifest: The file of the manifest.
+        disk: The new id of the data directory, as the session znode shows it.
+        files: All part files and packs in the data directory.
+        found: See :func:`find_parts`.
+    """
+    db.execute("DROP TABLE IF EXISTS temp.kept")
+    db.execute(
+        """
+        CREATE TEMP TABLE kept AS
+        SELECT part, kind, length, checksum, file, offset, blocks FROM parts
+        WHERE state = 'held' AND file IS NOT NULL
+        """
+    )
+    with _opened(manifest) as source:
+        _replace_rows(db, source)
+    _keep_bytes(db, found)
+    db.execute("DROP TABLE temp.kept")
+    jobs.note_undo(db, files)
+    db.execute("DELETE FROM files WHERE path NOT IN (SELECT file FROM parts WHERE file IS NOT NULL)")
+    db.execute("DELETE FROM undo WHERE path IN (SELECT path FROM files)")
+    jobs.set_meta(db, disk=disk, clone="", serve_from=SERVE_FROM_UNKNOWN)
+    db.execute("INSERT OR REPLACE INTO meta SELECT 'clone_base', value FROM meta WHERE key = 'snapshot_csn'")
+
+
+def _replace_rows(db: sqlite3.Connection, source: sqlite3.Connection) -> None:
+    for name in _tables(db):
+        if name in {"files", "undo"}:
+            continue
+        if name == "meta":
+            rows = source.execute("SELECT key, value FROM meta")
+            db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+            continue
+        db.execute(f'DELETE FROM "{name}"')  # noqa: S608
+        columns = ", ".join(_columns(source, name))
+        marks = ", ".join("?" * len(_columns(source, name)))
+        rows = source.execute(f'SELECT {columns} FROM "{name}"')  # noqa: S608
+        db.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({marks})', rows)  # noqa: S608
+
+
+def _keep_bytes(db: sqlite3.Connection, found: Collection[FoundPart]) -> None:
+    db.execute(
+        """
+        UPDATE parts SET state = 'held', file = kept.file, offset = kept.offset, blocks = kept.blocks
+        FROM temp.kept WHERE kept.part = parts.part AND kept.kind = parts.kind
+            AND kept.length = parts.length AND kept.checksum = parts.checksum
+        """
+    )
+    for one in found:
+        at = one.location
+        sql = """
+            UPDATE parts SET state = 'held', file = ?, offset = 0, blocks = ?
+            WHERE part = ? AND state <> 'held'
+        """
+        if db.execute(sql, (at.file, at.blocks, one.part)).rowcount:
+            db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (at.file, at.length))
+
+
+def _tables(db: sqlite3.Connection) -> list[str]:
+    sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+    return [name for (name,) in db.execute(sql)]
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in db.execute(f'PRAGMA table_info("{table}")')]
+
+
+def _meta(db: sqlite3.Connection, key: str) -> int:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise CorruptError(f"the manifest of the clone lacks {key!r}; another replica may send a whole one")
+    return int(row[0])
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a manifest for reading.
+
+    Raises:
+        CorruptError: SQLite cannot read it.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as db:
+            yield db
+    except TidelockError:
+        raise
+    except sqlite3.Error as error:
+        raise CorruptError(
+            f"the manifest of the clone cannot be read ({error}); it is asked for again"
+        ) from error

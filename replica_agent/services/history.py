@@ -1,0 +1,77 @@
+"""The service for CSNs and times: when a commit was, what was newest when, and who has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelock.csnlog.core.ids import Csn
+from tidelock.errors import SnapshotTooOldError, UnknownTableError
+from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.replicas.membership import Membership
+from tidelock.replica_agent.snapshots.pinned import Snapshots
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.tables.schema import full_name
+from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class HistoryService:
+    """Answers from what is applied here; it waits, within a bound, for what is not."""
+
+    condition: Condition
+    reader: CatalogReader
+    snapshots: Snapshots
+    membership: Membership
+
+    async def time_of(self, csn: Csn) -> CsnTime:
+        """Return the effective time of a CSN.
+
+        Raises:
+            NoSuchCsnError: It is above the end of the log, or the log has no such number.
+            SnapshotTooOldError: Its time is not kept any more.
+            StandbyError: It was not applied here in time.
+        """
+        self.condition.require(AgentAction.READ)
+        await self.snapshots.reach(csn)
+        time_ms = self.reader.time_of(csn)
+        if time_ms is None:
+            oldest = self.reader.horizon()
+            msg = f"the time of CSN {csn} is not kept: times are kept from horizon {oldest} on; ask for that"
+            raise SnapshotTooOldError(msg, csn=csn, min_csn=oldest)
+        return CsnTime(csn, time_ms)
+
+    async def csn_at(self, at_ms: int) -> CsnTime:
+        """Return the newest CSN whose effective time is not after a time; errors as Snapshots.at_time."""
+        self.condition.require(AgentAction.LATEST)
+        csn = await self.snapshots.at_time(at_ms)
+        return CsnTime(csn, self.reader.time_of(csn) or 0)
+
+    async def in_sync_replicas(self, csn: Csn) -> InSyncReplicas:
+        """Return the replicas that have applied a CSN; NoSuchCsnError above the end of the log."""
+        self.condition.require(AgentAction.READ)
+        await self.snapshots.require_exists(csn)
+        reached = {**await self.membership.ask(), self.membership.replica: self.membership.waiters.reached}
+        return InSyncReplicas(csn, sorted(replica for replica, at in reached.items() if at >= csn))
+
+    async def last_change(self, table: str, min_csn: Csn | None) -> LastChange:
+        """Return the last change of a table.
+
+        Args:
+            table: `name` or `namespace.name`.
+            min_csn: Changes up to this CSN are included.
+
+        Raises:
+            UnknownTableError: There is no such table.
+            NoSuchCsnError, StandbyError: ``min_csn`` is not applied here in time.
+        """
+        self.condition.require(AgentAction.READ)
+        if min_csn is not None:
+            await self.snapshots.reach(min_csn)
+        name = full_name(table)
+        csn = self.reader.last_change(name)
+        if csn is None:
+            msg = (
+                f"there is no table {name} at CSN {self.reader.snapshot_csn()}; `tidelock tables` lists them"
+            )
+            raise UnknownTableError(msg, table=name)
+        return LastChange(name, csn, self.reader.time_of(csn))

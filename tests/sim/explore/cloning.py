@@ -1,0 +1,469 @@
+"""A replica that clones against those who collect: a source that commits go on at, a collector, a sweeper.
+
+The registration (``open_session``), the moves of tail and horizon, the choice of the catalog (``is_usable``),
+the manifest and its installation (SQL on real files) are the product's. Modelled are processes, what a
+replica has applied, the bytes of parts, and the lock of one removal. The log is whole from the beginning:
+CSN 2 adds A, CSN 3 adds B and removes A, CSN 4 adds C, which the source holds while it is undecided.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
+from tests.sim.explore.ensemble import Ensemble, new_cluster
+from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
+from tests.sim.explore.search import Broken, Move, State
+from tests.sim.explore.world import NAMES
+from tidelock.csnlog import tail
+from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
+from tidelock.csnlog.cluster.replica_progress import read_progress
+from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import MemberState, Progress, Record, RecordKind, SessionState
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Create, LinkState, Node, Op, SetData
+from tidelock.replica_agent.cloning import manifest as manifests
+from tidelock.replica_agent.cloning.sources import is_usable
+from tidelock.replica_agent.snapshots.horizon import HorizonMover
+from tidelock.replica_agent.storage.catalog_schema import SCHEMA
+from tidelock.replication.core.horizon_rules import Bound
+
+SOURCE, JOINER = NAMES
+LAST: Final = Csn(4)
+REMOVAL: Final = Csn(3)
+#: CSNs at which each part is added and removed.
+PARTS: Final = {"A": (Csn(2), REMOVAL), "B": (Csn(3), None), "C": (Csn(4), None)}
+
+#: Of a part: its name, the CSN that added it, the CSN that removed it.
+Row = tuple[str, Csn | None, Csn | None]
+Next = tuple[Move, "CloningState | Broken"]
+
+DOWN, REGISTERED, FOLLOWING, SERVES = range(4)
+
+
+class Manifest(NamedTuple):
+    """A catalog on its way."""
+
+    rows: frozenset[Row]
+    csn: Csn
+    noted: Csn
+
+
+class CloningReplica(NamedTuple):
+    """The replica that clones: its process, its catalog, its bytes."""
+
+    phase: int = DOWN
+    boot: int = 1
+    fence: int = 0
+    disk: str = ""
+    applied: Csn = CSN_NONE
+    rows: frozenset[Row] = frozenset()
+    held: frozenset[str] = frozenset()
+    #: The CSN of the clone while its parts are fetched.
+    base: Csn = CSN_NONE
+    manifest: Manifest | None = None
+
+
+class CloningState(NamedTuple):
+    """The whole state of the world of clones."""
+
+    tree: int
+    joiner: CloningReplica
+    #: The source: what it has applied, the horizon that it has noted, the parts that it has deleted.
+    applied: Csn = Csn(3)
+    noted: Csn = CSN_NONE
+    gone: frozenset[str] = frozenset()
+    #: Moves of horizon and tail that are under way.
+    raising: tuple[Heard, ...] | None = None
+    cutting: tuple[Heard, ...] | None = None
+    #: Whether the lock of the removal of A is there.
+    lock: bool = True
+    crashes: int = 0
+
+    def but(self, **changes: Any) -> CloningState:
+        """The same with the joiner changed."""
+        return self._replace(joiner=self.joiner._replace(**changes))
+
+
+def visible_at(csn: Csn) -> frozenset[str]:
+    """The parts that a reader sees at a CSN, by the log."""
+    return frozenset(
+        name for name, (added, gone) in PARTS.items() if added <= csn and (gone is None or gone > csn)
+    )
+
+
+def shown(rows: frozenset[Row], csn: Csn) -> frozenset[str]:
+    """The parts that a catalog shows at a CSN."""
+    return frozenset(
+        name
+        for name, added, gone in rows
+        if added is not None and added <= csn and (gone is None or gone > csn)
+    )
+
+
+class AtOnce:
+    """A store whose requests take no time: the start of a boot is one move."""
+
+    link = LinkState.CONNECTED
+    session = 1
+
+    def __init__(self, ensemble: Ensemble, state: int) -> None:
+        self._ensemble, self.state = ensemble, state
+
+    def on_change(self, listener: Any) -> None:
+        """Do nothing: the connection never changes."""
+
+    async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
+        """Apply a multi; the sign of life is always well."""
+        if any(op.path.endswith("/alive") for op in ops):
+            return Ok(tuple(None for _ in ops))
+        result, self.state = self._ensemble.apply(self.state, self._ensemble.multis.number(ops))
+        return self._ensemble.results.values[result]
+
+    async def get(self, path: str, *, watch: Any = None) -> Ok[Node] | Refused | Unknown:
+        """Read a znode."""
+        if path.endswith("/alive"):
+            return Refused(Reason.NO_NODE)
+        return self._ensemble.read(self.state, path)
+
+    async def exists(self, path: str, *, watch: Any = None) -> Ok[Node | None] | Refused | Unknown:
+        """Look at a znode."""
+        found = self._ensemble.tree(self.state).get(path)
+        return Ok(None if found is None else found.node)
+
+    async def children(self, path: str, *, watch: Any = None) -> Ok[tuple[str, ...]] | Refused | Unknown:
+        """List a znode."""
+        found = self._ensemble.tree(self.state).get(path)
+        return Refused(Reason.NO_NODE) if found is None else Ok(tuple(sorted(found.children)))
+
+
+class Cloning:
+    """The model; see the module.
+
+    Args:
+        struck: The replica was struck at CSN 2, and has its catalog; else its disk is new.
+        behind: The source has applied CSN 2, else CSN 3.
+        whole: Nothing was collected yet, so that a new disk follows the log.
+        crashes: How often the replica that clones dies.
+    """
+
+    faults = frozenset({"crash"})
+    idle: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        replays: Replays,
+        *,
+        struck: bool = False,
+        behind: bool = False,
+        whole: bool = False,
+        crashes: int = 0,
+    ) -> None:
+        first = new_cluster(NAMES, (), epoch_limit=1000)
+        told, begun = Csn(2) if struck else REMOVAL, Csn(2) if behind else REMOVAL
+        session = SessionState(2, "old", "n", "struck" if struck else "serving")
+        made, _ = first.apply(
+            [
+                Create(tree.PINS),
+                Create(tree.progress(SOURCE), codec.encode_progress(Progress(begun, begun))),
+                Create(tree.progress(JOINER), codec.encode_progress(Progress(told, told))),
+                SetData(tree.session(JOINER), codec.encode_session(session)),
+                *(
+                    Create(
+                        tree.record_prefix(0), codec.encode_record(Record(RecordKind.COMMIT, SOURCE, 0)),
+                        sequential=True,
+                    )
+                    for _ in range(2, LAST + 1)
+                ),
+                *(() if whole else (SetData(tree.HORIZON, codec.encode_csn(Csn(2))),)),
+            ],
+            0,
+        )  # fmt: skip
+        assert isinstance(made, Ok), made
+        self.ensemble = Ensemble(first)
+        self._replays = replays
+        joiner = CloningReplica(disk="new")
+        if struck:
+            rows = frozenset({("A", Csn(2), None)})
+            joiner = CloningReplica(disk="old", applied=Csn(2), rows=rows, held=frozenset("A"))
+        self._first = CloningState(0, joiner, begun, crashes=crashes)
+        self._turns: dict[tuple[object, ...], Turn] = {}
+        self._installed: dict[tuple[object, ...], frozenset[Row]] = {}
+
+    def initial(self) -> State:
+        """The source has applied CSN 2 or 3; the other replica is down."""
+        return self._first
+
+    # ---------------------------------------------------------------------------------------------- moves
+
+    def moves(self, state: State) -> Iterator[Next]:
+        """All that can happen next."""
+        assert isinstance(state, CloningState)
+        yield from self._of_source(state)
+        yield from self._of_joiner(state, state.joiner)
+        if state.crashes and state.joiner.phase != DOWN:
+            yield ("crash",), state.but(phase=DOWN, manifest=None)._replace(crashes=state.crashes - 1)
+
+    def _of_source(self, s: CloningState) -> Iterator[Next]:
+        if s.applied < LAST:
+            yield ("apply",), s._replace(applied=Csn(s.applied + 1))
+        if (published := self._publishes(s, SOURCE, Progress(s.applied, s.applied), 0)) is not None:
+            yield ("publish",), published
+        if s.raising is not None or self._bound(s, tree.HORIZON) < s.applied:
+            yield ("raise",), self._goes_on(s, "raise", s.raising or ())
+        if s.cutting is not None or self._bound(s, tree.TAIL) < s.applied:
+            yield ("cut",), self._goes_on(s, "cut", s.cutting or ())
+        if s.noted < self._bound(s, tree.HORIZON):
+            yield ("note",), s._replace(noted=self._bound(s, tree.HORIZON))
+        if s.noted >= REMOVAL and "A" not in s.gone:
+            yield ("delete",), s._replace(gone=s.gone | {"A"})
+        if s.lock and self._lock_may_go(s):
+            yield ("sweep",), s._replace(lock=False)
+
+    def _of_joiner(self, s: CloningState, one: CloningReplica) -> Iterator[Next]:
+        if one.phase == DOWN:
+            yield ("start",), self._starts(s, one)
+        elif one.phase == REGISTERED:
+            if one.manifest is None:
+                yield ("send",), s.but(manifest=self.sent(s))
+            else:
+                yield ("install",), self._installs(s, one, one.manifest)
+        else:
+            yield from self._of_follower(s, one)
+
+    def _of_follower(self, s: CloningState, one: CloningReplica) -> Iterator[Next]:
+        following = Csn(one.applied + 1)
+        if one.applied < LAST:
+            added = {name for name, (csn, _) in PARTS.items() if csn == following}
+            if following not in {entry.csn for entry in self.ensemble.log(s.tree)} and following > 1:
+                yield (
+                    ("follow",),
+                    Broken("I14 LIVE", f"the clone at CSN {one.applied} is too late when it ends"),
+                )
+            elif added <= self._to_be_had(s, one):
+                yield ("follow",), self._applies(s, one, following, added)
+        for name in sorted(shown(one.rows, one.applied) - one.held):
+            if name in self._to_be_had(s, one):
+                yield ("fetch", name), s.but(held=one.held | {name})
+        oldest = min(one.applied, one.base) if one.base else one.applied
+        told = Progress(one.applied, oldest)
+        if (published := self._publishes(s, JOINER, told, one.fence)) is not None:
+            yield ("tell",), published
+        if (
+            one.phase == FOLLOWING
+            and one.applied >= self.serves_from(s)
+            and shown(one.rows, one.applied) <= one.held
+        ):
+            yield ("serve",), s.but(phase=SERVES, base=CSN_NONE)
+
+    def serves_from(self, s: CloningState) -> Csn:
+        """The end of the log behind the registration; a planted bug may serve before."""
+        return LAST
+
+    # ------------------------------------------------------------------------------------------- the joiner
+
+    def _starts(self, s: CloningState, one: CloningReplica) -> CloningState | Broken:
+        store = AtOnce(self.ensemble, s.tree)
+        known = KnownState(last_csn=one.applied, disk=one.disk)
+        begun = open_session(
+            store,  # type: ignore[arg-type]
+            replica=JOINER,
+            member=MemberState(),
+            disk=one.disk,
+            known=known,
+            nonce=lambda: f"b{one.boot}",
+            new_disk=lambda: f"d{one.boot}",
+        )
+        turn = self._replays.run(begun)
+        if not isinstance(turn, Returned):
+            return Broken("I15 FAILSTOP", f"the start ends with {turn}")
+        own: OwnSession = turn.value
+        after = s._replace(tree=store.state)
+        phase = REGISTERED if own.clone else FOLLOWING
+        return after.but(phase=phase, boot=one.boot + 1, fence=own.fence, manifest=None)
+
+    def sent(self, s: CloningState) -> Manifest:
+        """Return the rows of the source, those that are undecided as well, and its CSN."""
+        rows = frozenset(
+            (
+                name,
+                added if added <= s.applied else None,
+                gone if gone is not None and gone <= s.applied else None,
+            )
+            for name, (added, gone) in PARTS.items()
+            if name not in s.gone
+        )
+        return Manifest(rows, s.applied, s.noted)
+
+    def position(self, s: CloningState, sent: Manifest) -> Csn:
+        """The CSN of a clone: that of its rows; a planted bug may take another."""
+        return sent.csn
+
+    def _installs(self, s: CloningState, one: CloningReplica, sent: Manifest) -> CloningState:
+        csn = self.position(s, sent)
+        if not is_usable(csn, self._bound(s, tree.TAIL), self._bound(s, tree.HORIZON)):
+            return s.but(manifest=None)
+        key = (sent.rows, sent.noted, one.rows)
+        if key not in self._installed:
+            self._installed[key] = _replaced(sent, one.rows)
+        rows = self._installed[key]
+        found = self.ensemble.read(s.tree, tree.session(JOINER))
+        assert isinstance(found, Ok)
+        disk = codec.decode_session(found.value.data).disk
+        held = one.held & {name for name, _, _ in rows}
+        return s.but(phase=DOWN, applied=csn, rows=rows, held=held, disk=disk, base=csn, manifest=None)
+
+    def _applies(self, s: CloningState, one: CloningReplica, csn: Csn, added: set[str]) -> CloningState:
+        kept = {name: (made, gone) for name, made, gone in one.rows}
+        for name, (made, gone) in PARTS.items():
+            if name in added:
+                kept[name] = (made, None)
+            if gone == csn and name in kept:
+                kept[name] = (kept[name][0], csn)
+        rows = frozenset((name, made, gone) for name, (made, gone) in kept.items())
+        return s.but(applied=csn, rows=rows, held=one.held | added)
+
+    def _to_be_had(self, s: CloningState, one: CloningReplica) -> frozenset[str]:
+        """The parts that are somewhere: the source has made them all."""
+        return (frozenset(PARTS) - s.gone) | one.held
+
+    # --------------------------------------------------------------------------------------- ZooKeeper
+
+    def _bound(self, s: CloningState, path: str) -> Csn:
+        found = self.ensemble.read(s.tree, path)
+        assert isinstance(found, Ok)
+        return codec.decode_csn(found.value.data)
+
+    def _publishes(self, s: CloningState, replica: Any, told: Progress, fence: int) -> CloningState | None:
+        data = codec.encode_progress(told)
+        found = self.ensemble.read(s.tree, tree.progress(replica))
+        assert isinstance(found, Ok)
+        if found.value.data == data:
+            return None
+        ops = (Check(tree.session(replica), fence), SetData(tree.progress(replica), data))
+        _, after = self.ensemble.apply(s.tree, self.ensemble.multis.number(ops))
+        return s._replace(tree=after)
+
+    def _lock_may_go(self, s: CloningState) -> bool:
+        turn = self._replays.run(read_progress(AtOnce(self.ensemble, s.tree)))  # type: ignore[arg-type]
+        assert isinstance(turn, Returned)
+        return bool(turn.value.locks_needed_from(self._bound(s, tree.TAIL)) > REMOVAL)
+
+    def _goes_on(self, s: CloningState, kind: str, script: tuple[Heard, ...]) -> CloningState | Broken:
+        """One turn of a move of horizon or tail: its reads up to the next multi, or the multi."""
+        turn = self._turn(kind, script)
+        if isinstance(turn, AsksMulti):
+            result, after = self.ensemble.apply(s.tree, self.ensemble.multis.number(turn.ops))
+            s, script = s._replace(tree=after), (*script, Heard(result))
+        else:
+            while isinstance(turn, AsksRead):
+                script = (*script, hear(self.ensemble, s.tree, turn.path))
+                turn = self._turn(kind, script)
+        turn = self._turn(kind, script)
+        if isinstance(turn, RunRaised):
+            return Broken("I15 FAILSTOP", f"a move ends with {turn.error!r}")
+        left = None if isinstance(turn, Returned) else script
+        return s._replace(raising=left) if kind == "raise" else s._replace(cutting=left)
+
+    def _turn(self, kind: str, script: tuple[Heard, ...]) -> Turn:
+        key = (kind, script)
+        if key not in self._turns:
+            store: Any = AnsweredStore(self.ensemble, script)
+            log: Any = FencedLog(store, SOURCE, 0)
+            mover = HorizonMover(
+                replica=SOURCE, settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
+                log=log, clock=lambda: 0.0, records_kept=lambda: 1,
+            )  # fmt: skip
+            work = mover._raise(Bound(LAST, "retention")) if kind == "raise" else _cut(store, log.fenced)
+            self._turns[key] = self._replays.run(work)
+        return self._turns[key]
+
+    # ------------------------------------------------------------------------------------------- promises
+
+    def check(self, state: State) -> Broken | None:
+        """The replica shows what the log says, and removes nothing that is removed."""
+        assert isinstance(state, CloningState)
+        one = state.joiner
+        if one.phase in {FOLLOWING, SERVES} and shown(one.rows, one.applied) != visible_at(one.applied):
+            seen = sorted(shown(one.rows, one.applied))
+            return Broken("I10 AGREE", f"{JOINER} shows {seen} at CSN {one.applied}")
+        if one.phase == SERVES:
+            if not shown(one.rows, one.applied) <= one.held:
+                return Broken("I9 HONEST", f"{JOINER} serves CSN {one.applied} without all of its parts")
+            if not state.lock and "A" in shown(one.rows, one.applied):
+                return Broken("I7 NOCONFLICT", f"{JOINER} may remove A once more: it sees no lock")
+        return None
+
+    def unsettled(self, state: State) -> Broken | None:
+        """In the end the replica serves, and what was removed is gone."""
+        assert isinstance(state, CloningState)
+        if state.joiner.phase != SERVES:
+            return Broken("I14 LIVE", f"{JOINER} stays at CSN {state.joiner.applied} and never serves")
+        return None if "A" in state.gone else Broken("I13 NOLEAK", "A is never deleted")
+
+    def describe(self, state: State, move: Move) -> str:
+        """A move in words."""
+        return _WORDS[str(move[0])].format(part=move[1] if len(move) > 1 else "")
+
+
+async def _cut(store: Any, fenced: Any) -> None:
+    """Move the tail, then delete what is below."""
+    moved = await tail.move_tail(store, fenced, 1)
+    if moved is not None and moved > CSN_NONE:
+        await tail.delete_below(store, fenced, moved)
+
+
+def _replaced(sent: Manifest, own: frozenset[Row]) -> frozenset[Row]:
+    """Let the product write a manifest and put it in place of a catalog."""
+    with tempfile.TemporaryDirectory(prefix="tidelock-explore-") as name:
+        folder = Path(name)
+        _catalog(folder, sent.rows, sent.csn, sent.noted)
+        path = folder / "manifest"
+        manifests.write_manifest(folder, path)
+        (folder / "own").mkdir()
+        db = _catalog(folder / "own", own, CSN_NONE, CSN_NONE)
+        db.execute("BEGIN")
+        manifests.install(db, path, disk="d", files=(), found=())
+        db.execute("COMMIT")
+        rows = frozenset(db.execute("SELECT part, creation_csn, removal_csn FROM parts"))
+        db.close()
+    return rows
+
+
+def _catalog(folder: Path, rows: frozenset[Row], csn: Csn, noted: Csn) -> sqlite3.Connection:
+    db = sqlite3.connect(folder / "catalog.db", isolation_level=None)
+    db.execute("PRAGMA synchronous = OFF")
+    for statement in SCHEMA.split(";"):
+        db.execute(statement)
+    meta = {"snapshot_csn": csn, "horizon": noted, "tail": CSN_NONE, "format": 0}
+    db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    sql = """
+        INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid, creation_csn,
+            removal_csn, kind, state) VALUES (?, 't', '', 1, 1, '', '', ?, ?, 'part', 'held')
+    """
+    db.executemany(sql, sorted(rows))
+    return db
+
+
+_WORDS: Final = {
+    "apply": "the source applies the next record",
+    "publish": "the source publishes its progress",
+    "raise": "somebody goes on raising the horizon",
+    "cut": "somebody goes on moving the tail",
+    "note": "the source notes the horizon",
+    "delete": "the source deletes A",
+    "sweep": "the lock of the removal is deleted",
+    "start": "the replica starts",
+    "send": "the source sends its catalog",
+    "install": "the catalog is replaced",
+    "follow": "the replica applies the next record",
+    "fetch": "the replica fetches {part}",
+    "tell": "the replica publishes its progress",
+    "serve": "the replica serves",
+    "crash": "the replica dies",
+}
