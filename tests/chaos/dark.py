@@ -47,7 +47,13 @@ class World:
 
 @contextlib.contextmanager
 def world_of(
-    factory: ClusterFactory, folder: Path, victim: str, points: Sequence[str], settings: Mapping[str, Any]
+    factory: ClusterFactory,
+    folder: Path,
+    victim: str,
+    points: Sequence[str],
+    settings: Mapping[str, Any],
+    *,
+    replicas: int = 3,
 ) -> Iterator[World]:
     """Run a cluster, and audit every byte at its end. The test is skipped if the machine is not able to.
 
@@ -57,11 +63,12 @@ def world_of(
         victim: The replica that has a disk of its own.
         points: The points at which it can pause.
         settings: Settings of all agents.
+        replicas: Their number.
     """
     ability.require(disks.unable())
     gates = Gates(folder / "gates", {victim: dict.fromkeys(points, "pause")})
     environment = {victim: gates.environment(victim)}
-    cluster = factory(settings=settings, environment_of=environment, start=False)
+    cluster = factory(replicas=replicas, settings=settings, environment_of=environment, start=False)
     disk = Disk(folder / "victim.img", cluster.data_dir(victim))
     try:
         cluster.up()

@@ -66,7 +66,7 @@ def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> No
             try:
                 eventually(
                     lambda: (
-                        f"its disk lacks CSNs up to {csn}, which it had before" in str(last_error(log, begun))
+                        f"it serves from CSN {csn} on, when it has all parts" in str(last_error(log, begun))
                     ),
                     what="the reason why r3 waits",
                 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -17,6 +18,7 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import Addresses
 from tests.support.project import openapi_page
 from tests.support.project.openapi_check import Checker, Told
+from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.replication.core import wire
@@ -162,6 +164,10 @@ def read(walk: Walk) -> None:
         walk.raw(method, "/parts/{part}", part=parts[0]["part"])
     walk.raw("GET", "/parts/{part}", part=parts[0]["part"], headers={"Range": "bytes=0-3"}, status=206)
     walk.ask("DELETE", f"{V1}/snapshots/{{id}}", id=pin)
+    walk.ask("GET", f"{V1}/csns", query={"at_ms": time.time_ns() // 1_000_000})
+    walk.ask("GET", f"{V1}/csns/{{csn}}", csn=str(walk.csn))
+    walk.ask("GET", f"{V1}/csns/{{csn}}/replicas", csn=str(walk.csn))
+    walk.ask("GET", f"{V1}/tables/{{table}}/last_change", table="t")
     changes = f"{V1}/tables/{{table}}/changes"
     assert walk.ask("GET", changes, query={"from": 2, "to": walk.csn}, table="t")["sets"]
     walk.raw("POST", f"{changes}/rows", json.dumps({"csn": walk.csn}).encode(), table="t")
@@ -230,6 +236,10 @@ def look(walk: Walk, tid: str) -> None:
     part = walk.ask("GET", f"{V1}/parts", query={"csn": walk.csn, "table": "t"})[0]["part"]
     assert walk.ask("GET", f"{PEER}/parts/{{part}}", part=part)
     assert walk.ask("POST", f"{V1}/admin/resolve-lost", {"part": part})
+    clone = f"{PEER}/clones/{{name}}"
+    eventually(lambda: walk.ask("POST", clone, name="one")["ready"], what="a catalog to send")
+    walk.raw("GET", clone, name="one", query={"from": 0})
+    walk.ask("DELETE", clone, name="one")
     walk.ask("POST", f"{V1}/admin/horizon", {"drop_pins": True})
 
 

@@ -407,7 +407,9 @@ def test_all_queries_on_a_source_read_one_snapshot(db: Database, table: str, opt
             assert [batch.column("id").to_pylist() for batch in batches(reader)] == [[1]]
     assert read({**options, "csnAsOf": str(csn - 1)})[0] == []
     at = int(time.time() * 1000)
-    assert read({**options, "timestampAsOf": str(at + 10**6)})[0] == [1, 2]
+    assert read({**options, "timestampAsOf": str(at)})[0] == [1, 2]
+    with pytest.raises(TidelockError, match="has not come yet"):
+        read({**options, "timestampAsOf": str(at + 10**6)})
 
 
 def test_wrong_reads_are_told_before_any_task(

@@ -112,7 +112,7 @@ def test_names_that_do_not_exist_at_a_csn(ground: Ground) -> None:
     ("arguments", "error", "words"),
     [
         ({"csn": 2, "at": 5}, BadRequestError, ["give csn or at, not both"]),
-        ({"at": 5}, SnapshotTooOldError, ["no commit is known at or before time 5 ms", "give a later time"]),
+        ({"at": 5}, SnapshotTooOldError, ["is before the history that is kept", "give a later time"]),
         ({"lease": 0}, BadRequestError, ["ttl_s=0", "snapshot_ttl_max_s"]),
         ({"lease": "25h"}, BadRequestError, ["ttl_s=90000", "0..86400"]),
         ({"csn": "2"}, BadRequestError, ["expected csn as an integer", "found '2'", "at="]),
