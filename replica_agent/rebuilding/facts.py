@@ -104,7 +104,7 @@ def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
     meta = dict(db.execute("SELECT key, value FROM meta"))
     if meta["format"] != FORMAT:
         raise ConfigError(
-            f"{folder} has catalog format {meta['format']}, this version reads {FORMAT}: use the version that "
+            f"expected catalog format {FORMAT}, found {meta['format']} in {folder}: take the version that "
             "wrote it"
         )
     if meta.get("cluster_id") is None:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from tidelock.csnlog.cluster.tree_maker import make_again, require_idle
+from tidelock.csnlog.tree_maker import make_again, require_idle
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, CorruptError, TidelockError, UnavailableError
 from tidelock.replica_agent.rebuilding import plan as planning
@@ -134,7 +134,7 @@ def _report(catalogs: Sequence[CatalogFacts], unproved: planning.Doubts) -> dict
         "bytes": base.part_bytes,
         "labels": len(base.labels),
         "outcomes": base.outcomes,
-        "clones": {name: csn for name, csn in sorted(planning.csns_behind(catalogs).items())},
+        "clones": dict(sorted(planning.csns_behind(catalogs).items())),
         "removed": list(unproved.absent),
         "undecided": [
             {"tid": one.tid, "rows": one.rows, "tables": list(one.tables)} for one in unproved.undecided
@@ -144,32 +144,33 @@ def _report(catalogs: Sequence[CatalogFacts], unproved: planning.Doubts) -> dict
 
 def _text(report: dict[str, Any], given: argparse.Namespace) -> str:
     """Return the report for people."""
+    base, csn = report["base"], report["csn"]
     lines = [
-        f"cluster {report['cluster_id']}: {report['base']} has applied most, up to CSN {report['csn']} "
-        f"({report['time']})",
-        f"the tree has {report['tables']} tables and {report['labels']} labels; the catalog of "
-        f"{report['base']} has {report['parts']} parts of {report['bytes']} bytes and {report['outcomes']} "
-        "outcomes",
-        *(f"{name} has applied up to CSN {csn}: it clones" for name, csn in report["clones"].items()),
-        "not proved:",
-        f"  commits behind CSN {report['csn']}: what only other replicas have applied is lost, although a "
-        "client may have been told of it",
-        *(f"  {name} is named and was not given: it is removed for good" for name in report["removed"]),
-        *(
-            f"  {one['tid']} is undecided ({one['rows']} rows of {', '.join(one['tables']) or 'no table'}): it "
-            "counts as aborted, although a client may have been told that it is committed"
-            for one in report["undecided"]
-        ),
+        f"cluster {report['cluster_id']}: {base} has applied most, up to CSN {csn} ({report['time']})",
+        f"tables: {report['tables']}, labels: {report['labels']}, outcomes: {report['outcomes']}",
+        f"visible parts: {report['parts']}, bytes: {report['bytes']}",
     ]
-    if report["incarnation"] is None:
+    lines += [f"{name} has applied up to CSN {at}: it will clone" for name, at in report["clones"].items()]
+    lines += [
+        "Not proved:",
+        f"  Commits behind CSN {csn} are lost, if there were any. Clients may have been told of them.",
+    ]
+    lines += [
+        f"  {name} is named here and was not given. It is removed for good." for name in report["removed"]
+    ]
+    for one in report["undecided"]:
+        of = ", ".join(one["tables"]) or "no table"
         lines.append(
-            "nothing was changed; stop all agents, then run the same command with --confirm "
-            f"{report['cluster_id']}"
+            f"  {one['tid']} ({one['rows']} rows of {of}) is undecided and counts as aborted. A client may "
+            "have been told that it is committed."
         )
+    if report["incarnation"] is None:
+        again = f"--confirm {report['cluster_id']}"
+        lines.append(f"Nothing was changed. Stop all agents, then run the same command with {again}")
     else:
         lines.append(
-            f"the tree is made again below {given.zk}, incarnation {report['incarnation']}: start the agents "
-            "of these replicas"
+            f"The tree is made again below {given.zk}, with incarnation {report['incarnation']}. Start the "
+            "agents of these replicas."
         )
     return "\n".join(lines) + "\n"
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
-from tidelock.csnlog.cluster.tree_maker import Seat, TreePlan
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, ClusterState, Progress, SessionState
+from tidelock.csnlog.tree_maker import Seat, TreePlan
 from tidelock.errors import ClusterMismatchError, ConfigError
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, UndecidedFacts
 
@@ -85,11 +85,12 @@ def doubts(catalogs: Sequence[CatalogFacts], decided: Collection[str]) -> Doubts
         decided: Transactions among the undecided ones whose commit the newest catalog has applied.
     """
     base = newest(catalogs)
+    named = {name for one in catalogs for name in one.boots}
     undecided = {one.tid: one for catalog in catalogs for one in catalog.undecided if one.tid not in decided}
     return Doubts(
         after=base.csn,
         after_ms=base.time_ms,
-        absent=tuple(sorted({name for one in catalogs for name in one.boots} - {one.replica for one in catalogs})),
+        absent=tuple(sorted(named - {one.replica for one in catalogs})),
         undecided=tuple(undecided[tid] for tid in sorted(undecided)),
     )
 

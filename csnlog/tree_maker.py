@@ -32,7 +32,7 @@ from tidelock.csnlog.core.store import Create, Delete, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
 
 #: Passed with each write of the new tree.
-REBUILD: Final = faults.step("csnlog.rebuild")
+REBUILD: Final = faults.step("rebuild.write")
 
 #: The znodes below the root, those first that decide whether an agent starts.
 _TOPS: Final = (
@@ -98,7 +98,7 @@ async def require_idle(store: Store, cluster_id: str, *, silence_s: float) -> No
         found = codec.decode_cluster(node.value.data).cluster_id
         if found != cluster_id:
             raise ConfigError(
-                f"expected cluster {cluster_id} or an empty root, found cluster {found}: check the root in --zk"
+                f"expected cluster {cluster_id} or an empty root, found cluster {found}: check the root"
             )
     until = asyncio.get_running_loop().time() + silence_s
     while living := await _living(store):
@@ -167,9 +167,7 @@ def _contents(plan: TreePlan) -> list[tuple[Op, ...]]:
     writes: list[tuple[Op, ...]] = []
     for name, definitions in sorted(plan.tables.items()):
         path, (first, *others) = tree.table(name), definitions
-        later = (
-            SetData(path, codec.encode_definition(one), version) for version, one in enumerate(others)
-        )
+        later = (SetData(path, codec.encode_definition(one), version) for version, one in enumerate(others))
         writes.append((Create(path, codec.encode_definition(first)), *later))
     writes += [
         (Create(tree.label(text), codec.encode_label(state)),) for text, state in sorted(plan.labels.items())
@@ -215,8 +213,8 @@ async def _write(store: Store, ops: tuple[Op, ...]) -> None:
                 return
             case Refused(reason=Reason.TOO_LARGE | Reason.DENIED | Reason.NODE_EXISTS | Reason.BAD_VERSION):
                 raise ConfigError(
-                    f"the tree cannot be made in ZooKeeper: {ops[0].path!r} is refused ({done.reason.value}); "
-                    "check that nothing else writes below this root"
+                    f"expected to make {ops[0].path!r} in ZooKeeper, found {done.reason.value}: check that "
+                    "nothing else writes below this root"
                 )
             case Unknown():
                 sent = True
