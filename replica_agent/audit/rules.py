@@ -315,7 +315,8 @@ LOG: Final = RuleSet(
             "time_differs",
             _CONTRADICTION,
             # As tidelock.csnlog.core.log_time.Clocking.after. A later record that has let the time step back
-            # has made these times again: the record's own time was wrong, or is not known.
+            # has made these times again: the record's own time was wrong, or is not known. It has got the
+            # time before it then, which is not known for the first record of the kept log.
             """
             SELECT csn, expected || ' ms' AS expected, time_ms || ' ms' AS found
             FROM (SELECT c.csn, c.time_ms, b.time_ms AS before_ms, l.time_ms AS agreed_ms,
@@ -324,7 +325,8 @@ LOG: Final = RuleSet(
                   FROM log_csns l JOIN csns c USING (csn) LEFT JOIN csns b ON b.csn = l.before) AS t
             WHERE time_ms <> expected AND NOT EXISTS (
                 SELECT 1 FROM log_csns later WHERE later.csn > t.csn AND later.time_ms < t.agreed_ms
-                AND t.time_ms IN (t.before_ms, later.time_ms))
+                AND t.time_ms <= later.time_ms
+                AND t.time_ms IN (coalesce(t.before_ms, t.time_ms), later.time_ms))
             """,
         ),
         Rule(

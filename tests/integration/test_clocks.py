@@ -148,6 +148,10 @@ def test_an_agent_whose_clock_is_off_says_so_and_goes_on(
     local: LocalCluster, db: Database, clocks: Clocks, table: str, days: int
 ) -> None:
     """Once in its log, in its status, and as a metric; its commits get the true time."""
+    eventually(
+        lambda: logged(local, "r1", "clock_off") == logged(local, "r1", "clock_right"),
+        what="r1 has seen that its clock was set right after the test before",
+    )
     said = logged(local, "r1", "clock_off")
     clocks.set("r1", days * DAY_S)
     found = eventually(lambda: off(local, "r1"), what="r1 says that its clock is off")

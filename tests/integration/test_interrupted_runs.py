@@ -20,6 +20,12 @@ from tests.support.waiting import eventually
 
 #: An environment variable of every process that a run of these tests has started.
 TRACE = "TIDELOCK_INTERRUPTED_RUN"
+#: Runs pytest. A run in the background of a shell ignores Ctrl-C, and so would the one that it starts.
+PYTEST = """
+import signal, sys, pytest
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(pytest.main())
+"""
 #: A start of Spark beside two clusters, on a machine that others use, in seconds.
 START_TIMEOUT_S = 240.0
 
@@ -33,7 +39,7 @@ def held_run(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     with (folder / "pytest.log").open("wb") as output:
         run = subprocess.Popen(
             [
-                *(sys.executable, "-m", "pytest", "-n", "2", "--dist", "load", "-p", "no:cacheprovider"),
+                *(sys.executable, "-c", PYTEST, "-n", "2", "--dist", "load", "-p", "no:cacheprovider"),
                 f"--basetemp={folder / 'temp'}",
                 held_tests.__file__,
             ],

@@ -16,7 +16,7 @@ from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import SERVING, AddPart, Entry, Record, RemovePart, TidRecord
+from tidelock.csnlog.core.model import CLONING, SERVING, STRUCK, AddPart, Entry, Record, RemovePart, TidRecord
 from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
@@ -99,7 +99,10 @@ class Oracle:
                 self._raised(codec.decode_csn(op.data))
 
     def _raised(self, horizon: Csn) -> None:
-        """The horizon never passes a pin, nor what an open transaction reads (I12)."""
+        """The horizon never passes a pin, nor what an open transaction reads (I12).
+
+        A replica that was struck is fenced, so its transactions are over, whether it knows that or not.
+        """
         self._world.trace.note("horizon", horizon)
         znodes = self._world.zookeeper.tree
         for name in sorted(children(znodes.get(tree.PINS))):
@@ -107,6 +110,8 @@ class Oracle:
             if csn < horizon:
                 self.violated("I12 GC-SAFE", f"the horizon is raised to {horizon}, above pin {name} at {csn}")
         for host in self._world.hosts:
+            if self._state(host.name) in {STRUCK, CLONING}:
+                continue
             live = host.agent.parts.transactions.registry.live() if host.agent and host.serving else ()
             oldest = min((tx.tid.snapshot for tx in live), default=horizon)
             if oldest < horizon:
@@ -309,10 +314,16 @@ class Oracle:
         ]
         return max(Csn(csn or CSN_NONE) for csn in found)
 
-    def removed_parts(self, disk: SimDisk) -> list[str]:
-        """Return the parts on a disk that are removed."""
-        sql = "SELECT part FROM parts WHERE removal_csn IS NOT NULL"
-        return [part for (part,) in self._catalog(disk.folder.name).execute(sql)]
+    def removed_parts(self, disk: SimDisk, horizon: Csn) -> list[str]:
+        """Return the parts on a disk that the horizon has passed since their removal."""
+        sql = "SELECT part FROM parts WHERE removal_csn <= ?"
+        return [part for (part,) in self._catalog(disk.folder.name).execute(sql, (horizon,))]
+
+    def past(self, disk: SimDisk, history_s: float) -> Csn:
+        """Return the newest CSN that is older than that by the retention clock of a disk's replica (I12)."""
+        db = self._catalog(disk.folder.name)
+        until = _meta(db, "retention_ms") - int(history_s * 1000)
+        return Csn(db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (until,)).fetchone()[0] or 0)
 
     def times(self, disk: SimDisk, end: Csn) -> dict[Csn, int]:
         """Return the effective times that a disk keeps of the CSNs up to one, in their order."""

@@ -215,8 +215,12 @@ def test_catalog_that_is_damaged(two: LocalCluster, copy: Path, intact: None) ->
 @pytest.mark.slow
 def test_replica_that_is_not_registered(two: LocalCluster, tmp_path: Path, intact: None) -> None:
     """Only a command adds a replica: an unknown id is refused; the error lists the known ones."""
-    started = Started(two, tmp_path / "data", replica="r9", bootstrap="r1,r2,r9")
+    started = Started(two, tmp_path / "data", replica="r9", bootstrap="")
     started.check(Exit.USAGE, "ConfigError", "replica r9 is not registered", "which has r1, r2")
+    started = Started(two, tmp_path / "data", replica="r9", bootstrap="r1,r2,r9")
+    started.check(
+        Exit.USAGE, "ConfigError", "expected to make a cluster of r1, r2, r9", "found one of r1, r2"
+    )
 
 
 @pytest.mark.slow

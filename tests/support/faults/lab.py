@@ -261,13 +261,22 @@ class Lab:
 
     @contextlib.contextmanager
     def transaction(self, home: str, *, rows: int = ROWS[0], filled: bool = True) -> Iterator[Attempt]:
-        """Yield a transaction of a client that begins at `home` and may go on to other replicas."""
+        """Yield a transaction of a client that begins at `home` and may go on to other replicas.
+
+        After a disk error a home lets transactions begin elsewhere until it can write again.
+        """
+        eventually(lambda: self._follows(home), what=f"{home} takes new transactions")
         with connect(self.cluster.url(home), timeout_s=_PATIENCE_S) as db:
             attempt = Attempt(self._load, db, f"test-{next(self._numbers)}", rows)
             assert attempt.tid.split("-")[1] == home
             if filled:
                 attempt.fill()
             yield attempt
+
+    def _follows(self, replica: str) -> bool:
+        """Return whether a replica says that nothing holds it back."""
+        rows = ask(self.cluster, replica, "/status")["replicas"]
+        return any(row["id"] == replica and row["phase"] == "following" for row in rows)
 
     def beside(self, attempt: Attempt, *, filled: bool = True) -> Future[Ending]:
         """Let a client finish its transaction while the test goes on."""

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.support.log_records import in_log
 from tests.support.replicas.audited import RULE_SETS, TABLE, AuditedReplica, tid
 from tidelock.csnlog.core.ids import Csn, csn
 from tidelock.csnlog.core.model import RecordKind
@@ -222,6 +224,25 @@ async def test_what_the_tail_has_passed_is_not_missed(replica: AuditedReplica) -
     assert _named(await replica.audit()) == {("file_without_part", "packs/08/r1-1-8.pack")}
     replica.sql("DELETE FROM csns WHERE csn = 4")
     assert ("csn_of_no_record", LARGE) in _named(await replica.audit())
+
+
+async def test_a_time_that_was_made_again_is_right_without_the_record_before_it(
+    replica: AuditedReplica,
+) -> None:
+    """The record of CSN 5 had a wrong clock, and CSN 6 has let the time step back; the log begins with 5."""
+    await replica.commit(6, tid(6))
+    clocks = {5: (9_000_000, (9_000_000,)), 6: (6000, (6000, 6000))}
+    replica.log = [
+        in_log(one.csn, msgspec.structs.replace(one.record, time_ms=time_ms, witnesses=witnesses))
+        for one in replica.log
+        for time_ms, witnesses in [clocks.get(one.csn, (one.record.time_ms, one.record.witnesses))]
+    ]
+    replica.tail = Csn(5)
+    replica.sql("UPDATE meta SET value = 5 WHERE key = 'tail'")
+    replica.sql("UPDATE csns SET time_ms = 4000 WHERE csn = 5")
+    assert await replica.audit() == []
+    replica.sql("UPDATE csns SET time_ms = 7000 WHERE csn = 5")
+    assert "time_differs" in {one.fault for one in await replica.audit()}
 
 
 async def test_what_the_horizon_has_passed_is_not_missed(replica: AuditedReplica) -> None:
