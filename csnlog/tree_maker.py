@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelock.csnlog import faults
@@ -76,9 +76,9 @@ class TreePlan:
     home: ReplicaId
     time_ms: int
     seats: Mapping[ReplicaId, Seat]
-    tables: Mapping[TableName, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    labels: Mapping[str, LabelState] = field(default_factory=dict)
-    skips: Sequence[SkipPart] = ()
+    tables: Mapping[TableName, Sequence[Mapping[str, Any]]]
+    labels: Mapping[str, LabelState]
+    skips: Sequence[SkipPart]
 
 
 async def require_idle(store: Store, cluster_id: str, *, silence_s: float) -> None:
@@ -111,7 +111,7 @@ async def require_idle(store: Store, cluster_id: str, *, silence_s: float) -> No
 
 
 async def make_again(store: Store, plan: TreePlan) -> None:
-    """Delete the tree and write it again. It may be repeated: it begins anew each time.
+    """Delete the tree and write it again. It may be repeated: it begins from the start each time.
 
     Raises:
         ConfigError: A znode does not fit a request.
@@ -222,7 +222,7 @@ async def _write(store: Store, ops: tuple[Op, ...]) -> None:
 
 
 async def _read(call: Any) -> Any:
-    """Return the answer to a read: what was found, or that there is no such znode.
+    """Return the answer to a read: a value, or Refused(NO_NODE).
 
     Raises:
         UnavailableError: There was no answer.

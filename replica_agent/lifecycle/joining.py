@@ -84,7 +84,7 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         replace_disk=settings.replace_disk,
         silence_s=settings.session_timeout_s * _SESSION_TIMEOUTS,
     )
-    # In a tree that was made again, zxids and bytes of records begin anew.
+    # In a tree that was made again, zxids begin from 0, and the last record has other bytes.
     forgotten = {"zxid_max": 0, "last_digest": ""} if is_remade(session.cluster, known) else {}
     await catalog.write(
         lambda db: jobs.set_meta(

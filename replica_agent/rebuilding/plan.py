@@ -1,4 +1,4 @@
-"""The plan of a tree that is made again, and what cannot be proved about it. Pure.
+"""The plan of a tree that is made again, and what cannot be proved about it.
 
 All replicas apply the same records in the same order, so the catalog that has applied most has all that the
 others have. It decides what the tree says. The others are compared with it, and clone from it.

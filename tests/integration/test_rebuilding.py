@@ -26,6 +26,7 @@ ROWS = pa.table({"k": [1, 2, 3]})
 #: Seconds for one run of the command.
 TIMEOUT_S = 120.0
 REPLICAS = ("r1", "r2", "r3")
+SLOW = pytest.mark.slow
 
 
 def rebuilt(
@@ -140,6 +141,7 @@ def test_an_emptied_zookeeper_is_made_again(local: LocalCluster) -> None:
     require_whole(local, rows=9)
 
 
+@SLOW
 def test_a_backup_of_before_is_replaced(local: LocalCluster, tmp_path: Path) -> None:
     """ZooKeeper is set back; the commits since then are in the catalogs, and come back."""
     servers = local.zookeeper
@@ -158,7 +160,7 @@ def test_a_backup_of_before_is_replaced(local: LocalCluster, tmp_path: Path) -> 
 
 
 def test_replicas_that_are_not_given_are_refused(local: LocalCluster) -> None:
-    """Nobody knows what only they have applied, so they must not follow the new log."""
+    """A replica that was left out may have applied other records, so it must not follow the new log."""
     for replica in REPLICAS:
         local.kill(replica)
     put_back(local, None)
@@ -185,7 +187,7 @@ def test_nothing_is_changed_without_a_word(local: LocalCluster) -> None:
     require_whole(local, rows=6)
 
 
-@pytest.mark.parametrize("cut", [1, 4, 8])
+@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(8, marks=SLOW)])
 def test_a_run_that_was_killed_is_run_again(local: LocalCluster, cut: int) -> None:
     """No agent starts on half a tree, and the next run makes the whole one."""
     for replica in REPLICAS:
