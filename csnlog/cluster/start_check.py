@@ -158,16 +158,17 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
             expected=known.cluster_id,
             found=reading.cluster.cluster_id,
         )
-    if known.incarnation not in {None, reading.cluster.incarnation}:
+    remade = is_remade(reading.cluster, known)
+    if known.incarnation not in {None, reading.cluster.incarnation} and not remade:
         raise ClusterMismatchError(
             f"the data directory of {replica} belongs to incarnation {known.incarnation or '(none)'} of the "
             f"cluster, but ZooKeeper holds {reading.cluster.incarnation or '(none)'}: its tree was made "
             "again without this replica, whose last commits may not be in it. Keep the directory aside, and "
-            "give the replica an empty one",
+            "give the replica an empty one (under a new id if this one is removed)",
             expected=known.incarnation,
             found=reading.cluster.incarnation,
         )
-    if reading.session is None and known.fence >= 0:
+    if reading.session is None and known.fence >= 0 and not remade:
         raise _older(replica, f"it has no session of {replica}")
     if reading.session is None:
         raise ConfigError(
@@ -178,7 +179,7 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
         f"{name} is {there} and was {here}"
         for name, there, here in (
             ("boot", reading.session.boot, known.boot),
-            ("fence", reading.version, known.fence),
+            ("fence", reading.version, -1 if remade else known.fence),
             ("tail", reading.tail, known.tail),
             ("horizon", reading.horizon, known.horizon),
         )
@@ -196,6 +197,17 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
         )
     check_startable(replica, reading.session)
     return reading.session
+
+
+def is_remade(cluster: ClusterState, known: KnownState) -> bool:
+    """Return whether this tree was made again out of this very data directory, in its present state.
+
+    Versions and zxids that the catalog remembers are those of the tree before then (rule rebuild).
+    """
+    return (
+        known.incarnation not in {None, cluster.incarnation}
+        and cluster.made_of.get(known.disk) == known.last_csn
+    )
 
 
 def check_startable(replica: ReplicaId, session: SessionState) -> None:

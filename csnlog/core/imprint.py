@@ -15,7 +15,8 @@ from tidelock.csnlog.core.model import LogRecord
 
 #: The work of the operator; the last words of each message.
 NEXT_STEP: Final = (
-    "Stop all agents, keep their data directories as they are, and bring back ZooKeeper's newest state"
+    "Stop all agents, keep their data directories as they are, and bring back ZooKeeper's newest state, or "
+    "make it again out of them with `tidelock admin rebuild-zookeeper`"
 )
 #: Digits of a digest in messages.
 _SHOWN_DIGITS: Final = 12

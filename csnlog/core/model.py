@@ -270,6 +270,8 @@ class ClusterState(
     Attributes:
         incarnation: Random name of this tree in ZooKeeper. A tree that is made again out of the replicas has
             another one, so a replica that took no part in it is refused. Empty in trees of before.
+        made_of: The data directories out of which this tree was made again, by their disks: the CSN up to
+            which each had applied. Empty in a tree that was never made again.
     """
 
     cluster_id: str
@@ -277,6 +279,7 @@ class ClusterState(
     copies: int
     epoch_limit: int
     incarnation: str = ""
+    made_of: dict[str, Csn] = {}
 
 
 class Roster(

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession, bootstrap, open_session
-from tidelock.csnlog.cluster.start_check import KnownState
+from tidelock.csnlog.cluster.start_check import KnownState, is_remade
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
@@ -84,9 +84,12 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         replace_disk=settings.replace_disk,
         silence_s=settings.session_timeout_s * _SESSION_TIMEOUTS,
     )
+    # In a tree that was made again, zxids begin from 0, and the last record has other bytes.
+    forgotten = {"zxid_max": 0, "last_digest": ""} if is_remade(session.cluster, known) else {}
     await catalog.write(
         lambda db: jobs.set_meta(
             db,
+            **forgotten,
             cluster_id=session.cluster.cluster_id,
             incarnation=session.cluster.incarnation,
             boot=session.boot,

@@ -1,8 +1,10 @@
-"""Commands for a cluster in trouble: `tidelock admin why-blocked` and `tidelock admin resolve-lost`."""
+"""Commands for a cluster in trouble: `tidelock admin why-blocked`, `resolve-lost` and `rebuild-zookeeper`."""
 
 from __future__ import annotations
 
 import getpass
+import os
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -16,6 +18,11 @@ def add_to(group: typer.Typer) -> None:
     """Register the commands in the group `admin`."""
     group.command(name="why-blocked")(on_target(why_blocked))
     group.command(name="resolve-lost")(on_target(resolve_lost))
+    group.command(
+        name="rebuild-zookeeper",
+        add_help_option=False,  # the process explains its own options
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    )(rebuild_zookeeper)
 
 
 def why_blocked(
@@ -161,3 +168,9 @@ def resolve_lost(
         output.hint(f"it cannot be declared lost: {why_not}")
     else:
         output.hint("no replica holds it: run again with --confirm and --why to go on without it")
+
+
+def rebuild_zookeeper(context: typer.Context) -> None:
+    """Make the tree in ZooKeeper again out of the data directories of stopped replicas."""
+    command = [sys.executable, "-m", "tidelock.replica_agent.rebuilding.main", *context.args]
+    os.execv(sys.executable, command)  # noqa: S606 - the process of the agent's code replaces this one

@@ -1,0 +1,208 @@
+"""The content of one catalog, as far as a tree in ZooKeeper is made out of it. The catalog is only read."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, parse_part_id
+from tidelock.csnlog.core.model import LabelState, SkipPart
+from tidelock.errors import ConfigError, CorruptError
+from tidelock.replica_agent.storage.catalog_schema import FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class UndecidedFacts:
+    """A transaction that a replica has sealed or received, and whose outcome it does not know.
+
+    Attributes:
+        rows: Rows of its parts that are here.
+        tables: Their tables.
+    """
+
+    tid: str
+    rows: int
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogFacts:
+    """The facts of one catalog.
+
+    Attributes:
+        folder: The data directory.
+        disk: Id of the data directory.
+        incarnation: The incarnation of the tree that it belongs to.
+        boot: The last boot of the replica.
+        csn: The CSN up to which everything is applied.
+        time_ms: The effective time of that CSN (Unix, ms).
+        tail: The last tail that it has read.
+        horizon: The last horizon that it has read.
+        zxids: ZooKeeper's number of the record at each CSN, where it is known.
+        boots: The largest boot of each replica that a transaction or a part names.
+        tables: The definitions of each table, by version.
+        labels: The newest commit under each label.
+        skips: Parts that were declared lost.
+        parts: Visible parts.
+        part_bytes: Their bytes.
+        outcomes: Number of outcomes that are kept.
+        undecided: Transactions without an outcome.
+    """
+
+    folder: Path
+    replica: ReplicaId
+    disk: str
+    cluster_id: str
+    incarnation: str
+    boot: int
+    csn: Csn
+    time_ms: int
+    tail: Csn
+    horizon: Csn
+    zxids: Mapping[Csn, int]
+    boots: Mapping[ReplicaId, int]
+    tables: Mapping[TableName, Mapping[int, Mapping[str, Any]]]
+    labels: Mapping[str, LabelState]
+    skips: tuple[SkipPart, ...]
+    parts: int
+    part_bytes: int
+    outcomes: int
+    undecided: tuple[UndecidedFacts, ...]
+
+
+def read_facts(folder: Path) -> CatalogFacts:
+    """Read the catalog of a data directory, in one transaction.
+
+    Raises:
+        ConfigError: There is no catalog, it belongs to no cluster, or another version has written it.
+        CorruptError: SQLite cannot read it.
+    """
+    path = folder / "catalog.db"
+    if not path.is_file():
+        raise ConfigError(f"expected the data directory of a replica, found no catalog.db in {folder}")
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as db:
+            db.execute("BEGIN")
+            return _facts(folder, db)
+    except sqlite3.DatabaseError as error:
+        raise CorruptError(f"{path} cannot be read as a catalog ({error}); leave this replica out") from error
+
+
+def decided(folder: Path, tids: Iterable[str]) -> set[str]:
+    """Return the transactions among these that a catalog knows as committed."""
+    with closing(sqlite3.connect(f"file:{folder / 'catalog.db'}?mode=ro", uri=True)) as db:
+        sql = "SELECT 1 FROM outcomes WHERE tid = ?"
+        return {tid for tid in tids if db.execute(sql, (tid,)).fetchone() is not None}
+
+
+def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    if meta["format"] != FORMAT:
+        raise ConfigError(
+            f"expected catalog format {FORMAT}, found {meta['format']} in {folder}: take the version that "
+            "wrote it"
+        )
+    if meta.get("cluster_id") is None:
+        raise ConfigError(f"{folder} belongs to no cluster yet: leave this replica out")
+    replica = ReplicaId(meta["replica"])
+    parts, part_bytes = db.execute(
+        """
+        SELECT count(*), coalesce(sum(length), 0) FROM parts
+        WHERE creation_csn IS NOT NULL AND removal_csn IS NULL
+        """
+    ).fetchone()
+    return CatalogFacts(
+        folder=folder,
+        replica=replica,
+        disk=meta["disk"],
+        cluster_id=meta["cluster_id"],
+        incarnation=meta.get("incarnation") or "",
+        boot=int(meta["boot"]),
+        csn=Csn(meta["snapshot_csn"]),
+        time_ms=int(meta["time_ms"]),
+        tail=Csn(meta["tail"]),
+        horizon=Csn(meta["horizon"]),
+        zxids={Csn(csn): zxid for csn, zxid in db.execute("SELECT csn, czxid FROM csns WHERE czxid > 0")},
+        boots=_boots(db, replica, int(meta["boot"])),
+        tables=_tables(db),
+        labels=_labels(db),
+        skips=_skips(db),
+        parts=int(parts),
+        part_bytes=int(part_bytes),
+        outcomes=int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]),
+        undecided=_undecided(db),
+    )
+
+
+def _boots(db: sqlite3.Connection, replica: ReplicaId, boot: int) -> dict[ReplicaId, int]:
+    """Return the largest boot of each replica that an id names: none may be given out again."""
+    found = {replica: boot}
+
+    def note(pairs: Iterable[tuple[ReplicaId, int]]) -> None:
+        for name, number in pairs:
+            found[name] = max(number, found.get(name, 0))
+
+    note(parse_part_id(part)[:2] for part in _texts(db, "SELECT part FROM parts"))
+    for sql in (
+        "SELECT creation_tid FROM parts",
+        "SELECT removal_tid FROM parts WHERE removal_tid IS NOT NULL",
+        "SELECT tid FROM outcomes",
+        "SELECT tid FROM prepared",
+    ):
+        note((tid.home, tid.boot) for tid in map(Tid.parse, _texts(db, sql)))
+    return found
+
+
+def _texts(db: sqlite3.Connection, sql: str) -> Iterator[str]:
+    return (text for (text,) in db.execute(sql))
+
+
+def _tables(db: sqlite3.Connection) -> dict[TableName, dict[int, Any]]:
+    found: dict[TableName, dict[int, Any]] = {}
+    for name, version, definition in db.execute("SELECT name, version, definition FROM tables"):
+        found.setdefault(TableName(name), {})[version] = json.loads(definition)
+    return found
+
+
+def _labels(db: sqlite3.Connection) -> dict[str, LabelState]:
+    rows = db.execute("SELECT label, tid, batch FROM outcomes WHERE label IS NOT NULL ORDER BY csn, batch")
+    return {label: LabelState(tid, batch) for label, tid, batch in rows}
+
+
+def _skips(db: sqlite3.Connection) -> tuple[SkipPart, ...]:
+    rows = db.execute(
+        "SELECT table_name, part, rows, csn, tid, operator, why, time_ms, without FROM skips ORDER BY part"
+    )
+    return tuple(
+        SkipPart(
+            table=TableName(table),
+            part=PartId(part),
+            rows=count,
+            csn=Csn(csn),
+            tid=tid,
+            by=by,
+            why=why,
+            time_ms=time_ms,
+            without=tuple(ReplicaId(name) for name in without.split()),
+        )
+        for table, part, count, csn, tid, by, why, time_ms, without in rows
+    )
+
+
+def _undecided(db: sqlite3.Connection) -> tuple[UndecidedFacts, ...]:
+    rows = db.execute(
+        """
+        SELECT q.tid, coalesce(sum(p.rows), 0), group_concat(DISTINCT p.table_name)
+        FROM prepared q LEFT JOIN parts p ON p.creation_tid = q.tid AND p.kind = 'part'
+        WHERE q.tid NOT IN (SELECT tid FROM outcomes) GROUP BY q.tid ORDER BY q.tid
+        """
+    )
+    return tuple(
+        UndecidedFacts(tid, int(count), tuple(sorted(filter(None, (tables or "").split(",")))))
+        for tid, count, tables in rows
+    )
