@@ -142,8 +142,8 @@ def replaced(world: SimWorld, now: Callable[[], float]) -> Iterator[None]:
     async def open_local(settings: AgentSettings, callbacks: Any, stack: AsyncExitStack) -> Local:
         return await _open_local(world, settings, callbacks, stack)
 
-    async def connect(_local: Local, _stack: AsyncExitStack) -> Store:
-        return await _connect(world)
+    async def connect(_local: Local, stack: AsyncExitStack) -> Store:
+        return await _connect(world, stack)
 
     peer_client = partial(SimPeerClient, world.network)
     stands_in = {
@@ -205,9 +205,11 @@ async def _open_local(
     return Local(settings, files, made, waiters, PartCounts(made.reader), listener, readers)
 
 
-async def _connect(world: SimWorld) -> Store:
+async def _connect(world: SimWorld, stack: AsyncExitStack) -> Store:
     life = LIFE.get()
     if life.host.cut_off:
         await asyncio.sleep(life.host.settings.connect_timeout_s)
         raise UnavailableError("no ZooKeeper server answers")
-    return world.connect(life)
+    store = world.connect(life)
+    stack.push_async_callback(store.close)
+    return store

@@ -239,6 +239,7 @@ def _insert_often(db: Database, times: int) -> None:
         db.insert("t", ROWS)
 
 
+@pytest.mark.slow
 def test_stuck_replica_that_is_needed(local: LocalCluster, db: Database, hold: Path) -> None:
     """If fewer than `copies` replicas apply the log, commits are refused before it grows without a bound."""
     hold.touch()
