@@ -319,14 +319,15 @@ class CatalogReader:
 
         Args:
             state: ``wanted`` or ``quarantined``.
-            visible: The parts that no applied record has removed, or the others.
+            visible: The parts that no applied record has removed, or the others, and manifests: no reader
+                needs them, and peers delete them when the tail has passed their record.
             after: The place behind which to begin; 0 at first.
             limit: The largest number of parts.
         """
         sql = f"""
             SELECT rowid, {PART_COLUMNS} FROM parts INDEXED BY parts_not_held
             WHERE state <> 'held' AND state = ? AND rowid > ?
-                AND creation_csn IS NOT NULL AND (removal_csn IS NULL) = ?
+                AND creation_csn IS NOT NULL AND (removal_csn IS NULL AND kind = 'part') = ?
             ORDER BY rowid LIMIT ?
         """
         args = (state, after, visible, limit)
@@ -336,7 +337,7 @@ class CatalogReader:
         """Return (parts, bytes) of the parts that no applied record has removed: held here, and not held."""
         sql = """
             SELECT state = 'held', count(*), sum(length) FROM parts
-            WHERE creation_csn IS NOT NULL AND removal_csn IS NULL GROUP BY 1
+            WHERE creation_csn IS NOT NULL AND removal_csn IS NULL AND kind = 'part' GROUP BY 1
         """
         found = {bool(held): (parts, size) for held, parts, size in self._db.execute(sql)}
         return {held: found.get(held, (0, 0)) for held in (True, False)}
