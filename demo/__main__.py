@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from demo.command import run
-from tidelock.cli.exits import Exit, exit_of
 from tidelock.errors import TidelockError
+from tidelock.exits import Exit, exit_of
 
 _SCALE_FACTOR_MIN: Final = 0.001
 _SECONDS_MIN: Final = 1.0
 
 
 def main() -> int:
-    """Run the demo; returns an exit code of `tidelock.cli.exits`."""
+    """Run the demo; returns an exit code of `tidelock.exits`."""
     parser = argparse.ArgumentParser(
         prog="python -m demo",
         description="See it work: a cluster, TPC-H, writers, Spark, and a replica killed in mid-query.",

@@ -24,7 +24,7 @@ from workloads import spark_session
 from workloads.tpch.data import find_generator
 
 EXIT_OK: Final = 0
-#: A check did not hold: the data contradicts what was promised (tidelock.cli.exits: 5).
+#: A check did not hold: the data contradicts what was promised (tidelock.exits: 5).
 EXIT_VIOLATION: Final = 5
 REPLICAS: Final = 3
 #: Width of the table where there is no terminal.

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.errors import ConfigError, CorruptError, TidelockError, UnavailableError
+from tidelock.errors import ConfigError, TidelockError
+from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.config.allocator import map_large_blocks
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.logs import configure
@@ -27,9 +28,6 @@ ENV_FENCED = "TIDELOCK_FENCED_BOOTS"
 #: A boot that has lasted for so long was well, so the next fence is the first of a new series (seconds).
 _WELL_S = 600.0
 _PAUSE_MAX_S = 60.0
-
-#: Exit codes (the command line shares them; tidelock/cli).
-EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_CORRUPT = 0, 1, 2, 3, 5
 
 
 async def run(settings: AgentSettings) -> BootEnd:
@@ -66,19 +64,6 @@ def _raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _exit_code(error: TidelockError) -> int:
-    """Return the exit code of an error, by the table in docs/command-line.md."""
-    match error:
-        case ConfigError():
-            return EXIT_USAGE
-        case UnavailableError():
-            return EXIT_UNAVAILABLE
-        case CorruptError():
-            return EXIT_CORRUPT
-        case _:
-            return EXIT_REFUSED
-
-
 def pause_after(boots: int) -> float:
     """Return the pause before a start, in seconds, after so many boots that were fenced one after the other.
 
@@ -95,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         faults.check_armed()
     except ConfigError as error:
         print(f"tidelock agent: {error.message}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
-        return EXIT_USAGE
+        return Exit.USAGE
     _raise_file_limit()
     map_large_blocks()
     configure(settings.replica, settings.log_level, settings.log_format)
@@ -104,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ended = asyncio.run(run(settings))
     except TidelockError as error:
         _log.error("agent_cannot_run", error=type(error).__name__, reason=error.message)
-        return _exit_code(error)
+        return exit_of(error)
     if ended is BootEnd.FENCED:
         boots = 1 if time.monotonic() - begun > _WELL_S else int(os.environ.get(ENV_FENCED, "0")) + 1
         pause_s = pause_after(boots)
@@ -118,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             [sys.executable, "-m", "tidelock.replica_agent.main", *(sys.argv[1:] if argv is None else argv)],
         )
     if ended is BootEnd.REPLACED:
-        return EXIT_USAGE
-    return EXIT_OK if ended is BootEnd.ASKED else EXIT_CORRUPT
+        return Exit.USAGE
+    return Exit.OK if ended is BootEnd.ASKED else Exit.CORRUPT
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from tests.support.faults.tampering import catalog, change_znodes, flip_byte
 from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
-from tidelock.cli.exits import Exit
 from tidelock.client import Database
 from tidelock.client.audit import AuditReport
 from tidelock.cluster import LocalCluster
@@ -32,6 +31,7 @@ from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import LabelState, PinState
 from tidelock.csnlog.core.store import Create, Delete, Op
 from tidelock.errors import TidelockError
+from tidelock.exits import Exit
 from tidelock.replication.core.lock_rules import OnePart, create_op
 from workloads.agents import ask
 

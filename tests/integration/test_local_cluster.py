@@ -20,10 +20,10 @@ import pytest
 
 from tests.support.clusters.cluster import ClusterFactory
 from tidelock import zookeeper
-from tidelock.cli.exits import Exit
 from tidelock.client import Decision, TransactionState, connect
 from tidelock.cluster import LocalCluster, process_groups
 from tidelock.errors import ConfigError, RefusedError, UnavailableError
+from tidelock.exits import Exit
 
 DEADLINE_S = 60.0
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("name", pa.string())])

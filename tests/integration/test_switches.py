@@ -13,10 +13,10 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import Addresses, http
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
-from tidelock.cli.exits import Exit
 from tidelock.client import TransactionState
 from tidelock.cluster import LocalCluster
 from tidelock.errors import TransactionAgeError
+from tidelock.exits import Exit
 from workloads.agents import ask
 
 REPLICAS = ("r1", "r2")

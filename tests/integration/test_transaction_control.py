@@ -48,7 +48,6 @@ from tests.support.faults.refusals import Addresses, http, stream
 from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
-from tidelock.cli.exits import Exit
 from tidelock.client import Database, Decision, Transaction, TransactionState
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -62,6 +61,7 @@ from tidelock.errors import (
     UnknownTransactionError,
     UnsupportedInTransactionError,
 )
+from tidelock.exits import Exit
 from workloads.agents import ask
 
 HOME = "r1"

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidelock.cli import admin, auditing, exits, inspecting, local, output, querying, writing
+from tidelock.cli import admin, auditing, inspecting, local, output, querying, writing
 from tidelock.errors import TidelockError
+from tidelock.exits import Exit, exit_of
 
 
 class _Root(TyperGroup):
-    """The root group; it converts the error of a command to an exit code (see `exits`)."""
+    """The root group; it converts the error of a command to an exit code (see `tidelock.exits`)."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. With `--debug` an error keeps its traceback."""
@@ -25,7 +26,7 @@ class _Root(TyperGroup):
                 raise
             notes = [f"({note})" for note in getattr(error, "__notes__", ())]
             output.complain(" ".join([error.message, *notes]))
-            raise typer.Exit(exits.exit_of(error)) from error
+            raise typer.Exit(exit_of(error)) from error
         except (OSError, RuntimeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             # RuntimeError is also what typer's own Exit and Abort are.
             if ctx.params["debug"] or isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):
@@ -33,7 +34,7 @@ class _Root(TyperGroup):
             output.complain(
                 f"internal error: {type(error).__name__}: {error}; report it with the traceback of `--debug`"
             )
-            raise typer.Exit(exits.Exit.INTERNAL) from error
+            raise typer.Exit(Exit.INTERNAL) from error
 
 
 app = typer.Typer(
@@ -42,7 +43,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: " + " · ".join(f"{code.value} {code.name.lower()}" for code in exits.Exit),
+    epilog="Exit codes: " + " · ".join(f"{code.value} {code.name.lower()}" for code in Exit),
 )
 
 
@@ -64,8 +65,8 @@ for group in (local, inspecting, writing, querying, auditing, admin):
 
 
 def main() -> None:
-    """Run the command line; ends the process with an exit code of `exits.Exit`."""
+    """Run the command line; ends the process with an exit code of `Exit`."""
     try:
         app()
     except KeyboardInterrupt:
-        sys.exit(exits.Exit.INTERRUPTED)
+        sys.exit(Exit.INTERRUPTED)

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from tidelock.cli import output
-from tidelock.cli.exits import Exit
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client.audit import AuditReport, Finding
+from tidelock.exits import Exit
 
 
 def add_to(app: typer.Typer) -> None:

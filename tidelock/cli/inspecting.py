@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from tidelock.cli import output
-from tidelock.cli.exits import Exit
 from tidelock.cli.local import print_replicas
 from tidelock.cli.target import ClusterOptions, Json, on_target
+from tidelock.exits import Exit
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
 _PANEL = "Inspecting"

@@ -14,7 +14,6 @@ import pytest
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.refusals import ROWS, SCHEMA, Addresses, check_message, check_state, command, http
 from tests.support.waiting import eventually
-from tidelock.cli.exits import Exit
 from tidelock.client import Database, Decision, TransactionState, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -27,6 +26,7 @@ from tidelock.errors import (
     TransactionClosedError,
     UnavailableError,
 )
+from tidelock.exits import Exit
 
 SETTINGS = {
     "session_timeout_s": 2,

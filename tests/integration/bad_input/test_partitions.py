@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.faults.refusals import Addresses, Ground, check_message, command, http
-from tidelock.cli.exits import Exit
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SchemaMismatchError, TidelockError, TooLargeError
+from tidelock.exits import Exit
 
 SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string())])
 

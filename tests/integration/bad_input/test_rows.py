@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.faults.refusals import ROWS, SCHEMA, Ground, command
-from tidelock.cli.exits import Exit
 from tidelock.errors import BadRequestError, SchemaMismatchError, UnknownTableError
+from tidelock.exits import Exit
 
 
 def changed(column: str, values: Any, type_: pa.DataType) -> pa.Table:

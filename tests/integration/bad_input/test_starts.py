@@ -13,12 +13,12 @@ import pytest
 
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.refusals import ROWS, SCHEMA, Addresses, check_message, command, http, run
-from tidelock.cli.exits import Exit
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import AccessDeniedError, BadRequestError, ConfigError, UnavailableError
+from tidelock.exits import Exit
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, MIGRATIONS
 
 #: How long a start waits for a ZooKeeper that does not exist, in seconds.

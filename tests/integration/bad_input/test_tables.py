@@ -21,7 +21,6 @@ from tests.support.faults.refusals import (
     http,
 )
 from tests.support.waiting import eventually
-from tidelock.cli.exits import Exit
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -32,6 +31,7 @@ from tidelock.errors import (
     UnknownTableError,
     UnsupportedTypeError,
 )
+from tidelock.exits import Exit
 
 NUMBERS = itertools.count(1)
 

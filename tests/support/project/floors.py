@@ -118,6 +118,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
 #: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
     "tidelock.errors",
+    "tidelock.exits",
     "tidelock.parquet_rows",
     "tidelock.float_mark",
     "tidelock.part_layout",

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from tests.support.replicas.fake_agent import FakeCluster
 from tidelock.cli import app as cli
-from tidelock.cli.exits import Exit
 from tidelock.client import Database
 from tidelock.errors import UnknownTableError
+from tidelock.exits import Exit
 
 
 def run(cluster: FakeCluster, *arguments: str) -> Result:

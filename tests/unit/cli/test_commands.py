@@ -20,10 +20,10 @@ from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock import errors
 from tidelock.cli import app as cli
-from tidelock.cli.exits import Exit, exit_of, table
 from tidelock.cli.target import FOLDER_DEFAULT
 from tidelock.cli.writing import TYPES, parse_column
 from tidelock.cluster import LocalCluster
+from tidelock.exits import Exit, exit_of, table
 
 ROWS = pa.table({"k": [1, 2, 3]})
 Tidelock = Callable[..., Result]

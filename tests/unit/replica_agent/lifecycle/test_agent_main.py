@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.rows import settings
 from tidelock.errors import UnavailableError
+from tidelock.exits import Exit
 from tidelock.replica_agent import main
 from tidelock.replica_agent.lifecycle.agent import BootEnd
 
@@ -75,7 +76,7 @@ def test_an_agent_without_assertions_refuses_to_start() -> None:
     """With ``python -O`` the machines check no invariant, so a broken one would go on (I15)."""
     command = [sys.executable, "-O", "-m", "tidelock.replica_agent.main", "--help"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (main.EXIT_USAGE, "")
+    assert (ended.returncode, ended.stdout) == (Exit.USAGE, "")
     assert "expected a Python that runs assertions, found -O" in ended.stderr
 
 

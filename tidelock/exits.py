@@ -1,4 +1,4 @@
-"""The meaning of the exit codes of commands: the one table, shown in docs/command-line.md too."""
+"""The exit codes of commands and agents: the one table, shown in docs/command-line.md too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Exit(IntEnum):
 
 
 def exit_of(error: BaseException) -> Exit:
-    """Return the exit code for the error that ended a command."""
+    """Return the exit code for the error that ended a command or an agent."""
     match error:
         case BadRequestError() | ConfigError():
             return Exit.USAGE
