@@ -9,8 +9,9 @@ its beginning.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from tidelock.csnlog import faults
@@ -30,6 +31,9 @@ from tidelock.csnlog.core.model import (
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Create, Delete, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
+
+#: The result of a request to the store.
+Answer = Ok[Any] | Refused | Unknown
 
 #: Passed with each write of the new tree.
 REBUILD: Final = faults.step("rebuild.write")
@@ -81,19 +85,20 @@ class TreePlan:
     skips: Sequence[SkipPart]
 
 
-async def require_idle(store: Store, cluster_id: str, *, silence_s: float) -> None:
+async def require_idle(store: Store, cluster_id: str, *, silence_s: float, patience_s: float) -> None:
     """Raise unless the tree that is there may be deleted: it is this cluster's, and no agent lives on it.
 
     Args:
         store: A connected store.
         cluster_id: The cluster that the catalogs belong to.
         silence_s: How long to wait for the end of the sign of life of agents that were stopped.
+        patience_s: How long a request is repeated while ZooKeeper does not answer.
 
     Raises:
         ConfigError: Another cluster is there, or an agent shows a sign of life.
         UnavailableError: ZooKeeper does not answer.
     """
-    node = await _read(store.get(tree.CLUSTER))
+    node, _ = await _answered(lambda: store.get(tree.CLUSTER), patience_s)
     if isinstance(node, Ok):
         found = codec.decode_cluster(node.value.data).cluster_id
         if found != cluster_id:
@@ -101,7 +106,7 @@ async def require_idle(store: Store, cluster_id: str, *, silence_s: float) -> No
                 f"expected cluster {cluster_id} or an empty root, found cluster {found}: check the root"
             )
     until = asyncio.get_running_loop().time() + silence_s
-    while living := await _living(store):
+    while living := await _living(store, patience_s):
         if asyncio.get_running_loop().time() > until:
             raise ConfigError(
                 f"expected that all agents are stopped, found {', '.join(living)} alive: stop them, and run "
@@ -110,29 +115,37 @@ async def require_idle(store: Store, cluster_id: str, *, silence_s: float) -> No
         await asyncio.sleep(_RETRY_S)
 
 
-async def make_again(store: Store, plan: TreePlan) -> None:
+async def make_again(store: Store, plan: TreePlan, *, patience_s: float) -> None:
     """Delete the tree and write it again. It may be repeated: it begins from the start each time.
+
+    Args:
+        store: A connected store.
+        plan: The content.
+        patience_s: How long a request is repeated while ZooKeeper does not answer.
 
     Raises:
         ConfigError: A znode does not fit a request.
         UnavailableError: ZooKeeper does not answer; run it again.
     """
     for top in _TOPS:
-        await _delete(store, top)
+        await _delete(store, top, patience_s)
     for ops in _frame(plan):
-        await _write(store, ops)
+        await _write(store, ops, patience_s)
     # ZooKeeper counts the definitions: the version of a table is that of its znode.
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def one_after_the_other(writes: Sequence[Op]) -> None:
         async with places:
             for op in writes:
-                await _write(store, (op,))
+                await _write(store, (op,), patience_s)
 
-    async with asyncio.TaskGroup() as group:
-        for writes in _contents(plan):
-            group.create_task(one_after_the_other(writes))
-    await _write(store, (Create(tree.CLUSTER, codec.encode_cluster(plan.cluster)),))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for writes in _contents(plan):
+                group.create_task(one_after_the_other(writes))
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    await _write(store, (Create(tree.CLUSTER, codec.encode_cluster(plan.cluster)),), patience_s)
 
 
 def _frame(plan: TreePlan) -> list[tuple[Op, ...]]:
@@ -176,58 +189,84 @@ def _contents(plan: TreePlan) -> list[tuple[Op, ...]]:
     return writes
 
 
-async def _living(store: Store) -> list[str]:
-    names = await _read(store.children(tree.REPLICAS))
+async def _living(store: Store, patience_s: float) -> list[str]:
+    names, _ = await _answered(lambda: store.children(tree.REPLICAS), patience_s)
     if not isinstance(names, Ok):
         return []
-    signs = [(name, await _read(store.exists(tree.alive(ReplicaId(name))))) for name in sorted(names.value)]
-    return [name for name, sign in signs if isinstance(sign, Ok) and sign.value is not None]
+    living = []
+    for name in sorted(names.value):
+        path = tree.alive(ReplicaId(name))
+        sign, _ = await _answered(partial(store.exists, path), patience_s)
+        if isinstance(sign, Ok) and sign.value is not None:
+            living.append(name)
+    return living
 
 
-async def _delete(store: Store, path: str) -> None:
+async def _delete(store: Store, path: str, patience_s: float) -> None:
     """Delete a znode and all below it."""
     while True:
-        names = await _read(store.children(path))
+        names, _ = await _answered(lambda: store.children(path), patience_s)
         if not isinstance(names, Ok):  # it does not exist
             return
         for begin in range(0, len(names.value), _AT_ONCE):
             some = names.value[begin : begin + _AT_ONCE]
-            await asyncio.gather(*(_delete(store, f"{path}/{name}") for name in some))
-        done = await store.multi((Delete(path, -1),))
-        if isinstance(done, Ok) or done == Refused(Reason.NO_NODE, 0):
-            return
-        await asyncio.sleep(_RETRY_S)
+            await asyncio.gather(*(_delete(store, f"{path}/{name}", patience_s) for name in some))
+        done, _ = await _answered(lambda: store.multi((Delete(path, -1),)), patience_s)
+        match done:
+            case Ok() | Refused(reason=Reason.NO_NODE):
+                return
+            case Refused(reason=Reason.NOT_EMPTY):  # something was made meanwhile
+                await asyncio.sleep(_RETRY_S)
+            case _:
+                raise _misfit("delete", path, done.reason)
 
 
-async def _write(store: Store, ops: tuple[Op, ...]) -> None:
+async def _write(store: Store, ops: tuple[Op, ...], patience_s: float) -> None:
     """Apply a multi once, although answers are lost: after a lost one a refusal says that it was applied."""
-    sent = False
-    while True:
+
+    async def request() -> Answer:
         await REBUILD.before()
         done = await store.multi(ops)
         await REBUILD.after()
-        match done:
-            case Ok():
-                return
-            case Refused(reason=Reason.NODE_EXISTS | Reason.BAD_VERSION) if sent:
-                return
-            case Refused(reason=Reason.TOO_LARGE | Reason.DENIED | Reason.NODE_EXISTS | Reason.BAD_VERSION):
-                raise ConfigError(
-                    f"expected to make {ops[0].path!r} in ZooKeeper, found {done.reason.value}: check that "
-                    "nothing else writes below this root"
-                )
-            case Unknown():
-                sent = True
-        await asyncio.sleep(_RETRY_S)
+        return done
+
+    match await _answered(request, patience_s):
+        case Ok(), _:
+            return
+        case Refused(reason=Reason.NODE_EXISTS | Reason.BAD_VERSION), True:
+            return
+        case Refused(reason=reason), _:
+            raise _misfit("make", ops[0].path, reason)
 
 
-async def _read(call: Any) -> Any:
-    """Return the answer to a read: a value, or Refused(NO_NODE).
+def _misfit(verb: str, path: str, reason: Reason) -> ConfigError:
+    return ConfigError(
+        f"expected to {verb} {path!r} in ZooKeeper, found {reason.value}: check that nothing else writes "
+        "below this root"
+    )
+
+
+async def _answered(
+    request: Callable[[], Awaitable[Answer]], patience_s: float
+) -> tuple[Ok[Any] | Refused, bool]:
+    """Repeat a request until it has an answer. Return it, and whether one before it may have been applied.
 
     Raises:
-        UnavailableError: There was no answer.
+        UnavailableError: There was no answer for so long.
     """
-    found = await call
-    if isinstance(found, Ok) or (isinstance(found, Refused) and found.reason is Reason.NO_NODE):
-        return found
-    raise UnavailableError("ZooKeeper does not answer; check that it has a quorum, and run the command again")
+    clock = asyncio.get_running_loop().time
+    until, doubtful = clock() + patience_s, False
+    while True:
+        found = await request()
+        match found:
+            case Unknown():
+                doubtful = True
+            case Refused(reason=Reason.NOT_CONNECTED):
+                pass
+            case _:
+                return found, doubtful
+        if clock() >= until:
+            raise UnavailableError(
+                "ZooKeeper does not answer; check that it has a quorum, and run the command again"
+            )
+        await asyncio.sleep(_RETRY_S)

@@ -20,15 +20,17 @@ from typing import Any, Final
 
 from tidelock.csnlog.tree_maker import make_again, require_idle
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
-from tidelock.errors import ConfigError, CorruptError, TidelockError, UnavailableError
+from tidelock.errors import ConfigError, TidelockError
+from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.rebuilding import plan as planning
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, decided, read_facts
 from tidelock.replication.disk_room import DiskRoom
 from tidelock.replication.partfs import PartFs
 
-EXIT_OK, EXIT_REFUSED, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_CORRUPT = 0, 1, 2, 3, 5
 #: ZooKeeper sessions of agents that were killed end within this time, in seconds.
 _SILENCE_S: Final = 60.0
+#: A request is repeated for so long while ZooKeeper does not answer, in seconds.
+_PATIENCE_S: Final = 30.0
 _SESSION_S: Final = 10.0
 _REQUEST_S: Final = 10.0
 _MULTI_BYTES: Final = 512 * 1024
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return asyncio.run(_rebuild(given, catalogs))
     except TidelockError as error:
         sys.stderr.write(f"{type(error).__name__}: {error.message}\n")
-        return _exit_code(error)
+        return exit_of(error)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,13 +114,13 @@ async def _rebuild(given: argparse.Namespace, catalogs: Sequence[CatalogFacts]) 
     if given.confirm:
         await store.open()
         try:
-            await require_idle(store, base.cluster_id, silence_s=_SILENCE_S)
-            await make_again(store, tree)
+            await require_idle(store, base.cluster_id, silence_s=_SILENCE_S, patience_s=_PATIENCE_S)
+            await make_again(store, tree, patience_s=_PATIENCE_S)
         finally:
             await store.close()
         report["incarnation"] = tree.cluster.incarnation
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _text(report, given))
-    return EXIT_OK
+    return Exit.OK
 
 
 def _report(catalogs: Sequence[CatalogFacts], unproved: planning.Doubts) -> dict[str, Any]:
@@ -177,18 +179,6 @@ def _text(report: dict[str, Any], given: argparse.Namespace) -> str:
 
 def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def _exit_code(error: TidelockError) -> int:
-    match error:
-        case ConfigError():
-            return EXIT_USAGE
-        case UnavailableError():
-            return EXIT_UNAVAILABLE
-        case CorruptError():
-            return EXIT_CORRUPT
-        case _:
-            return EXIT_REFUSED
 
 
 if __name__ == "__main__":
