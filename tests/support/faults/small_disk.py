@@ -22,15 +22,16 @@ def _done(program: str, *arguments: str) -> bool:
 
 
 class SmallDisk:
-    """A file system of `DISK_BYTES` at a folder."""
+    """A file system of some bytes at a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size: int = DISK_BYTES) -> None:
         self.folder = folder
+        self._size = size
 
     def mount(self) -> bool:
         """Mount it; False where that is not allowed."""
         self.folder.mkdir(parents=True)
-        return _done("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder))
+        return _done("mount", "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", str(self.folder))
 
     def unmount(self) -> None:
         """Give it back, also while a dying process still holds it."""

@@ -98,9 +98,21 @@ class Jobs(StreamJobs, BatchJobs):
         """Use another stub of a cluster; the arguments are those of StubDatabase."""
         self._db = StubDatabase(Path(options.pop("data_dir")), **options)
 
-    def join(self, url: str) -> None:
+    def join(self, url: str | list[str]) -> None:
         """Use a running cluster."""
         self._db = connect(url)
+
+    def balances(self, tables: list[str]) -> dict[str, Any]:
+        """Read two tables at one CSN: by key the sum and rows of `n` in the first, then in the second."""
+        db = cast("Database", self._db)
+        with tl.attach(self._spark, db, tables=tables) as snap:
+            first, second = (f"select k, n from `{snap.views[table]}`" for table in tables)
+            rows = self._spark.sql(
+                "select k, coalesce(sum(a), 0L), count(a), coalesce(sum(b), 0L), count(b) from "
+                f"(select k, n as a, null as b from ({first}) union all select k, null, n from ({second})) "
+                "group by k order by k"
+            )
+            return {"csn": snap.csn, "rows": [list(row) for row in rows.collect()]}
 
     def attach(self, **options: Any) -> dict[str, Any]:
         """Attach a snapshot instead of the previous one."""
