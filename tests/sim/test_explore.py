@@ -17,6 +17,10 @@ def _cases() -> list[object]:
     return [pytest.param(one, id=one.name, marks=() if one.fast else pytest.mark.slow) for one in SCENARIOS]
 
 
+def _sound_cases() -> list[object]:
+    return [pytest.param(one, id=one.name, marks=pytest.mark.slow if one.large else ()) for one in BUGS]
+
+
 @pytest.mark.parametrize("scenario", _cases())
 def test_no_state_breaks_a_promise(scenario: ExploredScenario) -> None:
     """All states are visited and keep the promises; from all of them everything is settled in the end."""
@@ -36,7 +40,7 @@ def test_a_planted_bug_is_found(bug: Bug) -> None:
     assert report.trace
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", _sound_cases())
 def test_without_the_bug_its_scenario_is_green(bug: Bug) -> None:
     """The exploration is green without the bug, so it finds the bug and not a fault of its world."""
     report = run(bug.sound)

@@ -305,6 +305,7 @@ BUGS = (
         frozenset({"I10 AGREE"}),
         _following((1, 1, 1), read_ahead=1, back=1),
         planted=lambda: mock.patch.object(Imprint, "differs", return_value=False),
+        large=True,
     ),
     Bug(
         "a part is held before it is fsynced",

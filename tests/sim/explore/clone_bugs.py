@@ -78,6 +78,7 @@ CLONE_BUGS = (
         frozenset({"I14 LIVE"}),
         _clones(struck=True, behind=True),
         planted=lambda: mock.patch.object(bootstrap, "_from_the_start", _progress_first),
+        large=True,
     ),
     Bug(
         "move tail and horizon by the progress of a former boot",
@@ -86,11 +87,13 @@ CLONE_BUGS = (
         planted=lambda: mock.patch.object(
             replica_progress.ReplicaProgress, "unchanged", property(lambda self: self.left_out)
         ),
+        large=True,
     ),
     Bug(
         "serve a registered replica below its registration",
         frozenset({"I7 NOCONFLICT"}),
         _clones(whole=True),
         {"kind": ServesAtOnce},
+        large=True,
     ),
 )

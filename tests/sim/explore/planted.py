@@ -22,6 +22,7 @@ class Bug:
         sound: The smallest scenario in which it shows, with the product as it is.
         classes: What that scenario is given instead of the product's classes.
         planted: Replaces functions of the product while this is entered.
+        large: That scenario takes more than ten seconds without the bug, which ends it early.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Bug:
     sound: Callable[..., Model]
     classes: Mapping[str, Any] = field(default_factory=dict)
     planted: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    large: bool = False
 
     def model(self, replays: Replays) -> Model:
         """The scenario with the classes replaced."""
