@@ -1,8 +1,8 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
 Parts: commits, raw, peers, lag, load, spark, compaction, mutations, spark_writes, write_memory, streams,
-start, endurance; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes
-its tables to DIR/report.md and its picture to DIR/bench.png.
+start, clone, endurance; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and
+writes its tables to DIR/report.md and its picture to DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import (
+    clone,
     commits,
     compaction,
     endurance,
@@ -60,6 +61,8 @@ class BenchScale:
     batches: int
     commits: int
     part_files: tuple[int, ...]
+    cloned_parts: int
+    cloned_mb: int
     minutes: int
     minute_s: float
 
@@ -78,6 +81,8 @@ FULL: Final = BenchScale(
     batches=60,
     commits=60,
     part_files=(20_000, 100_000),
+    cloned_parts=20_000,
+    cloned_mb=10_000,
     minutes=10,
     minute_s=60.0,
 )
@@ -95,6 +100,8 @@ QUICK: Final = BenchScale(
     batches=8,
     commits=6,
     part_files=(500,),
+    cloned_parts=500,
+    cloned_mb=250,
     minutes=3,
     minute_s=3.0,
 )
@@ -162,6 +169,10 @@ def _start(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"start": start.run(folder / "start", scale.part_files)}
 
 
+def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"clone": clone.run(folder, scale.cloned_parts, scale.cloned_mb, scale.pace)}
+
+
 def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     with LocalCluster.create(folder / "endurance", environment=endurance.SETTINGS) as cluster:
         return {"endurance": endurance.run(cluster, scale.minutes, scale.minute_s)}
@@ -174,6 +185,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"load", "spark", "compaction", "mutations"}, _tables),
     ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),
+    ({"clone"}, _clone),
     ({"endurance"}, _endurance),
 )
 _PARTS: Final = sorted(set().union(*(parts for parts, _ in _GROUPS)))

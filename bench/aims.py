@@ -56,6 +56,8 @@ def aims(figures: Mapping[str, Any]) -> Iterator[Aim]:
         memory = load["memory_after_mb"].values()
         yield Aim("agent's memory after the load, MB", 250, max(item["protocol"] for item in memory))
         yield Aim("agent's peak memory, MB", 500, max(item["peak"] for item in memory))
+    if clone := figures.get("clone"):
+        yield Aim("commits/s during a clone, ratio to before", 0.7, clone["commits_ratio"], least=True)
     if writes := figures.get("spark_writes"):
         yield from _writes({run["replicas"]: run["ways"] for run in writes["runs"]})
     if streams := figures.get("streams"):

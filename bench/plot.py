@@ -23,6 +23,7 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
         "mutations": _mutations,
         "spark_writes": _writes,
         "start": _start,
+        "clone": _clone,
         "endurance": _endurance,
     }
     drawn = [panel for part, panel in panels.items() if part in figures]
@@ -94,6 +95,17 @@ def _start(axis: Any, figures: Mapping[str, Any]) -> None:
     axis.set_xlabel("part files on disk")
     axis.set_ylabel("seconds until ready")
     axis.set_title("Start of an agent")
+
+
+def _clone(axis: Any, figures: Mapping[str, Any]) -> None:
+    """MB/s of a clone, beside a plain copy."""
+    clone = figures["clone"]
+    names = ["cp and sync", "clone", "clone beside commits"]
+    seconds = [clone["copy_s"], clone["clone_s"], clone["busy_clone_s"]]
+    bars = axis.bar(names, [clone["mb"] / taken for taken in seconds], 0.5, color=[_OTHERS, _OURS, _OURS])
+    axis.bar_label(bars, fmt="%.0f")
+    axis.set_ylabel("MB/s")
+    axis.set_title(f"{clone['parts']:,} parts onto an empty disk")
 
 
 def _mutations(axis: Any, figures: Mapping[str, Any]) -> None:

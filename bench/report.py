@@ -50,6 +50,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _visible(figures["streams"]["visible"])
     if "start" in figures:
         yield _start(figures["start"])
+    if "clone" in figures:
+        yield _clone(figures["clone"])
     if "endurance" in figures:
         yield _endurance(figures["endurance"])
     yield _aims(figures)
@@ -237,6 +239,25 @@ def _start(runs: Sequence[Mapping[str, Any]]) -> Sheet:
         "Start of an agent, from the start of the process until it is ready",
         ("part files", "s", "protocol process, MB"),
         [_texts(f"{run['part_files']:,}", run["ready_s"], run["memory_mb"]["protocol"]) for run in runs],
+    )
+
+
+def _clone(clone: Mapping[str, Any]) -> Sheet:
+    during = "" if clone["lasted"] else " (the clone ended before)"
+    return Sheet(
+        f"A lost disk: {clone['parts']:,} parts come back, and {clone['clients']} clients commit meanwhile",
+        (
+            *("MB", "cp and sync, s", "MB/s", "clone, s", "MB/s", "ratio", "clone beside commits, s"),
+            *("commits/s before", "meanwhile", "ratio"),
+        ),
+        [
+            _texts(
+                *(clone["mb"], clone["copy_s"], clone["copy_mb_per_s"]),
+                *(clone["clone_s"], clone["clone_mb_per_s"], clone["ratio"], clone["busy_clone_s"]),
+                *(clone["commits_per_s"], f"{clone['commits_per_s_meanwhile']}{during}"),
+                clone["commits_ratio"],
+            )
+        ],
     )
 
 

@@ -1,0 +1,59 @@
+"""Data directories with many part files, made without as many commits.
+
+The files are really on disk, and their rows in the catalog, but they come from copying one committed part:
+that many commits would take an hour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid, part_id
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replication.core.model import Location
+from tidelock.replication.partfs import PartFs
+
+#: Far above what the agent itself has numbered.
+_FIRST: Final = 1_000_000
+
+
+def fill(data_dir: Path, table: str, replica: str, count: int, *, like: Path | None = None) -> None:
+    """Copy the one committed part of a table until there are so many files.
+
+    Args:
+        data_dir: Of an agent that does not run.
+        table: Its full name; the table has one part, in a file of its own.
+        replica: The replica whose part ids are used.
+        count: So many parts in all.
+        like: A data directory that was filled in the same way: its files are linked, not copied.
+    """
+    files = PartFs(data_dir)
+    reader = CatalogReader(data_dir)
+    with contextlib.closing(reader):
+        rows = reader.parts(TableName(table), reader.snapshot_csn())
+    first = next(row for row in rows if row.file is not None)
+    made = [_copy(files, first, replica, number, like) for number in range(len(rows), count)]
+    with contextlib.closing(sqlite3.connect(data_dir / "catalog.db")) as db, db:
+        jobs.add_staged(db, made, [])
+        db.execute("update parts set creation_csn = ? where creation_csn is null", (first.creation_csn,))
+
+
+def _copy(files: PartFs, first: PartRow, replica: str, number: int, like: Path | None) -> jobs.StagedPart:
+    part = part_id(ReplicaId(replica), 1, _FIRST + number)
+    path = files.part_path(part)
+    if like is None:
+        shutil.copyfile(files.data_dir / str(first.file), files.data_dir / path)
+    else:
+        os.link(like / path, files.data_dir / path)
+    location = Location(path, first.offset, first.length, first.blocks)
+    return jobs.StagedPart(
+        msgspec.structs.replace(first.meta, part=part), location, Tid.parse(first.creation_tid)
+    )
