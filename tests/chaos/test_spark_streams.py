@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.spark.process import SparkProcess
+from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -29,6 +30,12 @@ ROWS: Final = 3
 KILLS: Final = 5
 #: Tables that are written by the sink, and by a function for each batch.
 SINK, FUNCTION = TARGETS = ("by_sink", "by_function")
+#: Two queries of one session may damage a collection of Spark when they begin at once. It then has fewer
+#: elements than it says, no task can be serialised any more, and only a new driver helps. Seen once in some
+#: ten runs of this test on a busy machine, with Spark 4.3; no code of this project is in the stack.
+SPOILED: Final = re.compile(r"Illegal size \d+ of collection, expected \d+")
+#: Sessions in which a user tries to get a query running again, at most.
+SESSIONS: Final = 4
 #: A batch that hangs fails the test before its own limit does.
 BATCH_TIMEOUT_S: Final = 120.0
 #: Between the last task of a batch and its commit PySpark starts a process, slowly on a busy machine.
@@ -39,6 +46,10 @@ LEASE_S: Final = 30
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Three replicas."""
     return module_cluster(settings=SETTINGS)
+
+
+class SpoiledSessionError(Exception):
+    """The session cannot run any task any more, by a fault of Spark."""
 
 
 class Queries:
@@ -73,20 +84,50 @@ class Queries:
         self.ids = found
 
     def wait_for(self, spark: SparkProcess, batch: int) -> None:
-        """Wait until each query has committed a batch."""
+        """Wait until each query has committed a batch; raise its error if one has ended."""
         for name in self.ids:
             while (reached := self._batch(name)) < batch:
                 eventually(
-                    lambda name=name, reached=reached: self._batch(name) > reached,  # type: ignore[misc]
+                    lambda name=name, reached=reached: self._goes_on(spark, name, reached),  # type: ignore[misc]
                     timeout_s=BATCH_TIMEOUT_S,
                     what=f"a batch of {name} behind {reached}",
                 )
-                assert spark.call("failure", name=name) is None
+
+    def catch_up(self, spark: SparkProcess) -> None:
+        """Wait until both queries have read everything."""
+        for name in self.ids:
+            try:
+                spark.call("caught_up", name=name)
+            except SparkJobError as error:
+                raise _told(str(error)) from error
+
+    def _goes_on(self, spark: SparkProcess, name: str, reached: int) -> bool:
+        failure = spark.call("failure", name=name)
+        if failure is not None:
+            raise _told(failure)
+        return self._batch(name) > reached
 
     def _batch(self, name: str) -> int:
         query = self.ids[name]
         status = self._db.label(label_of(query, SINK) if name == SINK else query)
         return -1 if status is None or status.batch is None else status.batch
+
+
+def _told(failure: str) -> Exception:
+    return SpoiledSessionError(failure) if SPOILED.search(failure) else AssertionError(failure)
+
+
+def in_a_session(folder: Path, queries: Queries, work: Callable[[SparkProcess], None]) -> None:
+    """Run both queries in a new session while ``work`` lasts, as a user does who starts a driver again."""
+    for attempt in range(1, SESSIONS + 1):
+        with SparkProcess("retrying", folder, python_workers=True) as spark:
+            try:
+                queries.start(spark)
+                work(spark)
+            except SpoiledSessionError:
+                assert attempt < SESSIONS
+                continue
+            return
 
 
 @pytest.mark.timeout(1500)
@@ -102,15 +143,15 @@ def test_killed_drivers_lose_or_double_no_batch(local: LocalCluster, db: Databas
     chance = random.Random(5)
     queries = Queries(local, db, tmp_path, start)
     for kill in range(KILLS):
-        with SparkProcess("retrying", tmp_path, python_workers=True) as spark:
-            queries.start(spark)
-            queries.wait_for(spark, (kill + 1) * BATCHES // (KILLS + 2))
+        batch = (kill + 1) * BATCHES // (KILLS + 2)
+
+        def until_killed(spark: SparkProcess, batch: int = batch) -> None:
+            queries.wait_for(spark, batch)
             time.sleep(chance.uniform(0.0, 0.6))  # at any point of a batch
             spark.kill()
-    with SparkProcess("retrying", tmp_path, python_workers=True) as spark:
-        queries.start(spark)
-        for target in TARGETS:
-            spark.call("caught_up", name=target)
+
+        in_a_session(tmp_path, queries, until_killed)
+    in_a_session(tmp_path, queries, queries.catch_up)
     for target in TARGETS:
         with db.begin(fresh=True) as tx:
             assert sorted(tx.read(target)["k"].to_pylist()) == list(range(BATCHES * ROWS))
