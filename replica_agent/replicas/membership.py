@@ -20,7 +20,7 @@ from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replication.clocks import Clocks
-from tidelock.replication.core.lag import STUCK, LagLimits, LagVerdict, LagWatch
+from tidelock.replication.core.lag import STUCK, LagLimits, LagVerdict, LagWatch, epochs_of
 from tidelock.replication.core.model import CopyPlace, CountingRules, Held, Peer
 from tidelock.replication.peers import PeerClient
 
@@ -61,7 +61,7 @@ class Membership:
                 max_lag=settings.max_lag,
                 delay_max_s=settings.lag_delay_max_s,
                 stalled_after_s=settings.blocked_after_s,
-                epoch_limit=self.cluster.epoch_limit,
+                epochs=epochs_of(self.cluster),
             )
         )
 

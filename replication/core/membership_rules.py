@@ -23,7 +23,7 @@ from tidelock.csnlog.core.model import MemberState, Progress, Roster, SessionSta
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, raised
 from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.errors import MembershipError
-from tidelock.replication.core.lag import csns_behind
+from tidelock.replication.core.lag import Epochs, csns_behind
 
 #: A cluster of several replicas must have two copies at least: with one, the loss of one disk loses commits.
 _COPIES_MIN: Final = 2
@@ -50,7 +50,7 @@ class MembersReading:
         roster: Its content.
         replicas: All that were ever registered, removed ones included.
         end: The end of the log, read before everything else.
-        epoch_limit: Records of an epoch.
+        epochs: The records of the epochs.
         lag_max: CSNs that a replica which is well may be behind ``end``.
     """
 
@@ -58,12 +58,12 @@ class MembersReading:
     roster: Roster
     replicas: Mapping[ReplicaId, MemberReading]
     end: Csn
-    epoch_limit: int
+    epochs: Epochs
     lag_max: int
 
     def behind(self, replica: ReplicaId) -> int:
         """Return how many records of the log a replica has not applied."""
-        return csns_behind(self.replicas[replica].progress.snapshot, self.end, self.epoch_limit)
+        return csns_behind(self.replicas[replica].progress.snapshot, self.end, self.epochs)
 
     def members(self) -> tuple[ReplicaId, ...]:
         """Return the replicas that are neither struck nor removed."""

@@ -17,6 +17,7 @@ from tidelock.csnlog.core.model import (
     ClusterState,
     LabelState,
     Progress,
+    RecordKind,
     SessionState,
 )
 from tidelock.csnlog.core.results import Ok
@@ -33,7 +34,7 @@ from tidelock.csnlog.tree_maker import Seat, TreePlan, make_again
 from tidelock.errors import ConfigError, UnavailableError
 
 PLAN = TreePlan(
-    cluster=ClusterState("c", 1, 2, 100, "new"),
+    cluster=ClusterState("c", 1, 2, 100, "new", {"disk 1": Csn(41), "disk 2": Csn(40)}),
     end=Csn(41),
     horizon=Csn(7),
     home=R1,
@@ -82,7 +83,8 @@ async def test_the_tree_is_that_of_the_plan() -> None:
     assert codec.decode_cluster(found[tree.CLUSTER][0]) == PLAN.cluster
     assert found[tree.table(TableName("t"))] == (codec.encode_definition({"v": 3}), 2)
     assert tree.label("old") not in found
-    assert tree.record(Csn(42)) in found
+    assert PLAN.cluster.closed == Csn(42)
+    assert codec.decode_record(found[tree.record(Csn(42))][0]).kind is RecordKind.END
 
 
 @pytest.mark.parametrize("fault", RequestFault)
