@@ -41,8 +41,8 @@ class CatalogFacts:
         boot: The last boot of the replica.
         csn: The CSN up to which everything is applied.
         time_ms: The effective time of that CSN (Unix, ms).
-        tail: The last tail that it has read.
-        horizon: The last horizon that it has read.
+        horizon: The last horizon that it has read. It may be behind ``csn``, if the replica was about to clone.
+        clone: Why the replica was about to replace this catalog by a clone; "" if it was not.
         zxids: ZooKeeper's number of the record at each CSN, where it is known.
         boots: The largest boot of each replica that a transaction or a part names.
         tables: The definitions of each table, by version.
@@ -62,8 +62,8 @@ class CatalogFacts:
     boot: int
     csn: Csn
     time_ms: int
-    tail: Csn
     horizon: Csn
+    clone: str
     zxids: Mapping[Csn, int]
     boots: Mapping[ReplicaId, int]
     tables: Mapping[TableName, Mapping[int, Mapping[str, Any]]]
@@ -125,8 +125,8 @@ def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
         boot=int(meta["boot"]),
         csn=Csn(meta["snapshot_csn"]),
         time_ms=int(meta["time_ms"]),
-        tail=Csn(meta["tail"]),
         horizon=Csn(meta["horizon"]),
+        clone=meta.get("clone") or "",
         zxids={Csn(csn): zxid for csn, zxid in db.execute("SELECT csn, czxid FROM csns WHERE czxid > 0")},
         boots=_boots(db, replica, int(meta["boot"])),
         tables=_tables(db),

@@ -138,7 +138,9 @@ def plan(
             {one.disk: one.csn for one in catalogs},
         ),
         end=base.csn,
-        horizon=Csn(max(one.horizon for one in catalogs)),
+        # A replica that was about to clone has noted a horizon behind its own position. It has collected only
+        # what it had applied.
+        horizon=Csn(max(min(one.horizon, one.csn) for one in catalogs)),
         home=base.replica,
         time_ms=time_ms,
         seats=seats,

@@ -34,8 +34,8 @@ def facts(replica: ReplicaId, csn: int, **others: Any) -> CatalogFacts:
         boot=3,
         csn=Csn(csn),
         time_ms=csn * 10,
-        tail=Csn(0),
         horizon=Csn(0),
+        clone="",
         zxids={Csn(number): 100 + number for number in range(2, csn + 1)},
         boots={replica: 3},
         tables={},
@@ -74,6 +74,13 @@ def test_boots_begin_above_all_that_are_named() -> None:
 def test_horizon_is_the_largest() -> None:
     """A replica that has collected more cannot show what is below its horizon."""
     assert plan([facts(R1, 9, horizon=Csn(4)), facts(R2, 9)], **SETTINGS).horizon == 4
+
+
+def test_horizon_is_never_behind_the_end_of_the_log() -> None:
+    """A struck replica notes the present horizon at its start, before it has a clone that is as new."""
+    one = facts(R1, 9, horizon=Csn(5000), clone="the log begins behind its position")
+    assert plan([one, facts(R2, 7, horizon=Csn(3))], **SETTINGS).horizon == 9
+    assert plan([replace(one, csn=Csn(2)), facts(R2, 7, horizon=Csn(3))], **SETTINGS).horizon == 3
 
 
 def test_versions_of_tables_are_counted_from_the_first() -> None:
