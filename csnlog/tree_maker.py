@@ -172,8 +172,8 @@ def _frame(plan: TreePlan) -> list[tuple[Op, ...]]:
 def _contents(plan: TreePlan) -> Iterator[Op]:
     """Yield the writes of tables, labels and lost parts.
 
-    ZooKeeper counts the definitions of a table: their number is the version of the znode. So the first ones of
-    all tables come first, then the second ones, and so on.
+    ZooKeeper counts the definitions of a table: their number is the version of the znode. So the first ones
+    of all tables come first, then the second ones, and so on.
     """
     for name, definitions in sorted(plan.tables.items()):
         yield Create(tree.table(name), codec.encode_definition(definitions[0]))
@@ -241,7 +241,7 @@ class _Writer:
                 await self.delete(op.path)
 
     async def write(self, ops: tuple[Op, ...]) -> None:
-        """Apply a multi once, although answers are lost: after a lost one a refusal says that it was applied."""
+        """Apply a multi once, although answers are lost: a refusal after a lost one says that it was applied."""
         match await self._sent(ops, REBUILD):
             case Ok(), _:
                 return
@@ -259,7 +259,9 @@ class _Writer:
         size = 0
         for op in ops:
             more = multi_bytes((op,))
-            if pack and (op.path in pack or len(pack) == _TOGETHER or size + more > self.multi_bytes_max // 2):
+            if pack and (
+                op.path in pack or len(pack) == _TOGETHER or size + more > self.multi_bytes_max // 2
+            ):
                 yield tuple(pack.values())
                 pack, size = {}, 0
             pack[op.path] = op

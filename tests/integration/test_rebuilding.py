@@ -189,7 +189,7 @@ def test_nothing_is_changed_without_a_word(local: LocalCluster) -> None:
 
 
 def test_a_replica_that_starts_later_goes_on(local: LocalCluster) -> None:
-    """The epoch that the rebuild has closed counts with the records that it has, so nobody is struck for it."""
+    """The epoch that the rebuild has closed counts with its records, so nobody is struck for it."""
     for replica in REPLICAS:
         local.kill(replica)
     put_back(local, None)
@@ -197,8 +197,8 @@ def test_a_replica_that_starts_later_goes_on(local: LocalCluster) -> None:
     all_start(local, "r1", "r2")
     with local.connect("r1") as db:
         db.insert("t", ROWS)
-        late = {one["id"]: one for one in db.status()["replicas"]}["r3"]
-    assert 0 < late["held_records"] < 100
+        held = {one["id"]: one["held_records"] for one in db.status()["replicas"]}
+    assert 0 < held["r3"] < 100
     all_start(local, "r3")
     with local.connect("r3") as db:
         assert len(db.read("t")) == 9
@@ -228,7 +228,7 @@ def test_a_replica_whose_clone_did_not_begin_is_enough(local: LocalCluster) -> N
         assert len(db.read("u")) == 0
 
 
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(8, marks=SLOW)])
+@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(6, marks=SLOW)])
 def test_a_run_that_was_killed_is_run_again(local: LocalCluster, cut: int) -> None:
     """No agent starts on half a tree, and the next run makes the whole one."""
     for replica in REPLICAS:

@@ -98,8 +98,15 @@ async def test_a_source_starts_on_it_whatever_it_has_noted_before() -> None:
     """It had noted tail, horizon and a clone of the tree before, and what is gone with that tree."""
     ensemble = await made()
     known = KnownState(
-        **{"cluster_id": "c", "boot": 3, "fence": 7, "disk": "disk 1", "incarnation": "old"},
-        **{"last_csn": Csn(41), "tail": Csn(50), "horizon": Csn(45), "clone": "the log begins behind it"},
+        cluster_id="c",
+        boot=3,
+        fence=7,
+        tail=Csn(50),
+        last_csn=Csn(41),
+        horizon=Csn(45),
+        disk="disk 1",
+        clone="the log begins behind it",
+        incarnation="old",
     )
     own = await begin(ensemble.store("r1"), R1, known=known, disk="disk 1")
     assert (own.state.state, own.clone, own.tail, own.horizon) == (SERVING, "", Csn(42), Csn(7))

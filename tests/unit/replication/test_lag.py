@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, csn, epoch_of
 from tidelock.csnlog.core.model import ClusterState, ReplicaPhase
-from tidelock.replication.core.lag import Epochs, LagLimits, LagVerdict, LagWatch, csns_behind, delay_s, epochs_of
+from tidelock.replication.core.lag import (
+    Epochs,
+    LagLimits,
+    LagVerdict,
+    LagWatch,
+    csns_behind,
+    delay_s,
+    epochs_of,
+)
 from tidelock.replication.core.model import Peer
 
 _LIMITS = LagLimits(max_lag=10, delay_max_s=2.0, stalled_after_s=5.0, epochs=Epochs(1000))

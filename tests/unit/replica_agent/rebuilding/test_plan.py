@@ -96,7 +96,14 @@ def test_undecided_transactions_are_told_unless_the_newest_catalog_knows_them() 
     one, other = UndecidedFacts("4-r1-1-1", 3, ("d.t",)), UndecidedFacts("9-r1-1-2", 5, ("d.t",))
     catalogs = [facts(R1, 9, undecided=(other,)), facts(R2, 5, undecided=(one, other))]
     assert doubts(catalogs, {"4-r1-1-1"}).undecided == (other,)
+    assert not doubts(catalogs, set()).suspect
     assert doubts(catalogs, set()).undecided == (one, other)
+
+
+def test_a_catalog_that_was_to_be_replaced_is_told_where_it_serves() -> None:
+    """One that is behind clones anyway; of one that serves an operator has to know."""
+    catalogs = [facts(R1, 9, clone="too late"), facts(R2, 7, clone="too late"), facts(R3, 9)]
+    assert doubts(catalogs, set()).suspect == {R1: "too late"}
 
 
 @pytest.mark.parametrize(
