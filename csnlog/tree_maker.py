@@ -241,7 +241,7 @@ class _Writer:
                 await self.delete(op.path)
 
     async def write(self, ops: tuple[Op, ...]) -> None:
-        """Apply a multi once, although answers are lost: a refusal after a lost one says that it was applied."""
+        """Apply a multi once, although answers are lost: a refusal after a lost one says so."""
         match await self._sent(ops, REBUILD):
             case Ok(), _:
                 return

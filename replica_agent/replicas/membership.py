@@ -184,13 +184,13 @@ class Membership:
         return found
 
     async def _ask(self, peer: Peer) -> Csn | None:
-        asked = self.clock()
+        begun_s = self.clocks.begun()
         try:
             async with asyncio.timeout(self.settings.peer_ask_timeout_s):
                 status = await self.client.status(peer.api)
         except (TidelockError, TimeoutError):
             return None
-        self.clocks.heard(peer.replica, status.time_ms, self.clock() - asked)
+        self.clocks.heard(peer.replica, status.time_ms, begun_s)
         return status.snapshot_csn
 
     def lag(self) -> LagVerdict:
