@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
-from tidelock.csnlog.core.model import CLONING, SERVING, ClusterState, ReplicaPhase, Roster
+from tidelock.csnlog.core.model import CLONING, REMOVED, SERVING, ClusterState, ReplicaPhase, Roster
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, roster_of
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -133,7 +133,7 @@ class Membership:
         return frozenset(
             replica
             for replica, found in self.view.items()
-            if found.session is not None and found.session.state == "removed"
+            if found.session is not None and found.session.state == REMOVED
         )
 
     def serving(self) -> list[ReplicaId]:
