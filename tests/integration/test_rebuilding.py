@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import LabelExistsError, UnavailableError
+from tidelock.errors import LabelExistsError, NoSuchCsnError, UnavailableError
 
 ROWS = pa.table({"k": [1, 2, 3]})
 #: Seconds for one run of the command.
@@ -193,11 +193,14 @@ def test_a_replica_that_starts_later_goes_on(local: LocalCluster) -> None:
     for replica in REPLICAS:
         local.kill(replica)
     put_back(local, None)
-    carried_out(local)
+    last = carried_out(local)["csn"]
     all_start(local, "r1", "r2")
     with local.connect("r1") as db:
         db.insert("t", ROWS)
         held = {one["id"]: one["held_records"] for one in db.status()["replicas"]}
+        assert db.time_of(last + 1)
+        with pytest.raises(NoSuchCsnError, match="the epoch of the log ends before it"):
+            db.time_of(last + 2)
     assert 0 < held["r3"] < 100
     all_start(local, "r3")
     with local.connect("r3") as db:
