@@ -42,7 +42,7 @@ async def connect(local: Local, stack: AsyncExitStack) -> ZkStore:
     return store
 
 
-#: What a catalog has to forget in a tree that was made again out of it: there zxids begin from 0, the last
+#: The values that a catalog gets in a tree that was made again out of it. There zxids begin from 0, the last
 #: record has other bytes, nothing is below the tail that it needs, and the log ends elsewhere.
 _OF_ANOTHER_TREE: Final = {
     "zxid_max": 0,

@@ -38,7 +38,7 @@ class HistoryService:
             oldest = max(self.reader.horizon(), CSN_IMPORT)
             if csn > oldest:  # it is applied, so it would be there
                 raise NoSuchCsnError(
-                    f"there is no CSN {csn}: the epoch of the log ends before it; ask for the CSN of a commit",
+                    f"there is no CSN {csn}: the epoch of the log ends before it; ask for that of a commit",
                     end_csn=self.membership.waiters.reached,
                 )
             msg = f"the time of CSN {csn} is not kept: times are kept from horizon {oldest} on; ask for that"
