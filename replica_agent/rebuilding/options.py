@@ -74,7 +74,8 @@ def _add_limit(
 
 def _checked(field: FieldInfo) -> Callable[[str], Any]:
     """Return the check of a text against type and bounds of a field."""
-    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[field.annotation, *field.metadata])
+    kind: Any = Annotated[field.annotation, *field.metadata]
+    adapter = TypeAdapter(kind)
 
     def check(text: str) -> Any:
         try:

@@ -133,7 +133,7 @@ def test_an_epoch_that_a_rebuild_has_closed_has_the_records_that_it_has() -> Non
 
 @pytest.mark.parametrize("applied", [csn(0, 41), csn(3, 0)])
 def test_the_distance_to_a_tree_that_was_made_again(applied: Csn) -> None:
-    """A replica out of which it was made is behind by the closing record and the new ones."""
+    """A replica that it was made of is behind by the closing record and the new ones."""
     cluster = ClusterState("c", 1, 2, 1_000_000_000, "new", {"disk 1": applied, "disk 2": Csn(40)})
     end = csn(epoch_of(applied) + 1, 0)
     assert csns_behind(applied, end, epochs_of(cluster)) == 2

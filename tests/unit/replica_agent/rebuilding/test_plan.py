@@ -101,7 +101,7 @@ def test_undecided_transactions_are_told_unless_the_newest_catalog_knows_them() 
 
 
 def test_a_catalog_that_was_to_be_replaced_is_told_where_it_serves() -> None:
-    """One that is behind clones anyway; of one that serves an operator has to know."""
+    """A replica that is behind clones anyway; the others serve, and an operator has to know."""
     catalogs = [facts(R1, 9, clone="too late"), facts(R2, 7, clone="too late"), facts(R3, 9)]
     assert doubts(catalogs, set()).suspect == {R1: "too late"}
 
