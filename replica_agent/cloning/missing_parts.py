@@ -64,10 +64,16 @@ class MissingParts:
     _out: dict[PartId, int] = field(default_factory=dict, init=False)
     _told: float = field(default=0.0, init=False)
 
-    def want(self, row: PartRow) -> None:
-        """Have a part fetched; an undecided part is wanted only by the record that commits it."""
+    def want(self, row: PartRow, *, clone: bool = False) -> None:
+        """Have a part fetched; an undecided part is wanted only by the record that commits it.
+
+        Args:
+            row: The part.
+            clone: It is one of very many, which take no place from the parts of new transactions.
+        """
         if row.creation_csn is not None:
-            self.fetcher.want(Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ()))
+            wanted = Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ())
+            self.fetcher.want(wanted, clone=clone)
 
     async def run(self) -> None:
         """Fetch all; returns when nothing is missing that can be had."""
@@ -86,7 +92,7 @@ class MissingParts:
         while page := self.reader.missing(state, visible=visible, after=after, limit=_PAGE):
             after = page[-1][0]
             for _, row in page:
-                self.want(row)
+                self.want(row, clone=True)
                 self._out[row.part] = row.length if visible else 0
             await self._until(self.ahead)
 

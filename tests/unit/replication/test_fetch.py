@@ -53,7 +53,7 @@ class PartStoreStub:
 
     async def note_undo(self, path: str) -> None:
         """Note a file, which must not have a byte yet."""
-        assert not list((self.files.data_dir / "tmp").iterdir())
+        assert not list((self.files.data_dir / "tmp").glob(f"{Path(path).name}.*"))
         assert not (self.files.data_dir / path).exists()
         self.steps.append(f"undo {path}")
 
@@ -401,6 +401,25 @@ async def test_large_parts_do_not_hold_up_small_ones(here: Here, r1: PartHolder,
     await until(lambda: len(here.held) == 5)
     assert r1.in_flight_max == 2
     assert r2.in_flight_max <= 3
+    r1.gate.set()
+    await until(lambda: len(here.held) == 10)
+
+
+async def test_a_clone_does_not_hold_up_the_parts_of_records(
+    here: Here, r1: PartHolder, r2: PartHolder
+) -> None:
+    """Parts that a clone lacks have places of their own, so the log is followed while they are fetched."""
+    r1.parts = {part(f"p{number}"): data for number in range(8) for data in [SMALL if number < 4 else LARGE]}
+    r2.parts = {part("p10"): SMALL, part("p11"): LARGE}
+    r1.gate.clear()
+    here.fetcher.members([r1.peer, r2.peer])
+    for number in range(8):
+        here.fetcher.want(wanted(f"p{number}", SMALL if number < 4 else LARGE, "r1"), clone=True)
+    await until(lambda: r1.in_flight == 5)
+    here.fetcher.want(wanted("p10", SMALL, "r2"))
+    here.fetcher.want(wanted("p11", LARGE, "r2"))
+    await until(lambda: set(here.held) == {part("p10"), part("p11")})
+    assert len(r1.asked) == 5  # no place became free meanwhile
     r1.gate.set()
     await until(lambda: len(here.held) == 10)
 

@@ -58,7 +58,7 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
     """An agent that is not started, around a real catalog."""
     made: Any = Agent(settings())
     made._local = SimpleNamespace(catalog=catalog, readers=SimpleNamespace(released=told.released.append))
-    fetcher: Any = SimpleNamespace(want=told.wanted.append)
+    fetcher: Any = SimpleNamespace(want=lambda wanted, *, clone: told.wanted.append(wanted))
     made._parts = SimpleNamespace(
         replication=SimpleNamespace(
             applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
