@@ -85,7 +85,7 @@ class Fetcher:
         range_bytes: Bytes of one request for a large part.
         small_bytes_max: Parts up to this size are fetched in one request and stored in packs.
         concurrency: Large parts fetched at once; as many again of those that a clone lacks.
-        small_concurrency: Small parts fetched at once, and again of those that a clone lacks. They wait for the disk together: a replica that was
+        small_concurrency: The same for small parts. They wait for the disk together: a replica that was
             away stores many with one fsync. With few of them it would never catch up with busy peers.
         retry_wait_max_s: Longest pause before all holders are asked again.
         grace_s: How long a small part of a committed transaction is left to a push, which is mostly under way

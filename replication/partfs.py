@@ -171,13 +171,16 @@ class PartFs:
         self.room.admit(use, 0)
         return self._sink(self.part_path(part, kind), use)
 
-    def scratch(self) -> ScratchFile:
+    def scratch(self, *, use: DiskUse = DiskUse.NEW) -> ScratchFile:
         """Open a new file in ``tmp/`` for the use of a statement while it runs.
+
+        Args:
+            use: The purpose of the bytes: below its mark the file is not opened.
 
         Raises:
             DiskFullError, UnavailableError: The file was not opened.
         """
-        self.room.admit(DiskUse.NEW, 0)
+        self.room.admit(use, 0)
         return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}", self.room)
 
     def _sink(self, path: str, use: DiskUse = DiskUse.COMMITTED) -> PartSink:

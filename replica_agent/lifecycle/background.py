@@ -213,7 +213,7 @@ class BackgroundTasks:
         self._metrics.locks.set(self._locks.held)
 
     async def _clean(self) -> None:
-        self._manifests.forget_unused()
+        await self._manifests.forget_unused()
         await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
         now_ms, settings = self._retention.now_ms(), self._settings

@@ -386,7 +386,11 @@ class Cloning:
                 replica=SOURCE, settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
                 log=log, clock=lambda: 0.0, records_kept=lambda: 1,
             )  # fmt: skip
-            work = mover._raise(Bound(LAST, "retention")) if kind == "raise" else _cut(store, log.fenced, self._keep)
+            work = (
+                mover._raise(Bound(LAST, "retention"))
+                if kind == "raise"
+                else _cut(store, log.fenced, self._keep)
+            )
             self._turns[key] = self._replays.run(work)
         return self._turns[key]
 
