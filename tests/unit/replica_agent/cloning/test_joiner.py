@@ -17,7 +17,7 @@ from tidelock.csnlog.core.ids import CSN_NONE
 from tidelock.csnlog.core.model import MemberState, SessionState
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble
 from tidelock.errors import DiskFullError, UpgradeNeededError
-from tidelock.replica_agent.cloning import joiner as joining
+from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.joiner import Joiner
 from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -152,7 +152,7 @@ async def test_a_disk_without_room_is_named_and_tried_again(
     if at == "receive":
         monkeypatch.setattr(clone.files, "scratch", failing_once(clone.files.scratch))
     else:
-        monkeypatch.setattr(joining.manifests, "install", failing_once(joining.manifests.install))
+        monkeypatch.setattr(manifests, "install", failing_once(manifests.install))
     assert isinstance(full, DiskFullError)
     assert await cloned(joiner) == CSN_NONE
     said = capsys.readouterr().out
