@@ -29,6 +29,7 @@ from tidelock.errors import CorruptError, DiskFullError, TidelockError, Unavaila
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import Peer, Wanted
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, PartSink
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.ports import PartStore
@@ -168,9 +169,17 @@ class Fetcher:
         """Return the undecided transactions whose parts are being fetched."""
         return frozenset(str(item.wanted.tid) for item in self._running.values() if item.wanted.csn is None)
 
+    def is_wanted(self, part: PartId) -> bool:
+        """Return whether a part is being fetched."""
+        return part in self._running
+
     def coming_bytes(self) -> int:
-        """Return the bytes of the parts that are being fetched for undecided transactions."""
-        return sum(item.wanted.meta.length for item in self._running.values() if item.wanted.csn is None)
+        """Return the bytes that are still to come of parts of undecided transactions."""
+        return sum(
+            item.wanted.meta.length - (0 if item.sink is None or item.sink.closed else item.sink.length)
+            for item in self._running.values()
+            if item.wanted.csn is None
+        )
 
     def came(self, parts: Iterable[PartId]) -> int:
         """Return how many bytes have arrived of large parts that are still being fetched."""
@@ -294,6 +303,7 @@ class Fetcher:
 
     async def _fetch_small(self, item: _Fetch, peer: Peer) -> bool:
         meta = item.wanted.meta
+        self.files.room.admit(_use(item), meta.length)
         data = bytearray()
         async with aclosing(self.client.read_part(peer.data, meta, 0, meta.length)) as chunks:
             async for chunk in chunks:
@@ -326,6 +336,7 @@ class Fetcher:
             async with aclosing(self.client.read_part(peer.data, meta, sink.length, end)) as chunks:
                 async for chunk in chunks:
                     item.sources.add(peer.replica)
+                    sink.use = _use(item)  # its transaction may be committed meanwhile
                     await _in_thread(sink.write, chunk)
         if not self._right(item, item.sources, sink.checksum):
             await _in_thread(sink.abandon)
@@ -339,7 +350,7 @@ class Fetcher:
         return True
 
     def _begin(self, item: _Fetch) -> PartSink:
-        item.sink = self.files.begin(item.wanted.meta.part, item.wanted.meta.kind)
+        item.sink = self.files.begin(item.wanted.meta.part, item.wanted.meta.kind, use=_use(item))
         item.sources = set()
         return item.sink
 
@@ -359,6 +370,11 @@ class Fetcher:
             item.wrong[replica] = item.wrong.get(replica, 0) + 1
         if len(sources) == 1:  # with several sources only one may be wrong
             self.on_wrong_bytes(next(iter(sources)), item.wanted.meta.part)
+
+
+def _use(item: _Fetch) -> DiskUse:
+    """Return the mark of the disk that holds for a part now: it is a copy until its transaction commits."""
+    return DiskUse.COPY if item.wanted.csn is None else DiskUse.COMMITTED
 
 
 async def _in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

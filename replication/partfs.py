@@ -305,12 +305,12 @@ class PartSink:
     """A file that is being written; made by :meth:`PartFs.begin`. It is hashed while the bytes pass through.
 
     After an error, as after :meth:`finish` and :meth:`abandon`, it accepts nothing more. It has the methods
-    that ``pyarrow.PythonFile`` needs of a file to write to.
+    that ``pyarrow.PythonFile`` needs of a file to write to. ``use`` is the purpose of the bytes that follow.
     """
 
     def __init__(self, data_dir: Path, path: str, number: int, room: DiskRoom, use: DiskUse) -> None:
         self.path = path
-        self._room, self._use = room, use
+        self._room, self.use = room, use
         self._asked = 0  # bytes since the free space was looked at
         self._final = data_dir / path
         self._temporary = data_dir / "tmp" / f"{self._final.name}.{number}"
@@ -356,7 +356,7 @@ class PartSink:
         """Look at the free space once for each :data:`BUFFER_BYTES`: writers make many small writes."""
         self._asked += count
         if self._asked >= BUFFER_BYTES:
-            self._room.admit(self._use, self._asked)
+            self._room.admit(self.use, self._asked)
             self._asked = 0
 
     def finish(self) -> Location:

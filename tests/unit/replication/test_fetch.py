@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import socket
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import Location, PartMeta, Peer, Wanted
+from tidelock.replication.core.room import RoomLimits
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
@@ -437,6 +440,23 @@ async def test_early_fetches_have_a_bound(here: Here, r1: PartHolder) -> None:
     await until(lambda: set(here.held) == {part("p0"), part("p1"), part("p4")})
     here.fetcher.want(wanted("p5", SMALL, "r1", csn=None))
     await until(lambda: part("p5") in here.held)
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_copy_leaves_the_floor_until_its_transaction_commits(
+    here: Here, r1: PartHolder, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is fetched early is refused below the floor; the same part of a commit is not."""
+    r1.parts = {part("p1"): data}
+    here.files.room._limits = RoomLimits(reserve_bytes=1 << 20, floor_share=1.0)
+    usage = SimpleNamespace(total=1 << 40, free=1 << 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    here.fetcher.members([r1.peer])
+    here.fetcher.want(wanted("p1", data, "r1", csn=None))
+    await until(lambda: "in reserve" in (here.fetcher.trouble(part("p1")) or ""))
+    assert (here.held, r1.asked) == ([], [])
+    here.fetcher.want(wanted("p1", data, "r1"))
+    await until(lambda: here.held == [part("p1")])
 
 
 async def test_closing_leaves_nothing_behind(here: Here, r1: PartHolder) -> None:
