@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from tidelock.csnlog.core.ids import PartId, Tid
+from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replication.core.model import Wanted
 from tidelock.replication.fetch import Fetcher
@@ -54,7 +55,7 @@ class MissingParts:
         ahead: Parts that are wanted at a time.
     """
 
-    reader: CatalogReader
+    catalog: Catalog
     fetcher: Fetcher
     ahead: int
     #: Set when all parts that were visible at the start are here.
@@ -63,6 +64,11 @@ class MissingParts:
     #: The parts under way, with their bytes.
     _out: dict[PartId, int] = field(default_factory=dict, init=False)
     _told: float = field(default=0.0, init=False)
+
+    @property
+    def reader(self) -> CatalogReader:
+        """The catalog, for questions with short answers."""
+        return self.catalog.reader
 
     def want(self, row: PartRow, *, clone: bool = False) -> None:
         """Have a part fetched; an undecided part is wanted only by the record that commits it.
@@ -77,7 +83,8 @@ class MissingParts:
 
     async def run(self) -> None:
         """Fetch all; returns when nothing is missing that can be had."""
-        here, lacking = (self.reader.visible_bytes()[held] for held in (True, False))
+        found = await self.catalog.read(CatalogReader.visible_bytes)
+        here, lacking = found[True], found[False]
         self.arrived = Arrived(here[0], here[0] + lacking[0], here[1], here[1] + lacking[1])
         for state in _STATES:
             await self._fetch(state, visible=True)

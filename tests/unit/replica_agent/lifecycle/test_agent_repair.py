@@ -67,7 +67,7 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
     made._parts = SimpleNamespace(
         replication=SimpleNamespace(
             applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
-            missing=MissingParts(reader=catalog.reader, fetcher=fetcher, ahead=1),
+            missing=MissingParts(catalog=catalog, fetcher=fetcher, ahead=1),
         ),
         uploads=SimpleNamespace(eager=SimpleNamespace(arrived=lambda _part: None)),
     )
