@@ -93,9 +93,7 @@ def make_replication(means: Means) -> ReplicationParts:
         clocks=clocks,
     )
     changes = _changes(means, log)
-    held_parts = HeldParts(
-        port=port, answer_s=min(_READ_ANSWER_S, settings.push_timeout_s / 2), damaged=means.events.corrupt
-    )
+    held_parts = _held_parts(means, port)
     stack.push_async_callback(held_parts.close)
     applier = _applier(means, port, fetcher)
     return ReplicationParts(
@@ -111,12 +109,7 @@ def make_replication(means: Means) -> ReplicationParts:
         applier=applier,
         own_phase=_own_phase(means, applier, membership),
         held_parts=held_parts,
-        skips=SkipReader(
-            store=means.store,
-            catalog=local.catalog,
-            held=means.events.part_held,
-            clones=means.events.clones,
-        ),
+        skips=_skips(means),
         log=log,
         members=members,
         membership=membership,
@@ -138,6 +131,18 @@ def make_replication(means: Means) -> ReplicationParts:
         ),
         clocks=clocks,
         retention=RetentionClock(means.reader, time.monotonic, clocks.now_ms),
+    )
+
+
+def _held_parts(means: Means, port: ReplicaCatalogPort) -> HeldParts:
+    answer_s = min(_READ_ANSWER_S, means.settings.push_timeout_s / 2)
+    return HeldParts(port=port, answer_s=answer_s, damaged=means.events.corrupt)
+
+
+def _skips(means: Means) -> SkipReader:
+    events = means.events
+    return SkipReader(
+        store=means.store, catalog=means.local.catalog, held=events.part_held, clones=events.clones
     )
 
 
