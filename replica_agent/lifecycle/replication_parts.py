@@ -113,15 +113,7 @@ def make_replication(means: Means) -> ReplicationParts:
         log=log,
         members=members,
         membership=membership,
-        homes=Homes(
-            replica=means.replica,
-            membership=membership,
-            client=client,
-            log=log,
-            fence_timeout_s=settings.fence_timeout_s,
-            refused_timeout_s=settings.refused_timeout_s,
-            clock=time.monotonic,
-        ),
+        homes=_homes(means, log, membership, client),
         copies=CopyMaker(
             machine=Copies(means.replica, membership.rules(), thorough=settings.check_invariants),
             stager=stager,
@@ -131,6 +123,18 @@ def make_replication(means: Means) -> ReplicationParts:
         ),
         clocks=clocks,
         retention=RetentionClock(means.reader, time.monotonic, clocks.now_ms),
+    )
+
+
+def _homes(means: Means, log: CsnLog, membership: Membership, client: PeerClient) -> Homes:
+    return Homes(
+        replica=means.replica,
+        membership=membership,
+        client=client,
+        log=log,
+        fence_timeout_s=means.settings.fence_timeout_s,
+        refused_timeout_s=means.settings.refused_timeout_s,
+        clock=time.monotonic,
     )
 
 
