@@ -308,7 +308,7 @@ async def test_a_question_about_a_time_reads_few_rows(catalog: Catalog) -> None:
         WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 50000)
         INSERT INTO csns SELECT i, i / 2 * 2000, 1, NULL, NULL FROM n
     """
-    await catalog.write(lambda db: db.execute(sql) and None)
+    await catalog.write(lambda db: db.execute(sql).rowcount)
     steps: list[int] = []
     catalog.reader._db.set_progress_handler(lambda: steps.append(1), 1000)  # each 1,000 steps of SQLite
     found = [catalog.reader.csn_at(time_ms) for time_ms in (0, 1999, 2000, 25_000_500, 10**12)]
