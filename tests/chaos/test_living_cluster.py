@@ -90,6 +90,8 @@ def test_no_commit_is_lost_and_no_well_replica_refuses(nemesis: Nemesis, tmp_pat
     """No acknowledged commit is lost, no read is wrong, and no replica that is well refuses a write."""
     report = Path(os.environ.get("TIDELOCK_LIVING_REPORT", tmp_path / "report"))
     report.mkdir(parents=True, exist_ok=True)
+    for former in report.glob("*.jsonl"):
+        former.unlink()
     local, under_load_s, number = nemesis.cluster, 0.0, 0
     seen: list[Noticed] = []
     errors: Counter[str] = Counter()

@@ -322,7 +322,7 @@ def test_a_death_in_the_middle_of_a_collection(cluster: ClusterFactory, point: s
 @pytest.mark.slow
 def test_a_label_is_free_again_when_its_outcome_is_forgotten(cluster: ClusterFactory) -> None:
     """Before that a repeated run is refused with the CSN of the first; after it the run is new work."""
-    local = cluster(settings=SHORT | {"outcome_retention_s": 2.0})
+    local = cluster(settings=SHORT | {"label_retention_s": 2.0, "outcome_retention_s": 2.0})
     with local.connect("r1") as db:
         db.create_table("t", SCHEMA)
 

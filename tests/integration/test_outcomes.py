@@ -26,7 +26,13 @@ from tests.support.waiting import eventually
 from tidelock.client import Decision, TransactionState, connect
 from tidelock.client.decide import decide
 from tidelock.cluster import LocalCluster
-from tidelock.errors import CommitUnknownError, FencedError, TidelockError, TransactionClosedError
+from tidelock.errors import (
+    CommitUnknownError,
+    FencedError,
+    NotCommittedError,
+    TidelockError,
+    TransactionClosedError,
+)
 from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
@@ -224,7 +230,7 @@ def test_a_frozen_home_is_fenced_and_later_refused(local: LocalCluster) -> None:
                 lambda: anybody.outcome(tx.tid).decision is Decision.ABORTED, what="the fence of the home"
             )
         local.kill(HOME, signal.SIGCONT)
-        with pytest.raises((FencedError, TransactionClosedError)):
+        with pytest.raises((FencedError, TransactionClosedError, NotCommittedError)):
             tx.commit()
         assert tx.state is TransactionState.ROLLED_BACK
         eventually(partial(_serves, local, HOME), what="the next life of the home")

@@ -59,6 +59,7 @@ def connect(
     connect_timeout_s: float = 2.0,
     query_timeout_s: float = 330.0,
     wait_log_s: float = 2.0,
+    members_refresh_s: float = 30.0,
     members_file: str | Path | None = None,
 ) -> Database:
     """Connect to a cluster.
@@ -76,6 +77,8 @@ def connect(
             `sql_timeout_s`.
         wait_log_s: From this length on a wait is logged, with what it waits for: by the logger
             `tidelock.client.waits`, as a warning, or as information while an agent works (queries, inserts).
+        members_refresh_s: After this time the client reads the list of all agents again, at its next request;
+            it does so too when one has not answered. So it outlives every agent that it began with.
         members_file: A file in which the client keeps the addresses of all agents. They are tried if no agent
             answers at `url`, so that a program which knows one address starts while that agent is down.
 
@@ -87,7 +90,11 @@ def connect(
     """
     scheme, addresses, zookeepers = _addresses([url] if isinstance(url, str) else url)
     timeouts = Timeouts(
-        connect_s=connect_timeout_s, answer_s=timeout_s, query_s=query_timeout_s, wait_log_s=wait_log_s
+        connect_s=connect_timeout_s,
+        answer_s=timeout_s,
+        query_s=query_timeout_s,
+        wait_log_s=wait_log_s,
+        members_s=members_refresh_s,
     )
     transport = Transport(scheme=scheme, token=token, timeouts=timeouts)
     file = None if members_file is None else Path(members_file)

@@ -2,12 +2,13 @@
 
 The order is: the replica that the client was connected to, then the others that are reported alive, then the
 rest. A replica that has just failed to answer is last for a while. A client pinned to a replica sends
-requests to that replica alone. Addresses are read from any agent's /status, and read again when no agent
-answers, since an agent may restart at another port.
+requests to that replica alone. Addresses are read from any agent's /status. They are read again when an agent
+has not answered, and now and then, since members come and go: a client outlives all that it began with.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import threading
@@ -85,6 +86,8 @@ class KnownMembers:
         self._suspect_until_s: dict[str, float] = {}
         self._preferred = replica
         self._cluster_id: str | None = None
+        self._learnt_s = 0.0
+        self._doubtful = False
         self.wait_bound_s = 0.0
         forks.register(self)
         self._learn()
@@ -171,6 +174,7 @@ class KnownMembers:
                     self.note(member, error)
                     continue
                 self.note(member, None)
+                self._refresh(member)
                 return answer
             if not self._learn_again(tried):
                 raise _summary(failed)
@@ -180,9 +184,21 @@ class KnownMembers:
         silent = isinstance(error, NoConnectionError | NoAnswerError)
         with self._lock:
             if silent:
+                self._doubtful = True
                 self._suspect_until_s[member.id] = time.monotonic() + self._transport.timeouts.suspect_s
             else:
                 self._suspect_until_s.pop(member.id, None)
+
+    def _refresh(self, member: KnownMember) -> None:
+        """Read the list from an agent that has just answered, if it may have changed since it was read."""
+        now = time.monotonic()
+        with self._lock:
+            old = now - self._learnt_s > self._transport.timeouts.members_s
+            if self.pinned or not (old or self._doubtful):
+                return
+            self._learnt_s, self._doubtful = now, False  # so other threads do not ask as well
+        with contextlib.suppress(UnavailableError):
+            self._ask_for_list(member.api)
 
     def _learn_again(self, tried: set[KnownMember]) -> bool:
         """Read the addresses again; return whether a replica is now known that was not tried."""
@@ -199,20 +215,23 @@ class KnownMembers:
         failed: dict[str, UnavailableError] = {}
         for address in dict.fromkeys((*self._seeds, *known, *stored)):
             try:
-                status = self._transport.call(
-                    address, "GET", "/status", answer=StatusAnswer, timeout_s=self._status_patience_s()
-                )
+                self._ask_for_list(address)
             except UnavailableError as error:
                 failed[address] = error
-                continue
-            if self._cluster_of(address) not in {None, status.cluster_id}:
-                failed[address] = UnavailableError(f"{address} is now an agent of another cluster")
-                continue
-            self._take(address, status)
-            api = [member.api for member in self._members.values()]
-            members_file.store(self._file, members_file.StoredMembers(status.cluster_id, api))
-            return
+            else:
+                return
         raise _summary(failed)
+
+    def _ask_for_list(self, address: str) -> None:
+        """Read the member list from one address; UnavailableError without a usable answer."""
+        status = self._transport.call(
+            address, "GET", "/status", answer=StatusAnswer, timeout_s=self._status_patience_s()
+        )
+        if self._cluster_of(address) not in {None, status.cluster_id}:
+            raise UnavailableError(f"{address} is now an agent of another cluster")
+        self._take(address, status)
+        api = [member.api for member in self._members.values()]
+        members_file.store(self._file, members_file.StoredMembers(status.cluster_id, api))
 
     def _cluster_of(self, address: str) -> str | None:
         """Return the cluster that an agent at an address must belong to; None: any."""
@@ -230,6 +249,7 @@ class KnownMembers:
         with self._lock:
             replica = status.id
             self._cluster_id = status.cluster_id
+            self._learnt_s = time.monotonic()
             if address in self._seeds:
                 self._reached_at[replica] = address
             if self._preferred is None:

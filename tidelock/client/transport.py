@@ -56,6 +56,7 @@ class Timeouts:
         change_s: For a statement that changes rows, which answers when they are written.
         suspect_s: The time for which an agent that did not answer is tried after all others.
         wait_log_s: From this length on a wait is logged (see `waits`).
+        members_s: After this time the list of the agents is read again, at the next request.
     """
 
     connect_s: float = 2.0
@@ -64,6 +65,7 @@ class Timeouts:
     change_s: float = 1800.0
     suspect_s: float = 10.0
     wait_log_s: float = 2.0
+    members_s: float = 30.0
 
 
 class Transport:

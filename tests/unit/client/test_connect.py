@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.replicas.fake_agent import FakeCluster
+from tests.support.replicas.fake_agent import FakeAgent, FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, connect
 from tidelock.errors import (
@@ -303,6 +303,35 @@ def test_transactions_of_all_replicas(fake_cluster: FakeCluster, fake_db: Databa
     tx = fake_db.begin()
     fake_cluster["r2"].plan("GET /transactions", Fault.LOST_REQUEST)
     assert fake_db.transactions() == [{"tid": tx.tid, "state": "open", "home": "r1"}]
+
+
+def test_a_client_outlives_all_agents_that_it_began_with() -> None:
+    """Members move to other machines: each time one is missing the others name those that have come."""
+    with FakeCluster("r1", "r2", "r3") as cluster:
+        cluster.add_table("t", ROWS)
+        with connect([agent.url for agent in cluster.agents.values()]) as db:
+            assert db.read("t") == ROWS
+            for old, fresh in (("r1", "r4"), ("r2", "r5"), ("r3", "r6")):
+                cluster.agents[fresh] = FakeAgent(cluster, fresh)
+                cluster.agents.pop(old).stop()
+                assert db.read("t") == ROWS
+
+
+def test_the_list_of_agents_is_read_again_now_and_then() -> None:
+    """A client that never meets a dead agent learns those that have come as well."""
+    with FakeCluster("r1") as cluster:
+        cluster.add_table("t", ROWS)
+        with connect(cluster["r1"].url, members_refresh_s=0.0) as db:
+            cluster.agents["r2"] = FakeAgent(cluster, "r2")
+            assert db.read("t") == ROWS
+            cluster.agents.pop("r1").stop()
+            assert db.read("t") == ROWS
+    with FakeCluster("r1") as cluster:
+        cluster.add_table("t", ROWS)
+        with connect(cluster["r1"].url) as db:
+            for _ in range(5):
+                db.read("t")
+        assert cluster["r1"].count("GET /status") == 1
 
 
 @contextmanager
