@@ -23,6 +23,8 @@ _log = structlog.get_logger("clone")
 
 #: Pause between two looks at what has arrived.
 _LOOK_S: Final = 0.05
+#: Seconds between two looks at whether parts are needed still.
+_NEEDED_S: Final = 1.0
 #: Rows of the catalog that are read at a time.
 _PAGE: Final = 500
 #: Seconds between two log lines about the progress.
@@ -63,6 +65,7 @@ class MissingParts:
     #: The parts under way, with their bytes.
     _out: dict[PartId, int] = field(default_factory=dict, init=False)
     _told: float = field(default=0.0, init=False)
+    _looked: float = field(default=0.0, init=False)
 
     def want(self, row: PartRow) -> None:
         """Have a part fetched; an undecided part is wanted only by the record that commits it."""
@@ -98,6 +101,7 @@ class MissingParts:
     def _look(self) -> int:
         """Count what has arrived since the last look; return the number of parts under way."""
         over = [part for part in self._out if self.fetcher.trouble(part) is None]
+        over = over or self._not_needed()  # a question only while nothing arrives
         size = sum(self._out.pop(part) for part in over)
         before = self.arrived
         if not self.complete.is_set():
@@ -106,6 +110,15 @@ class MissingParts:
             )
             self._tell()
         return len(self._out)
+
+    def _not_needed(self) -> list[PartId]:
+        """Return the parts that are not visible any more: they were removed, or are declared lost."""
+        now = time.monotonic()
+        if self.complete.is_set() or now - self._looked < _NEEDED_S:
+            return []
+        self._looked = now
+        needed = self.reader.visible(self._out)
+        return [part for part in self._out if part not in needed]
 
     def _tell(self) -> None:
         now, at = time.monotonic(), self.arrived

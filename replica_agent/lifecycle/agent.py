@@ -170,6 +170,10 @@ class Agent:
         owed = Arrears.noted(self.local.catalog.reader, session.published_max)
         self._clones = owed.base > CSN_NONE
         background = BackgroundTasks(parts, owed)
+        # Before a record is applied: what a manifest lists cannot be taken back.
+        await parts.replication.skips.learn_all()
+        if self._ended.done():
+            return
         await parts.replication.log.start(waiters.reached, self.local.catalog.reader.last_imprint())
         # From the start on: no home waits for this replica as for one that follows, and while its progress is
         # not published, a replica without a history holds all others.
@@ -188,7 +192,7 @@ class Agent:
             await self._clone_next(error.message)
             return
         await owed.registered(self.local.catalog, end)
-        await parts.replication.skips.learn_all()
+        await parts.replication.skips.learn_all()  # and before it serves, those of the meantime
         parts.replication.own_phase.catch_up_to(max(end, owed.serve_from))
         await self._decide_own(parts)
         self.spawn("missing parts", parts.replication.missing.run())
@@ -229,7 +233,7 @@ class Agent:
             _log.error("clone_not_noted", reason=error.message)
             self._end(BootEnd.STOPPED)
         else:
-            self._end(BootEnd.CLONING)
+            self.clones(reason)
 
     async def _decide_own(self, parts: AgentParts) -> None:
         """Roll back the own transactions of former boots that never became visible."""
@@ -251,10 +255,14 @@ class Agent:
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Wake the callers that wait for these CSNs."""
         self._metrics.snapshot_csn.set(records[-1].csn)
+        entries = (entry for record in records for tid in record.tids for entry in tid.entries)
+        skipped = [entry.part for entry in entries if isinstance(entry, SkipPart)]
+        if skipped and (reason := self.local.catalog.reader.meta("clone")):
+            self.clones(reason)
+            return
         self.local.counts.applied(records)
         self.local.waiters.advance(records[-1].csn)
-        entries = (entry for record in records for tid in record.tids for entry in tid.entries)
-        for part in [entry.part for entry in entries if isinstance(entry, SkipPart)]:
+        for part in skipped:
             self.part_held(part)  # nothing waits for it any more
 
     def part_held(self, part: PartId) -> None:
@@ -271,6 +279,11 @@ class Agent:
             self.local.readers.released(part)
         self.parts.replication.applier.part_held(part)
         self.parts.uploads.eager.arrived(part)
+
+    def clones(self, reason: str) -> None:
+        """End this boot: the catalog notes that it has to be replaced, and the next boot does that."""
+        self._become(AgentState.STOPPED, reason)
+        self._end(BootEnd.CLONING)
 
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
         """Log it: the peer will find the damage itself when it is asked for the part."""

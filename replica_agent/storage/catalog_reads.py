@@ -333,6 +333,11 @@ class CatalogReader:
         args = (state, after, visible, limit)
         return [(row[0], PartRow(*row[1:])) for row in self._db.execute(sql, args)]
 
+    def visible(self, parts: Iterable[PartId]) -> set[PartId]:
+        """Return those of ``parts`` that an applied record has added and none has removed."""
+        sql = "SELECT 1 FROM parts WHERE part = ? AND creation_csn IS NOT NULL AND removal_csn IS NULL"
+        return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
+
     def visible_bytes(self) -> dict[bool, tuple[int, int]]:
         """Return (parts, bytes) of the parts that no applied record has removed: held here, and not held."""
         sql = """

@@ -110,18 +110,25 @@ class ClockInfo(msgspec.Struct, frozen=True):
     ahead_s: dict[str, float]
 
 
+#: The words of a replica about a part.
+HolderWord = Literal["holds", "reads", "lacks", "silent"]
+
+
 class PartHolder(msgspec.Struct, frozen=True):
     """The word of a replica about a part that others miss.
 
     Attributes:
         replica: The replica.
-        word: `holds`: it has read the part, and all bytes are right; `lacks`; `silent`: it gave no answer.
+        word: `holds`: it has read the part, and all bytes are right; `reads`: it reads it still; `lacks`;
+            `silent`: it gave no answer.
         snapshot_csn: The CSN up to which it has applied the log, as far as is known.
+        alive: Whether it shows a sign of life.
     """
 
     replica: str
-    word: Literal["holds", "lacks", "silent"]
+    word: HolderWord
     snapshot_csn: int | None = None
+    alive: bool = False
 
 
 class LostPartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -65,12 +65,17 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class PartWord(msgspec.Struct, frozen=True):
-    """Answer of GET /peer/v1/parts/{part}: whether the replica holds a part, whose bytes it has just read."""
+    """Answer of GET /peer/v1/parts/{part}: whether the replica holds a part, whose bytes it has just read.
+
+    Attributes:
+        reading: It is reading the bytes still, and ``held`` says nothing: ask again.
+    """
 
     replica: ReplicaId
     disk: str
     snapshot_csn: Csn
     held: bool
+    reading: bool = False
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
