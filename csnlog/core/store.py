@@ -128,9 +128,6 @@ class Store(Protocol):
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` (in the event loop) after every change of link or session."""
 
-    async def set_back(self) -> str:
-        """Return why servers refuse this client if they were set back behind what it has seen; else ""."""
-
     async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
         """Apply all operations or none. Ok holds one value per element: path, :class:`Written`, or None.
 

@@ -40,6 +40,8 @@ SETTINGS: Final = QUICK | {
     # The catalog that a peer has sent to a replica which died stays for so long.
     "clone_manifest_ttl_s": 10,
     "compaction": False,
+    # Processes start and end all the time on this machine.
+    "session_timeout_s": 10,
     "horizon_interval_s": 0.2,
     "log_keep_records": 1,
     "reader_workers": 1,
