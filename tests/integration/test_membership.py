@@ -77,6 +77,8 @@ def test_a_replica_that_stays_down_does_not_fill_zookeeper(cluster: ClusterFacto
         local.kill("r3")
         for key in range(150):
             db.insert("t", row(key))
+        bounds = db.status()["strike"]
+        assert (bounds["records"], bounds["timeout_s"]) == (60, 3600.0)
         eventually(lambda: states(db)["r3"] == "struck", what="the strike")
         end = db.status()["end_csn"]
         eventually(lambda: db.log(0)[0]["csn"] > end - 40, what="deleted records")
