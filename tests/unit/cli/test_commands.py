@@ -202,8 +202,14 @@ def test_status_as_json_lists_the_replicas(fake_cluster: FakeCluster, tidelock: 
 def test_status_says_who_holds_back_records() -> None:
     """One line for a replica that stands still or is silent; none for one that follows, or is struck."""
     bounds = {"timeout_s": 3600.0, "records": 100_000, "bytes": 128 << 20}
-    row = {"id": "r3", "alive": True, "held_records": 1234, "held_bytes": 1 << 20, "held_s": 75.4}
-    others = [{"held_s": 1.0}, {"held_records": 0}]
+    row: dict[str, Any] = {
+        "id": "r3",
+        "alive": True,
+        "held_records": 1234,
+        "held_bytes": 1 << 20,
+        "held_s": 75.4,
+    }
+    others: list[dict[str, Any]] = [{"held_s": 1.0}, {"held_records": 0}]
     [line] = held_back({"strike": bounds, "replicas": [row, *(row | other for other in others)]})
     assert line == (
         "r3 holds back 1,234 records (1.0 MiB) in ZooKeeper: it applies nothing for 75 s; it is struck after "
