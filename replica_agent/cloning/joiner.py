@@ -25,7 +25,13 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Store
-from tidelock.errors import DiskFullError, TidelockError, UnavailableError, UpgradeNeededError
+from tidelock.errors import (
+    ClusterMismatchError,
+    DiskFullError,
+    TidelockError,
+    UnavailableError,
+    UpgradeNeededError,
+)
 from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.sources import ClonePeer, is_usable, peers_to_ask
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -73,6 +79,7 @@ class Joiner:
         Raises:
             UpgradeNeededError: No peer sends its catalog but some that have a newer version than this
                 replica.
+            ClusterMismatchError: The peers have another history than this replica.
         """
         rounds = 0
         while True:
@@ -95,6 +102,7 @@ class Joiner:
 
         Raises:
             UpgradeNeededError: The peer has a newer version.
+            ClusterMismatchError: The peer has another history.
         """
         name = f"{self.replica}-{secrets.token_hex(8)}"
         try:
@@ -105,7 +113,7 @@ class Joiner:
                 await self._install(file.path)
             finally:
                 file.remove()
-        except UpgradeNeededError:
+        except (UpgradeNeededError, ClusterMismatchError):
             raise
         except DiskFullError as error:  # of the own disk: a peer whose disk is full is unavailable
             self._trouble = error.message

@@ -20,7 +20,14 @@ from typing import Final
 import xxhash
 
 from tidelock.csnlog.core.ids import Csn, PartId, parse_part_id
-from tidelock.errors import CorruptError, TidelockError, UnavailableError, UpgradeNeededError
+from tidelock.csnlog.core.imprint import NEXT_STEP
+from tidelock.errors import (
+    ClusterMismatchError,
+    CorruptError,
+    TidelockError,
+    UnavailableError,
+    UpgradeNeededError,
+)
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_garbage import COLLECTABLE_SQL
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, SERVE_FROM_UNKNOWN
@@ -233,6 +240,9 @@ def install(
         disk: The new id of the data directory, as the session znode shows it.
         files: All part files and packs in the data directory.
         found: See :func:`find_parts`.
+
+    Raises:
+        ClusterMismatchError: The catalog has another history than the manifest; nothing was changed.
     """
     db.execute("DROP TABLE IF EXISTS temp.kept")
     db.execute(
@@ -243,6 +253,7 @@ def install(
         """
     )
     with _opened(manifest) as source:
+        _require_one_history(db, source)
         _replace_rows(db, source)
     _keep_bytes(db, found)
     db.execute("DROP TABLE temp.kept")
@@ -251,6 +262,25 @@ def install(
     db.execute("DELETE FROM undo WHERE path IN (SELECT path FROM files)")
     jobs.set_meta(db, disk=disk, clone="", serve_from=SERVE_FROM_UNKNOWN)
     db.execute("INSERT OR REPLACE INTO meta SELECT 'clone_base', value FROM meta WHERE key = 'snapshot_csn'")
+
+
+def _require_one_history(db: sqlite3.Connection, source: sqlite3.Connection) -> None:
+    """Raise ClusterMismatchError if the two know different records at one CSN.
+
+    A start compares the last record with ZooKeeper only while ZooKeeper has it. That of a replica that was
+    struck may be deleted, and then nothing else says that the log was set back and went on without it: its
+    catalog is the last one that has the commits of before (rule follow).
+    """
+    sql = "SELECT csn, czxid, agreed_ms FROM csns WHERE czxid > 0 ORDER BY csn"
+    there = {csn: (zxid, agreed_ms) for csn, zxid, agreed_ms in source.execute(sql)}
+    for csn, zxid, agreed_ms in db.execute(sql):
+        if csn in there and there[csn] != (zxid, agreed_ms):
+            raise ClusterMismatchError(
+                f"ZooKeeper holds another history: at CSN {csn} this replica has applied the record with "
+                f"zxid {zxid:#x}, and the peer that it should clone one with zxid {there[csn][0]:#x}. "
+                "It was set back to an older state, and other commits have got its CSNs. "
+                f"{NEXT_STEP}; if the commits of this replica are not wanted, empty its data directory"
+            )
 
 
 def _replace_rows(db: sqlite3.Connection, source: sqlite3.Connection) -> None:

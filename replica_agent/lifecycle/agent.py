@@ -86,6 +86,7 @@ class Agent:
         self._parts: AgentParts | None = None
         self._caught_up = False
         self._behind = ""  # the reason why it does not serve yet, if that takes long
+        self._set_back = ""  # the reason why ZooKeeper's servers refuse this replica, if they were set back
         self._clones = False  # parts of its clone are missing
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
         self._verifying = asyncio.Lock()
@@ -180,6 +181,10 @@ class Agent:
         self.run_forever(
             "progress",
             self._repeat("progress", self.settings.progress_interval_s, background.publish_progress),
+        )
+        self.run_forever(
+            "suspension",
+            self._repeat("suspension", self.settings.session_timeout_s, self._explain_suspension),
         )
         try:
             end = await parts.replication.log.barrier()
@@ -310,14 +315,26 @@ class Agent:
                 self._become(AgentState.STOPPED, reason or state.value)
                 self._end(BootEnd.STOPPED)
             case LogState.SUSPENDED:
-                self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
+                self._become(AgentState.SUSPENDED, reason or self._set_back or "no answer from ZooKeeper")
             case LogState.FOLLOWING:
+                self._set_back = ""
                 if self._caught_up and self._parts and self._parts.replication.membership.draining:
                     self._become(AgentState.DRAINING, "an operator has it drained")
                 elif self._caught_up:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.CLONING if self._clones else AgentState.STARTING, self._behind)
+
+    async def _explain_suspension(self) -> None:
+        """Find out whether ZooKeeper was set back while this replica has no connection, and say so."""
+        if self.condition.state is not AgentState.SUSPENDED:
+            return
+        found = await self.parts.means.store.set_back()
+        if found and not self._set_back:
+            _log.error("zookeeper_set_back", reason=found)
+        self._set_back = found
+        log = self.parts.replication.log
+        self.log_state(log.state, log.reason)
 
     def fence_raised(self, fence: int) -> None:
         """Save the fence: a start compares it with ZooKeeper's, which never goes back."""
@@ -352,7 +369,7 @@ class Agent:
     def _members_changed(self) -> None:
         parts, membership = self.parts, self.parts.replication.membership
         membership.changed()
-        peers = membership.peers()
+        peers = [peer for peer in membership.peers() if peer.api]  # one that was never started has no address
         parts.replication.fetcher.members(peers)
         parts.replication.pusher.members(peers)
         parts.replication.copies.members(membership.rules())

@@ -16,7 +16,7 @@ from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import CSN_NONE
 from tidelock.csnlog.core.model import MemberState, SessionState
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble
-from tidelock.errors import DiskFullError, UpgradeNeededError
+from tidelock.errors import ClusterMismatchError, DiskFullError, UpgradeNeededError
 from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.joiner import Joiner
 from tidelock.replica_agent.cloning.source import ManifestSource
@@ -160,3 +160,15 @@ async def test_a_disk_without_room_is_named_and_tried_again(
     assert str(clone.folders[0]) in said
     assert "clone_not_sent" not in said
     assert not list((clone.folders[1] / "tmp").iterdir())
+
+
+async def test_peers_of_another_history_end_the_clone(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent stops: to ask again would hide that ZooKeeper was set back (I15)."""
+
+    def differs(*_: object, **__: object) -> None:
+        raise ClusterMismatchError("another history")
+
+    monkeypatch.setattr(manifests, "install", differs)
+    with pytest.raises(ClusterMismatchError, match="another history"):
+        await cloned(await clone.joiner())
+    assert clone.peers.ended == [R2]
