@@ -11,7 +11,7 @@ a part that was removed and collected everywhere would be visible again. Parts w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,13 @@ import xxhash
 
 from tidelock.csnlog.core.ids import Csn, PartId, parse_part_id
 from tidelock.csnlog.core.imprint import NEXT_STEP
-from tidelock.errors import ClusterMismatchError, CorruptError, TidelockError, UpgradeNeededError
+from tidelock.errors import (
+    ClusterMismatchError,
+    CorruptError,
+    TidelockError,
+    UnavailableError,
+    UpgradeNeededError,
+)
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_garbage import COLLECTABLE_SQL
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, SERVE_FROM_UNKNOWN
@@ -45,6 +51,8 @@ _OF_THE_REPLICA: Final = (
 _OF_THE_BYTES: Final = frozenset({"file", "offset", "blocks"})
 #: Bytes that one read of a checksum gets.
 _READ_BYTES: Final = 1 << 20
+#: Steps of SQLite between two questions whether the manifest is still needed: some milliseconds.
+_STEPS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +70,26 @@ class ManifestFacts:
     checksum: str
 
 
-def write_manifest(data_dir: Path, path: Path) -> ManifestFacts:
+def write_manifest(data_dir: Path, path: Path, given_up: Callable[[], bool] = lambda: False) -> ManifestFacts:
     """Write the manifest of a catalog to a new file, in bounded memory; blocks for as long as that takes.
 
     Args:
         data_dir: The data directory with the catalog.
         path: The file, which is not made durable: a clone that breaks off begins again.
+        given_up: Asked now and then, in the calling thread: whether nobody needs the manifest any more.
+
+    Raises:
+        UnavailableError, sqlite3.Error, OSError: It could not be written, or was given up.
     """
-    path.unlink(missing_ok=True)
     with closing(sqlite3.connect(f"file:{path}", uri=True, isolation_level=None)) as db:
+        db.set_progress_handler(given_up, _STEPS)
         for pragma in ("journal_mode = OFF", "synchronous = OFF"):
             db.execute(f"PRAGMA {pragma}")
         db.execute("ATTACH ? AS source", (f"file:{data_dir / 'catalog.db'}?mode=ro",))
         db.execute("BEGIN")  # the first read below fixes the state of the source for all others
         csn = _copy(db)
         db.execute("COMMIT")
-    return ManifestFacts(csn, path.stat().st_size, _checksum_of(path))
+    return ManifestFacts(csn, path.stat().st_size, _checksum_of(path, given_up))
 
 
 def _copy(db: sqlite3.Connection) -> Csn:
@@ -119,10 +131,12 @@ def _copy_parts(db: sqlite3.Connection) -> None:
     )
 
 
-def _checksum_of(path: Path) -> str:
+def _checksum_of(path: Path, given_up: Callable[[], bool] = lambda: False) -> str:
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
+            if given_up():
+                raise UnavailableError("the manifest is not needed any more")
             digest.update(data)
     return digest.hexdigest()
 
@@ -192,7 +206,16 @@ def check_manifest(path: Path, checksum: str) -> None:
             f"the manifest came with checksum {sent}, expected {checksum}; it is asked for again"
         )
     with _opened(path) as db:
-        found = _meta(db, "format")
+        check_format(_meta(db, "format"))
+
+
+def check_format(found: int) -> None:
+    """Raise unless this version can take a manifest of a catalog format.
+
+    Raises:
+        UpgradeNeededError: A newer version has written it.
+        CorruptError: An older version has written it.
+    """
     if found > FORMAT:
         raise UpgradeNeededError(
             f"the manifest has catalog format {found}, this version reads {FORMAT}: upgrade this replica"

@@ -104,7 +104,7 @@ def make_replication(means: Means) -> ReplicationParts:
         catalog_port=port,
         client=client,
         fetcher=fetcher,
-        missing=MissingParts(reader=means.reader, fetcher=fetcher, ahead=settings.clone_parts_ahead),
+        missing=MissingParts(catalog=local.catalog, fetcher=fetcher, ahead=settings.clone_parts_ahead),
         pusher=pusher,
         applier=applier,
         own_phase=_own_phase(means, applier, membership),

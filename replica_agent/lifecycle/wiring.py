@@ -71,7 +71,7 @@ def assemble(means: Means) -> AgentParts:
     """Make all parts; they do not run yet, and the stack of ``means`` closes them."""
     replication = make_replication(means)
     transactions = make_transactions(means, replication)
-    manifests = ManifestSource(settings=means.settings, clock=time.monotonic)
+    manifests = ManifestSource(settings=means.settings, room=means.local.files.room, clock=time.monotonic)
     means.stack.push_async_callback(manifests.close)
     uploads = make_uploads(means, replication, transactions)
     return AgentParts(

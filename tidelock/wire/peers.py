@@ -158,12 +158,14 @@ class CloneManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ready: Whether it is written; if not, repeat the request.
+        format: Catalog format of the sender, 0 if it is too old to tell.
         csn: The snapshot CSN of its rows.
         length: Bytes of the file.
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
     """
 
     ready: bool
+    format: _Count = 0
     csn: Csn = Csn(0)
     length: _Count = 0
     checksum: str = ""
