@@ -52,14 +52,6 @@ class ReplicaProgress:
         """The largest CSN that all replicas in ``progress`` have applied."""
         return min((one.snapshot for one in self.progress.values()), default=CSN_NONE)
 
-    def locks_needed_from(self, tail: Csn) -> Csn:
-        """Return the CSN from which on locks of committed removals are needed; ``tail`` is ``csn/tail``.
-
-        The bound is the CSN up to which the tail may move: the tail itself stays ``log_keep_records`` behind
-        it, for people. Where a replica is left out, which may return, the bound is the tail itself.
-        """
-        return tail if self.left_out else max(tail, Csn(self.applied + 1))
-
 
 async def read_progress(store: Store) -> ReplicaProgress | None:
     """Read the progress of all replicas; return None when a read failed.
@@ -90,3 +82,37 @@ async def read_progress(store: Store) -> ReplicaProgress | None:
             return None
         progress[replica] = codec.decode_progress(node.value.data)
     return ReplicaProgress(progress, tuple(left_out), tuple(counted))
+
+
+async def locks_needed_from(store: Store, tail: Csn) -> Csn:
+    """Return the CSN from which on locks of committed removals are needed (rule lock-deletion).
+
+    The bound is the CSN that all members have applied: the tail itself stays ``log_keep_records`` behind it,
+    for people. A replica that is struck or removed needs no lock. If it comes back, or another one is
+    registered, it serves from the end of the log at its registration on. So the registration must be behind
+    the progress that was read: the replicas are looked at once more after it.
+
+    Args:
+        store: A store.
+        tail: ``csn/tail``; also the answer when the replicas could not be read, or have changed meanwhile.
+
+    Raises:
+        CorruptError: A znode cannot be decoded.
+    """
+    session = store.session
+    seen = await read_progress(store)
+    if seen is None or not await _same_members(store, seen) or store.session != session:
+        return tail
+    return max(tail, Csn(seen.applied + 1))
+
+
+async def _same_members(store: Store, seen: ReplicaProgress) -> bool:
+    """Return whether the same replicas are registered, and those that were left out still are."""
+    names = await store.children(tree.REPLICAS)
+    if not isinstance(names, Ok) or len(names.value) != len(seen.progress) + len(seen.left_out):
+        return False
+    for check in seen.left_out:
+        node = await store.exists(check.path)
+        if not isinstance(node, Ok) or node.value is None or node.value.version != check.version:
+            return False
+    return True

@@ -12,6 +12,7 @@ from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
+from tidelock.replica_agent.replicas.held_parts import HeldParts
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.own_phase import OwnPhase
@@ -30,6 +31,9 @@ from tidelock.replication.membership import MemberChanges
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
 
+#: Longest time until a peer is told that the part that it asks for is being read, in seconds.
+_READ_ANSWER_S = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationParts:
@@ -44,6 +48,7 @@ class ReplicationParts:
     pusher: Pusher
     applier: Applier
     own_phase: OwnPhase
+    held_parts: HeldParts
     skips: SkipReader
     log: CsnLog
     members: Members
@@ -88,6 +93,8 @@ def make_replication(means: Means) -> ReplicationParts:
         clocks=clocks,
     )
     changes = _changes(means, log)
+    held_parts = _held_parts(means, port)
+    stack.push_async_callback(held_parts.close)
     applier = _applier(means, port, fetcher)
     return ReplicationParts(
         changes=changes,
@@ -97,23 +104,16 @@ def make_replication(means: Means) -> ReplicationParts:
         catalog_port=port,
         client=client,
         fetcher=fetcher,
-        missing=MissingParts(reader=means.reader, fetcher=fetcher, ahead=settings.clone_parts_ahead),
+        missing=MissingParts(catalog=local.catalog, fetcher=fetcher, ahead=settings.clone_parts_ahead),
         pusher=pusher,
         applier=applier,
         own_phase=_own_phase(means, applier, membership),
-        skips=SkipReader(store=means.store, catalog=local.catalog, held=means.events.part_held),
+        held_parts=held_parts,
+        skips=_skips(means),
         log=log,
         members=members,
         membership=membership,
-        homes=Homes(
-            replica=means.replica,
-            membership=membership,
-            client=client,
-            log=log,
-            fence_timeout_s=settings.fence_timeout_s,
-            refused_timeout_s=settings.refused_timeout_s,
-            clock=time.monotonic,
-        ),
+        homes=_homes(means, log, membership, client),
         copies=CopyMaker(
             machine=Copies(means.replica, membership.rules(), thorough=settings.check_invariants),
             stager=stager,
@@ -123,6 +123,30 @@ def make_replication(means: Means) -> ReplicationParts:
         ),
         clocks=clocks,
         retention=RetentionClock(means.reader, time.monotonic, clocks.now_ms),
+    )
+
+
+def _homes(means: Means, log: CsnLog, membership: Membership, client: PeerClient) -> Homes:
+    return Homes(
+        replica=means.replica,
+        membership=membership,
+        client=client,
+        log=log,
+        fence_timeout_s=means.settings.fence_timeout_s,
+        refused_timeout_s=means.settings.refused_timeout_s,
+        clock=time.monotonic,
+    )
+
+
+def _held_parts(means: Means, port: ReplicaCatalogPort) -> HeldParts:
+    answer_s = min(_READ_ANSWER_S, means.settings.push_timeout_s / 2)
+    return HeldParts(port=port, answer_s=answer_s, damaged=means.events.corrupt)
+
+
+def _skips(means: Means) -> SkipReader:
+    events = means.events
+    return SkipReader(
+        store=means.store, catalog=means.local.catalog, held=events.part_held, clones=events.clones
     )
 
 

@@ -111,6 +111,10 @@ class Strikes:
             csns_behind(at, self.log.end, epochs_of(self.membership.cluster)), self._record_bytes
         )
 
+    def held_s(self, replica: ReplicaId) -> float:
+        """Return for how long a replica was silent, or applied nothing, as far as this agent has seen."""
+        return max(self.membership.silent_s(replica), self._watch.standing_s(replica, self.clock()))
+
     def records_to_keep(self, records: int, size: int) -> int:
         """Return how many applied records are kept: at most ``records``, in at most ``size`` bytes."""
         return max(1, min(records, int(size / (self._record_bytes + ZNODE_BYTES))))

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Text that differs from run to run: ids of queries and transactions, times.
 VOLATILE: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+-r\d-\d+-\d+|\.\.\."
-#: Where a step takes longer than the interval of a tick, the tick would take one of the CSNs that the page shows.
+#: Where a step takes longer than the interval of a tick, that one takes a CSN which the page shows.
 TICKS: Final = {"TIDELOCK_TICK_INTERVAL_S": "86400"}
 #: Cells of tables that differ from run to run: addresses, process ids, sizes.
 CELLS: Final = r"127\.0\.0\.1:\d+|^\d{3,}$|^[\d.]+ (?=[KM]?i?B$)|\.\.\."

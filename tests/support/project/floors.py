@@ -127,8 +127,11 @@ LEAVES: Final = (
     "tidelock.token_text",
     "tidelock.wire",
 )
-#: Single imports through a wall: the path of the module, and what it may import (ADR 0003).
-DOORS: Final = {"tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery",)}
+#: Single imports through a wall: the path of the module, and what it may import (ADR 0003; fault points).
+DOORS: Final = {
+    "tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery",),
+    "csnlog/cluster/bootstrap.py": ("tidelock.csnlog.faults",),
+}
 
 _BEGIN: Final = "<!-- floors: written by python -m tests.support.project.floors -->\n"
 _END: Final = "<!-- end of floors -->\n"
