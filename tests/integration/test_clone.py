@@ -82,7 +82,7 @@ def test_a_lost_disk_comes_back_although_history_was_collected(
         db.insert("t", rows(200))
     with local.connect("r2") as db:
         db.truncate("t")
-        db.insert("t", rows(300))
+        db.insert("t", rows(300), wait="all")
     assert numbers(local, "r1") == list(range(300, 310))
     before = min(horizons(local))
     with local.connect("r1") as db:
