@@ -22,7 +22,7 @@ from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
-from tidelock.replication.clocks import Clocks
+from tidelock.replication.clocks import Clocks, uptime_s
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.phase import PhaseWatch
 from tidelock.replication.core.strike_rules import StrikeLimits
@@ -153,7 +153,7 @@ def _skips(means: Means) -> SkipReader:
 def _clocks(settings: AgentSettings) -> Clocks:
     return Clocks(
         wall=time.time,
-        monotonic=time.monotonic,
+        uptime=uptime_s,
         offset_max_s=settings.clock_offset_max_s,
         kept_s=3 * settings.clock_check_interval_s,
         server_kept_s=3 * max(settings.tick_interval_s, settings.clock_check_interval_s),

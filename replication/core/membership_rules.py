@@ -19,11 +19,11 @@ import msgspec
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
-from tidelock.csnlog.core.model import MemberState, Progress, Roster, SessionState
+from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, MemberState, Progress, Roster, SessionState
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, raised
 from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.errors import MembershipError
-from tidelock.replication.core.lag import csns_behind
+from tidelock.replication.core.lag import Epochs, csns_behind
 
 #: A cluster of several replicas must have two copies at least: with one, the loss of one disk loses commits.
 _COPIES_MIN: Final = 2
@@ -50,7 +50,7 @@ class MembersReading:
         roster: Its content.
         replicas: All that were ever registered, removed ones included.
         end: The end of the log, read before everything else.
-        epoch_limit: Records of an epoch.
+        epochs: The records of the epochs.
         lag_max: CSNs that a replica which is well may be behind ``end``.
     """
 
@@ -58,12 +58,12 @@ class MembersReading:
     roster: Roster
     replicas: Mapping[ReplicaId, MemberReading]
     end: Csn
-    epoch_limit: int
+    epochs: Epochs
     lag_max: int
 
     def behind(self, replica: ReplicaId) -> int:
         """Return how many records of the log a replica has not applied."""
-        return csns_behind(self.replicas[replica].progress.snapshot, self.end, self.epoch_limit)
+        return csns_behind(self.replicas[replica].progress.snapshot, self.end, self.epochs)
 
     def members(self) -> tuple[ReplicaId, ...]:
         """Return the replicas that are neither struck nor removed."""
@@ -150,9 +150,9 @@ def plan(change: MemberChange, seen: MembersReading, *, by: ReplicaId, nonce: st
         case AddReplica(replica, rack):
             return _added(seen, replica, rack, by)
         case RemoveReplica(replica):
-            return _taken_out(seen, replica, "removed", by, nonce)
+            return _taken_out(seen, replica, REMOVED, by, nonce)
         case StrikeReplica(replica):
-            return _taken_out(seen, replica, "struck", by, nonce)
+            return _taken_out(seen, replica, STRUCK, by, nonce)
         case ReplaceReplica(old, new, rack):
             return _replaced(seen, old, new, rack, by, nonce)
         case DrainReplica(replica, undo):
@@ -210,12 +210,12 @@ def _added(seen: MembersReading, replica: ReplicaId, rack: str, by: ReplicaId) -
         if found.session.state in LEFT_OUT:
             raise MembershipError(
                 f"expected a new id, found {replica}, which is {found.session.state}: "
-                + ("ids are never used again" if found.session.state == "removed" else "start it: it clones"),
+                + ("ids are never used again" if found.session.state == REMOVED else "start it: it clones"),
                 replica=replica,
             )
         return None
     own = seen.replicas[by]
-    never_started = SessionState(boot=0, disk="", nonce="", state="stopped")
+    never_started = SessionState(boot=0, disk="", nonce="", state=STOPPED)
     told = max(seen.end, own.progress.snapshot)
     return (
         Check(tree.progress(by), own.progress_version),
@@ -231,14 +231,14 @@ def _taken_out(
 ) -> tuple[Op, ...] | None:
     """Return the multi that strikes or removes a replica."""
     found = _found(seen, replica)
-    if found.session.state in {state, "removed"}:
+    if found.session.state in {state, REMOVED}:
         return None
     if replica == by:
         raise MembershipError(
             f"{replica} cannot take itself out: ask another replica for it", replica=replica
         )
     # A struck replica has left already: its removal takes no copies away.
-    staying = () if found.session.state == "struck" else left_after(seen, replica)
+    staying = () if found.session.state == STRUCK else left_after(seen, replica)
     kept = tuple(one for one in seen.roster.draining if one != replica)
     return (
         _ended(replica, found, state, nonce),
@@ -260,7 +260,7 @@ def _ended(replica: ReplicaId, found: MemberReading, state: str, nonce: str) -> 
 def _replaced(
     seen: MembersReading, old: ReplicaId, new: ReplicaId, rack: str, by: ReplicaId, nonce: str
 ) -> tuple[Op, ...] | None:
-    removal = _taken_out(seen, old, "removed", by, nonce)
+    removal = _taken_out(seen, old, REMOVED, by, nonce)
     addition = _added(seen, new, rack or seen.replicas[old].member.rack, by)
     if removal is None or addition is None:
         return removal or addition

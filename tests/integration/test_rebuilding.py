@@ -22,7 +22,7 @@ from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock import java
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import LabelExistsError, TidelockError, UnavailableError
+from tidelock.errors import LabelExistsError, NoSuchCsnError, TidelockError, UnavailableError
 from tidelock.zookeeper import LocalZooKeeper, ZooKeeperServer
 
 ROWS = pa.table({"k": [1, 2, 3]})
@@ -88,7 +88,7 @@ def put_back(local: LocalCluster, backup: Path | None) -> None:
 @pytest.fixture
 def local(cluster: ClusterFactory) -> LocalCluster:
     """A cluster with some history."""
-    local = cluster(own_zookeeper=True, settings=QUICK)
+    local = cluster(own_zookeeper=True, settings={**QUICK, "log_keep_records": 1, "horizon_interval_s": 0.2})
     with_history(local)
     return local
 
@@ -195,7 +195,50 @@ def test_nothing_is_changed_without_a_word(local: LocalCluster) -> None:
     require_whole(local, rows=6)
 
 
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(8, marks=SLOW)])
+def test_a_replica_that_starts_later_goes_on(local: LocalCluster) -> None:
+    """The epoch that the rebuild has closed counts with its records, so nobody is struck for it."""
+    for replica in REPLICAS:
+        local.kill(replica)
+    put_back(local, None)
+    last = carried_out(local)["csn"]
+    all_start(local, "r1", "r2")
+    with local.connect("r1") as db:
+        db.insert("t", ROWS)
+        held = {one["id"]: one["held_records"] for one in db.status()["replicas"]}
+        assert db.time_of(last) <= db.time_of(last + 1)
+        with pytest.raises(NoSuchCsnError, match="the epoch of the log ends before it"):
+            db.time_of(last + 2)
+    assert 0 < held["r3"] < 100
+    all_start(local, "r3")
+    with local.connect("r3") as db:
+        assert len(db.read("t")) == 9
+
+
+def test_a_replica_whose_clone_did_not_begin_is_enough(local: LocalCluster) -> None:
+    """It has noted a tail and a horizon behind its own position, and still serves what it has applied."""
+    local.kill("r3")
+    with local.connect("r1") as db:
+        at = db.status()["end_csn"]
+        db.membership.strike("r3")
+        for _ in range(5):
+            db.insert("t", ROWS)
+        eventually(lambda: db.status()["tail"] > at, what="a tail behind what r3 has applied")
+    for replica in ("r1", "r2"):
+        local.kill(replica)
+    with pytest.raises(UnavailableError):  # it waits for a peer that it can clone from
+        local.start("r3", timeout_s=1.0)
+    eventually(lambda: "clone_waits" in local.log("r3").read_text(), what="a clone that waits")
+    local.kill("r3")
+    put_back(local, None)
+    report = json.loads(rebuilt(local, "--copies", 1, "--json", replicas=("r3",)))
+    rebuilt(local, "--copies", 1, "--confirm", report["cluster_id"], replicas=("r3",))
+    all_start(local, "r3")
+    with local.connect("r3") as db:
+        assert len(db.read("t")) == 6
+        assert len(db.read("u")) == 0
+
+
+@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(6, marks=SLOW)])
 def test_a_run_that_was_killed_is_run_again(local: LocalCluster, cut: int) -> None:
     """No agent starts on half a tree, and the next run makes the whole one."""
     for replica in REPLICAS:

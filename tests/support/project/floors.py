@@ -83,7 +83,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/sql": (*_AGENT, "replica_agent/workers", "replica_agent/tables", "replica_agent/storage"),
     "replica_agent/replicas": _STORE,
     "replica_agent/cloning": _STORE,
-    "replica_agent/rebuilding": (*_LOG, "csnlog/zookeeper", *_REPLICATION, "replica_agent/storage"),
+    "replica_agent/rebuilding": (*_AGENT, "csnlog/zookeeper", "replica_agent/storage"),
     "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
     "replica_agent/transactions": _STORE,
     "replica_agent/transactions/outcomes": (*_STORE, "replica_agent/transactions"),
