@@ -155,6 +155,7 @@ def test_a_lost_part_holds_back_only_what_it_must(local: LocalCluster, gates: Ga
         rows(local, "r2", lost.csn)
 
 
+@pytest.mark.slow
 def test_declared_lost_everywhere_alike(local: LocalCluster, gates: Gates, db: Database) -> None:
     """All replicas read on without the rows, the transaction has an outcome of its own, and all is told."""
     lost = lose(local, gates, db)
@@ -217,6 +218,7 @@ def phase(local: LocalCluster, of: str) -> str:
     return next(str(row["phase"]) for row in status(local, "r1")["replicas"] if row["id"] == of)
 
 
+@pytest.mark.slow
 def test_a_replica_that_reads_for_long_is_not_silent(local: LocalCluster, gates: Gates, db: Database) -> None:
     """A file that never answers stands for a slow disk: r2 may have the last copy, so all wait for it."""
     with gates.open(BLOCKED, *_NO_PARTS):

@@ -39,6 +39,7 @@ def logged(local: LocalCluster, replica: str) -> str:
     return local.log(replica).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_no_replica_takes_another_history_on_top_of_its_own(cluster: ClusterFactory, tmp_path: Path) -> None:
     """Finding 4: the replica that lives stops and acknowledges nothing; its next start is refused."""
     local = cluster(replicas=2, own_zookeeper=True, settings=QUICK)
