@@ -41,6 +41,7 @@ def facts(replica: ReplicaId, csn: int, **others: Any) -> CatalogFacts:
         tables={},
         labels={},
         skips=(),
+        skipped={},
         parts=0,
         part_bytes=0,
         outcomes=0,
