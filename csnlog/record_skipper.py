@@ -68,7 +68,7 @@ async def skip(
     nonce: Callable[[], str],
     patience_s: float,
 ) -> SkippedRecord:
-    """Skip a record on all replicas: every member is fenced and starts anew with the word.
+    """Skip a record on all replicas: every member is fenced, and its next boot knows the word.
 
     Agents that are started again and again by a supervisor move their sessions; then all is read again.
 

@@ -226,7 +226,7 @@ class Applier:
         try:
             entries = decode_entries(await self._manifest(part))
         except UpgradeNeededError as error:
-            raise _poison(error, self._prefix.csn_of(part)) from error
+            raise _unappliable(error, self._prefix.csn_of(part)) from error
         except CorruptError as error:
             _log.error("manifest_damaged", part=part, reason=error.message)
             return msg.PartLost(part)
@@ -256,7 +256,7 @@ class Applier:
             part = PartId(str(error.details.get("part")))
             done = self._prefix.step(msg.PartLost(part), msg.NotApplied())
             if not any(isinstance(said, msg.FetchPart) for said in done):
-                raise _poison(error, records[0].csn) from error
+                raise _unappliable(error, records[0].csn) from error
             _log.error("part_lost", part=part, csn=records[-1].csn, reason=error.message)
             return [*done]
         self._recovered()
@@ -275,7 +275,7 @@ class Applier:
         await asyncio.sleep(wait_s(self._failures, self._retry_wait_max_s))
 
 
-def _poison(error: CorruptError, csn: Csn) -> CorruptError:
+def _unappliable(error: CorruptError, csn: Csn) -> CorruptError:
     """Return the error of a record that this replica cannot apply, with the next step of an operator."""
     at = Csn(int(error.details.get("csn", csn)))
     return type(error)(f"{error.message}; {advice(at)}", **{**error.details, "csn": at})

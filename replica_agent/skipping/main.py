@@ -1,7 +1,7 @@
 """The command that lets all replicas pass over a record: `tidelock admin skip-record`.
 
 It works on ZooKeeper itself, since the record may have stopped all agents. Without ``--confirm`` it changes
-nothing: it shows the record, who has applied it, and what is lost with it.
+nothing: it shows the record, how far each replica has applied the log, and what is lost.
 """
 
 from __future__ import annotations

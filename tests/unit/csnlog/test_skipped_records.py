@@ -75,7 +75,7 @@ async def write(store: MemoryStore, data: bytes, *more: Op, epoch: int = 0) -> N
 
 
 async def word(store: MemoryStore, at: Csn = POISON, *, decodable: bool = False) -> SkippedRecord:
-    """Skip a record as an operator does who has looked at it."""
+    """Look at a record and skip it, as an operator does."""
     facts = await read(store, at, patience_s=5.0)
     numbers = itertools.count()
     return await skip(
@@ -161,7 +161,7 @@ REFUSALS: Final = {
     "applied": (facts_of(members=(member(R1), member(R2, 2))), r"found r2 at CSN 2: .* upgrade or repair"),
     "applied by a struck one": (facts_of(members=(member(R1, 9, STRUCK),)), "found r1 at CSN 9"),
     "applied on a former disk": (facts_of(members=(member(R1, 1, told=2),)), "found r1 at CSN 2"),
-    "table": (facts_of(definitions=("tables/d.t",)), r"its commit has written tables/d\.t: .* rebuild"),
+    "table": (facts_of(definitions=("tables/d.t",)), r"its commit has written tables/d\.t: .*rebuild"),
     "definition": (
         facts_of(record(TidRecord("1-r1-1-1", (DefineTable(TableName("d.t"), 0, {}),)))),
         "an entry of that kind",
@@ -227,7 +227,7 @@ async def test_a_poison_record_stops_the_log_and_the_reason_names_the_command(
 
 
 async def test_all_logs_pass_over_a_skipped_record(ensemble: MemoryEnsemble) -> None:
-    """What lives is fenced; what starts goes on behind it; its transactions have ended without a commit."""
+    """A log that lives is fenced, one that starts goes on behind it; its transactions have no commit."""
     async with LogNode(ensemble.store(), R2) as before:
         await until(lambda: before.log.state is LogState.STOPPED)
         given = await word(ensemble.store())
