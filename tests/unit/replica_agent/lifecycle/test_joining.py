@@ -41,7 +41,7 @@ async def test_a_cluster_of_others_is_not_joined_by_accident(made_of: list[str])
 
 
 async def test_a_tree_of_before_names_its_members() -> None:
-    """It does not say who has made it, so all that were ever registered count."""
+    """It does not name its founders, so all replicas that were ever registered count."""
     store = await made_of_three()
     found = await store.get(tree.CLUSTER)
     assert isinstance(found, Ok)
