@@ -155,7 +155,7 @@ def test_bytes_that_were_admitted_since_the_look_are_not_free(free: SetFree) -> 
 
 
 def test_little_room_is_looked_at_every_time(free: SetFree) -> None:
-    """Nobody is refused because of a look of before, and nobody is admitted by it."""
+    """A look of before neither refuses bytes nor admits them."""
     room = DiskRoom(Path("/data"), replica="r1", limits=_LIMITS, clock=lambda: 0.0)
     free(300 * _MIB)
     room.admit(DiskUse.NEW, 0)
