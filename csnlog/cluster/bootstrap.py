@@ -45,7 +45,7 @@ from tidelock.csnlog.core.model import (
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.roster import raised as raised_roster
 from tidelock.csnlog.core.roster import takes_copies
-from tidelock.csnlog.core.skipped import Skips
+from tidelock.csnlog.core.skipped import NO_SKIPS, Skips
 from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
 
@@ -76,7 +76,7 @@ class OwnSession:
     #: Why this boot has to replace the catalog by that of a peer, "" if it serves.
     clone: str = ""
     #: The records that operators have skipped. A later word fences this boot.
-    skips: Skips = field(default_factory=dict)
+    skips: Skips = field(default_factory=lambda: NO_SKIPS)
 
     @property
     def state(self) -> SessionState:

@@ -73,7 +73,7 @@ class Joiner:
     files: PartFs
     client: PeerClient
     members: Callable[[], Mapping[ReplicaId, MemberView]]
-    skips: Skips = field(default_factory=dict)
+    skips: Skips
     _trouble: str = field(default="no other replica serves", init=False)
 
     async def run(self) -> Csn:

@@ -18,6 +18,7 @@ from tidelock.csnlog.cluster import bootstrap
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, register
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_IMPORT, NO_STAMP, Csn, ReplicaId, Stamp, TableName, csn
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.log_time import clocking
 from tidelock.csnlog.core.model import (
     REMOVED,
@@ -259,8 +260,7 @@ async def test_a_log_goes_on_from_a_skipped_record(ensemble: MemoryEnsemble) -> 
     async with LogNode(ensemble.store()) as one:
         await until(lambda: one.reached == POISON)
         last = one.delivered[-1]
-    from_there = {"position": POISON, "last": type(one.last)(last.stamp.zxid, last.digest)}
-    async with LogNode(ensemble.store(), R1, **from_there) as again:
+    async with LogNode(ensemble.store(), R1, position=POISON, last=Imprint.of(last)) as again:
         assert await again.commit(1) == 3
 
 
