@@ -169,9 +169,10 @@ class Changer(SimSession):
         except TidelockError as error:
             self.world.trace.comment(f"{self.name} does not begin at {home}: {error!r}")
             return None
+        self.world.oracle.began(tid)
         name = f"{self.name}-{number}"
         life = Life(name, home, isolation, str(tid), tid.snapshot, began_ns)
-        self.world.oracle.began(life)
+        self.world.oracle.lives(life)
         self.csn = max(self.csn, tid.snapshot)
         for statement in statements:
             if not await self._run(life, tid, statement):

@@ -328,6 +328,7 @@ class SimWriter(SimSession):
         try:
             fresh, acknowledged = self.chance.random() < 0.15, self.world.acknowledged
             tid = await self.ask("begin", lambda at: begin(at, label, self.csn, fresh, batch=batch), at=home)
+            self.world.oracle.began(tid)
             self.csn = max(self.csn, tid.snapshot)
             if fresh and tid.snapshot < acknowledged:
                 what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"

@@ -175,7 +175,7 @@ async def _clean_tree(world: SimWorld) -> None:
         return found + [
             f"{host.name} shows no sign of life"
             for host in world.hosts
-            if znodes.get(tree.alive(host.name)) is None  # type: ignore[arg-type]
+            if znodes.get(tree.alive(host.replica)) is None
         ]
 
     if not await _within(world, lambda: not left()):

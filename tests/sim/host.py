@@ -10,6 +10,7 @@ from tests.sim.disk import SimDisk
 from tests.sim.life import LIFE, AgentLife
 from tests.sim.plan import RunPlan
 from tests.sim.zookeeper import DELAY_S
+from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
 from tidelock.csnlog.testing.memory_store import MemoryStore
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -71,16 +72,32 @@ _TIGHT: Final = {
 class Host:
     """One machine.
 
+    Args:
+        name: Its address in the network.
+        replica: The id of its agent.
+        joins: The cluster exists before it.
+
     Attributes:
+        joined: The end of the log when its agent was registered in a cluster that existed; 0 for the first.
+        retired: Its replica was removed, or another machine has its id: it is started once more, and no more.
+        refused: The error with which its last start ended.
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
         answer_s: How long ZooKeeper's answers take, about.
         may_run: Cleared while the machine is down.
     """
 
-    def __init__(self, world: SimWorld, name: str, template: AgentSettings) -> None:
+    def __init__(
+        self, world: SimWorld, name: str, template: AgentSettings, *, replica: str = "", joins: bool = False
+    ) -> None:
         self.name = name
-        self.settings = template.model_copy(update={"replica": name, "advertise": name})
+        self.replica = ReplicaId(replica or name)
+        self.settings = template.model_copy(
+            update={"replica": self.replica, "advertise": name, "join": joins}
+        )
+        self.joined = CSN_NONE
+        self.retired = False
+        self.refused: TidelockError | None = None
         self.skew_s = 0.0
         self.cut_off = False
         self.answer_s = DELAY_S
@@ -105,8 +122,10 @@ class Host:
 
     async def keep_running(self) -> None:
         """Start one life after the other."""
-        while True:
+        last = False
+        while not last:
             await self.may_run.wait()
+            last = self.retired
             self._lives += 1
             life = AgentLife(self, self._lives)
             context = life.context.copy()
@@ -130,6 +149,7 @@ class Host:
         if not isinstance(error, TidelockError):
             self._world.unforeseen(f"the start of {self.name}", error)
         self._world.trace.comment(f"{self.name} ended: {error!r}")
+        self.refused = error
         return type(error).__name__
 
     def crash(self, *, power: bool, replace: bool = False) -> None:

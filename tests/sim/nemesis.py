@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tests.sim.network import Weather
-from tests.sim.plan import FAULTS_S, PlannedFault
+from tests.sim.operating import SimOperator
+from tests.sim.plan import FAULTS_S, MEMBERS, PlannedFault
 from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
@@ -38,10 +39,15 @@ _WELL_AFTER_S: Final = 10.0
 
 
 class SimNemesis:
-    """The faults of a run."""
+    """The faults of a run.
+
+    Attributes:
+        operator: Lets members come and go.
+    """
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
+        self.operator = SimOperator(world)
         self._chance = world.chance("nemesis")
         #: The faults under way, each with its host.
         self._under_way: list[tuple[str, str]] = []
@@ -58,7 +64,8 @@ class SimNemesis:
         async with asyncio.TaskGroup() as group:
             for fault in world.plan.faults:
                 await asyncio.sleep(begun_s + fault.at_s - loop.time())
-                group.create_task(self._befall(fault))
+                begin = self.operator.begin if fault.kind in MEMBERS else group.create_task
+                begin(self._befall(fault))
             await asyncio.sleep(begun_s + FAULTS_S - loop.time())
 
     def well(self) -> set[str]:
@@ -90,6 +97,10 @@ class SimNemesis:
         world.oracle.did[fault.kind] += 1
         self._under_way.append((host.name, fault.kind))
         match fault.kind:
+            case "add":
+                await self.operator.add()
+            case "remove" | "replace_member":
+                await self.operator.remove(host, new=fault.kind == "replace_member")
             case "kill" | "power" | "replace":
                 host.may_run.clear()
                 host.crash(power=fault.kind != "kill", replace=fault.kind == "replace")
@@ -153,7 +164,7 @@ class SimNemesis:
     async def _fence(self, host: Host, state: str = "") -> None:
         """Raise the fence of a replica, as a peer does that needs its outcomes, or strike it."""
         store = self._world.zookeeper.store("nemesis")
-        path = tree.session(host.name)  # type: ignore[arg-type]
+        path = tree.session(host.replica)
         node = await store.get(path)
         if isinstance(node, Ok):
             boot = codec.decode_session(node.value.data).boot
@@ -186,7 +197,7 @@ class SimNemesis:
         world.network.weather = Weather()
         for server in world.zookeeper.servers:
             server.catch_up()
-        for host in world.hosts:
+        for host in world.machines:
             host.may_run.set()
             host.disk.calm()
             host.answer_s = DELAY_S

@@ -15,8 +15,21 @@ from tests.support.histories import replay
 from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.codec import decode_entries
-from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import CLONING, SERVING, STRUCK, AddPart, Entry, Record, RemovePart, TidRecord
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog.core.model import (
+    CLONING,
+    REMOVED,
+    SERVING,
+    STRUCK,
+    AddPart,
+    Entry,
+    Record,
+    RemovePart,
+    Roster,
+    SessionState,
+    TidRecord,
+)
+from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
@@ -33,6 +46,8 @@ if TYPE_CHECKING:
 
 #: The disks are looked at so often, in virtual seconds.
 LOOK_S: Final = 0.7
+#: Faults that take the copies on a disk away.
+_LOSES_COPIES: Final = ("replace", "strike", "removed", "twin")
 #: How long a home may count copies on a disk that its peer has just lost: until it has read the new session.
 STALE_S: Final = 10.0
 
@@ -62,6 +77,8 @@ class Oracle:
         self._added: dict[str, Csn] = {}
         self._removed: dict[str, Csn] = {}
         #: The statements of the changers.
+        #: The replicas that were removed for good.
+        self._gone: set[str] = set()
         self.story = Story(CHANGED, 0)
         self.changers: set[str] = set()
 
@@ -72,7 +89,13 @@ class Oracle:
         if sum(known.invariant == invariant for known in self.violations) < SHOWN:
             self.violations.append(InvariantViolation(invariant, what))
 
-    def began(self, life: replay.Life) -> None:
+    def began(self, tid: Tid) -> None:
+        """A client has begun a transaction: a replica that came later knows of all removals before (I7)."""
+        joined = max((host.joined for host in self._world.hosts if host.replica == tid.home), default=CSN_NONE)
+        if tid.snapshot < joined:
+            self.violated("I7 NOCONFLICT", f"{tid} has begun at a home that was registered at CSN {joined}")
+
+    def lives(self, life: replay.Life) -> None:
         """A client has begun a transaction in which it removes."""
         self.story.lives.append(life)
         self.changers.add(life.tid)
@@ -93,8 +116,10 @@ class Oracle:
             if isinstance(op, Create) and op.sequential:
                 csn, record = tree.csn_of(str(value)), codec.decode_record(op.data)
                 self._recorded(csn, record)
+            elif isinstance(op, Create) and op.path.endswith("/session"):
+                self._world.registered(op.path.split("/")[1], max(self.records, default=CSN_NONE))
             elif isinstance(op, SetData) and op.path.endswith("/session"):
-                self._registered(op.path.split("/")[1], codec.decode_session(op.data).disk)
+                self._session(op.path.split("/")[1], codec.decode_session(op.data))
             elif isinstance(op, SetData) and op.path == tree.HORIZON:
                 self._raised(codec.decode_csn(op.data))
 
@@ -110,7 +135,7 @@ class Oracle:
             if csn < horizon:
                 self.violated("I12 GC-SAFE", f"the horizon is raised to {horizon}, above pin {name} at {csn}")
         for host in self._world.hosts:
-            if self._state(host.name) in {STRUCK, CLONING}:
+            if self._state(host.replica) in {STRUCK, CLONING}:
                 continue
             live = host.agent.parts.transactions.registry.live() if host.agent and host.serving else ()
             oldest = min((tx.tid.snapshot for tx in live), default=horizon)
@@ -119,6 +144,34 @@ class Oracle:
                     f"the horizon is raised to {horizon}, and {host.name} has an open transaction at {oldest}"
                 )
                 self.violated("I12 GC-SAFE", what)
+
+    def _session(self, replica: str, session: SessionState) -> None:
+        """A replica has begun a boot, was fenced, struck, or removed for good (I1)."""
+        if session.state == REMOVED:
+            self.did["removed"] += 1
+            self._gone.add(replica)
+            self._world.removed(replica)
+            self._left(replica)
+            return
+        if replica in self._gone:
+            self.violated("I1 UNIQUE", f"{replica} was removed, and boot {session.boot} has begun")
+        self._registered(replica, session.disk)
+
+    def _left(self, replica: str) -> None:
+        """A removal leaves `copies` replicas, and everything that is committed on their disks (I4)."""
+        tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
+        staying = [host for host in self._world.hosts if self._state(host.replica) not in LEFT_OUT]
+        if len(staying) < self.roster.copies:
+            self.violated("I4 DURABLE", f"the removal of {replica} leaves {len(staying)} replicas")
+        if lost := self._only_elsewhere(staying, tail, horizon):
+            self.violated("I4 DURABLE", f"after the removal of {replica} no member has all of {lost}")
+
+    @property
+    def roster(self) -> Roster:
+        """The roster in ZooKeeper."""
+        znode = self._world.zookeeper.tree.get(tree.REPLICAS)
+        data = b"" if znode is None else znode.data
+        return codec.decode_roster(data) if data else Roster(self._world.plan.copies)
 
     def _registered(self, replica: str, disk: str) -> None:
         now = self._world.loop.time()
@@ -133,7 +186,7 @@ class Oracle:
     def _cloned(self, replica: str, before: str | None, disk: str) -> None:
         """A clone replaces what a folder held; a home may count that until it has read the new session."""
         self._folders[disk] = next(
-            host.disk.folder.name for host in self._world.hosts if host.name == replica
+            host.disk.folder.name for host in self._world.hosts if host.replica == replica
         )
         self.did["clone"] += 1
         if before is not None and self._folder(before) == self._folder(disk):
@@ -297,7 +350,7 @@ class Oracle:
 
     def promised(self, csn: Csn, wait: WaitFor) -> None:
         """A client was told that a commit is applied on so many replicas (disks may be lost since)."""
-        if self.did["replace"] or self.did["strike"] or wait is WaitFor.HOME:
+        if wait is WaitFor.HOME or any(self.did[kind] for kind in _LOSES_COPIES):
             return
         folders = [host.disk.folder.name for host in self._world.hosts]
         made = [name for name in folders if (self._world.folder / name / "data" / "catalog.db").exists()]
@@ -339,8 +392,7 @@ class Oracle:
         """
         tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
         others = [other for other in self._world.hosts if other is not host and self._has_catalog(other)]
-        disks = [other.disk.folder.name for other in others]
-        serving = [other for other in others if self._state(other.name) == SERVING]
+        serving = [other for other in others if self._state(other.replica) == SERVING]
         whole = [
             other
             for other in serving
@@ -348,12 +400,18 @@ class Oracle:
         ]
         if not whole or (struck and len(serving) < self._world.plan.copies):
             return False
-        return all(
-            any(self._holds(disk, needed) for disk in disks)
+        return not self._only_elsewhere(others, tail, horizon)
+
+    def _only_elsewhere(self, hosts: Sequence[Host], tail: Csn, horizon: Csn) -> list[str]:
+        """Return the transactions of which no disk of these hosts has all that may still be needed."""
+        disks = [host.disk.folder.name for host in hosts if self._has_catalog(host)]
+        return [
+            tid.tid
             for csn, record in self.records.items()
             for tid in record.tids
             if (needed := self._needed(csn, tid, tail, horizon))
-        )
+            and not any(self._holds(disk, needed) for disk in disks)
+        ]
 
     def _needed(self, csn: Csn, tid: TidRecord, tail: Csn, horizon: Csn) -> list[str]:
         """The parts of a transaction that tail and horizon have not passed."""

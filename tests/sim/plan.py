@@ -41,10 +41,16 @@ KINDS: Final[dict[str, float]] = {
     "lag": 4.0,  # the ZooKeeper server of that number is behind for its readers
     "skew": 0.0,  # its wall clock jumps
     "strike": 0.0,  # it is struck: it holds nothing back, and has to clone
+    "add": 0.0,  # another replica is registered, and joins
+    "remove": 0.0,  # it is removed for good: drained, dead, or while it lives
+    "replace_member": 0.0,  # it is removed for good, and another one is registered in one step
 }
 
+#: Kinds by which members come and go.
+MEMBERS: Final = frozenset({"add", "remove", "replace_member"})
+
 #: Kinds that came to the plans later: they are drawn last, so that older seeds keep the rest of their plan.
-_LATER: Final = frozenset({"full", "slow_zookeeper", "strike"})
+_LATER: Final = frozenset({"full", "slow_zookeeper", "strike", *MEMBERS})
 #: One in so many runs has a boot that ends amid its background tasks, on a full disk.
 _ENDS_ON_FULL_DISK: Final = 4
 
@@ -163,7 +169,17 @@ def draw(seed: int) -> RunPlan:
         log_keep=chance.choice([1, 1, 10]),
         faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
-    return _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
+    drawn = _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
+    return _with_members(chance, drawn, bursts)
+
+
+def _with_members(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:
+    """Return the plan and, in some runs, replicas that come and go."""
+    count = chance.choice([0, 0, 1, 2, 4])
+    kinds = ["add", "add", "remove", "remove", "replace_member"]
+    changes = [_fault(chance, kinds, plan.replicas, bursts) for _ in range(count)]
+    faults = tuple(sorted((*plan.faults, *changes), key=lambda fault: fault.at_s))
+    return replace(plan, faults=faults)
 
 
 def _with_strikes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:

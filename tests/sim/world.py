@@ -76,7 +76,11 @@ class SimWorld:
         self.zookeeper = SimEnsemble(self)
         names = [f"r{number + 1}" for number in range(plan.replicas)]
         shared = template(plan, names)
-        self.hosts = [Host(self, name, shared) for name in names]
+        self.machines = [Host(self, name, shared) for name in names]
+        #: The machines of the members.
+        self.hosts = list(self.machines)
+        self._shared = shared
+        self._keepers: list[asyncio.Task[None]] = []
         #: The largest CSN that any client was told.
         self.acknowledged = Csn(0)
 
@@ -93,10 +97,37 @@ class SimWorld:
 
     def disk_of(self, path: Path) -> Any:
         """Return the disk that a path lies on, if it lies on one of the simulation."""
-        for host in self.hosts:
+        for host in self.machines:
             if path.is_relative_to(host.disk.data):
                 return host.disk
         return None
+
+    def add_machine(self, *, replica: str = "") -> Host:
+        """Start one more machine; its agent joins the cluster under an id of its own, or under a given one."""
+        for host in self.machines:  # the cluster has other members than its settings say
+            host.settings = host.settings.model_copy(update={"join": True})
+        name = f"{replica}b" if replica else f"r{len(self.machines) + 1}"
+        host = Host(self, name, self._shared, replica=replica, joins=True)
+        self.machines.append(host)
+        self._keepers.append(asyncio.create_task(host.keep_running()))
+        return host
+
+    def host_of(self, replica: str) -> Host:
+        """Return the machine that has a replica's id, the one that got it last."""
+        return [host for host in self.machines if host.replica == replica][-1]
+
+    def registered(self, replica: str, end: Csn) -> None:
+        """A replica was registered in the cluster; the first ones are members from the beginning."""
+        host = self.host_of(replica)
+        if host not in self.hosts:
+            host.joined = end
+            self.hosts.append(host)
+
+    def removed(self, replica: str) -> None:
+        """A replica was removed from the cluster."""
+        self.hosts = [host for host in self.hosts if host.replica != replica]
+        for host in self.machines:
+            host.retired = host.retired or host.replica == replica
 
     def connect(self, life: AgentLife) -> MemoryStore:
         """Make the connection of a life to ZooKeeper."""
@@ -132,7 +163,7 @@ class SimWorld:
 
     async def run(self) -> None:
         """Phase one: load and faults. Phase two: all is healed, and has to converge."""
-        keepers = [asyncio.create_task(host.keep_running()) for host in self.hosts]
+        self._keepers = [asyncio.create_task(host.keep_running()) for host in self.hosts]
         watching = asyncio.create_task(self.oracle.watch())
         try:
             await create_tables(self)
@@ -150,6 +181,7 @@ class SimWorld:
             done, late = await asyncio.wait([*working, evil], timeout=CLIENTS_S)
             for task in done:
                 task.result()
+            await nemesis.operator.settle()
             if late:
                 self.oracle.violated(
                     "I14 LIVE", f"{len(late)} clients have not ended {CLIENTS_S:.0f} s after"
@@ -158,7 +190,7 @@ class SimWorld:
             await converge(self)
             judge(self)
         finally:
-            for task in (*keepers, watching):
+            for task in (*self._keepers, watching):
                 task.cancel()
 
     async def run_until_found(self) -> None:
