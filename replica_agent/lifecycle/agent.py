@@ -167,7 +167,7 @@ class Agent:
         """
         waiters, session = self.local.waiters, parts.means.session
         owed = Arrears.noted(self.local.catalog.reader, session.published_max)
-        self._clones = owed.base > CSN_NONE
+        self._clones = parts.replication.own_phase.fetches = owed.base > CSN_NONE
         background = BackgroundTasks(parts, owed)
         await parts.replication.log.start(waiters.reached, self.local.catalog.reader.last_imprint())
         # From the start on: no home waits for this replica as for one that follows, and while its progress is
@@ -213,7 +213,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(parts.replication.missing.complete.wait(), _CATCH_UP_TICK_S)
                 await owed.fetched(self.local.catalog)
-                self._clones = False
+                self._clones = parts.replication.own_phase.fetches = False
 
     async def _clone_next(self, reason: str) -> None:
         """End this boot, and let the next one clone: the log no longer has the records that follow."""

@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.1
 
 
 class CommitDemand:
-    """A client that commits at well replicas while another one is stuck, comes or goes, and accepts no refusal.
+    """A client that commits at well replicas while another one is stuck, comes or goes: none is refused.
 
     Attributes:
         made: The number of its demands.

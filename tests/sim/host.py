@@ -125,6 +125,7 @@ class Host:
         last = False
         while not last:
             await self.may_run.wait()
+            await self._world.may_start.wait()
             last = self.retired
             self._lives += 1
             life = AgentLife(self, self._lives)
@@ -144,7 +145,7 @@ class Host:
         error = task.exception()
         if error is None:
             if task.result() is BootEnd.STOPPED and life.agent is not None:
-                self._world.oracle.stopped(self.name, life.agent.condition.reason)
+                self._world.oracle.stopped(self, life.agent)
             return task.result().value
         if not isinstance(error, TidelockError):
             self._world.unforeseen(f"the start of {self.name}", error)

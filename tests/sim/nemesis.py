@@ -15,6 +15,7 @@ import msgspec
 from tests.sim.network import Weather
 from tests.sim.operating import SimOperator
 from tests.sim.plan import FAULTS_S, MEMBERS, PlannedFault
+from tests.sim.setting_back import SettingBack
 from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
@@ -34,6 +35,8 @@ _BROKEN_SHARE: Final = 0.3
 _SKEW_S: Final = 10 * 86_400.0
 #: Some of these jumps are those of ZooKeeper's leader.
 _LEADER_SHARE: Final = 0.25
+#: The faults that the operator carries out, or repairs: they may last until all others are healed.
+_OPERATED: Final = MEMBERS | {"set_back"}
 #: So long after a fault a replica counts as well again: sessions have expired, fences are raised.
 _WELL_AFTER_S: Final = 10.0
 
@@ -64,15 +67,15 @@ class SimNemesis:
         async with asyncio.TaskGroup() as group:
             for fault in world.plan.faults:
                 await asyncio.sleep(begun_s + fault.at_s - loop.time())
-                begin = self.operator.begin if fault.kind in MEMBERS else group.create_task
+                begin = self.operator.begin if fault.kind in _OPERATED else group.create_task
                 begin(self._befall(fault))
             await asyncio.sleep(begun_s + FAULTS_S - loop.time())
 
     def well(self) -> set[str]:
         """Return the replicas that serve and that no fault has touched for a while."""
         now, troubled = self._world.loop.time(), {host for host, _ in self._under_way}
-        if self.befallen({"lag"}):
-            return set()  # a ZooKeeper server that is behind serves any of them
+        if self.befallen({"lag", "set_back"}):
+            return set()  # a ZooKeeper server that is behind serves any of them; the accident befalls all
         return {
             host.name
             for host in self._world.hosts
@@ -99,6 +102,8 @@ class SimNemesis:
         match fault.kind:
             case "add":
                 await self.operator.add()
+            case "set_back":
+                await SettingBack(world, self.operator).run(fault.length_s)
             case "remove" | "replace_member":
                 await self.operator.remove(host, new=fault.kind == "replace_member")
             case "kill" | "power" | "replace":
@@ -142,7 +147,8 @@ class SimNemesis:
         world = self._world
         world.trace.note("over", fault.kind, host.name)
         self._under_way.remove((host.name, fault.kind))
-        self._over_s[host.name] = world.loop.time()
+        for touched in world.hosts if fault.kind == "set_back" else (host,):
+            self._over_s[touched.name] = world.loop.time()
         match fault.kind:
             case "kill" | "power" | "replace":
                 host.may_run.set()

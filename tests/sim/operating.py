@@ -7,7 +7,7 @@ lost, and a message may come twice. What the product refuses is left as it was.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.network import Serve
@@ -57,6 +57,18 @@ class SimOperator:
                 if self._world.loop.time() > until_s:
                     break
 
+    def fill_up(self, given: Sequence[Host]) -> None:
+        """Begin to add replicas in place of those whose catalogs were not given to a rebuild."""
+        for _ in range(self._world.plan.replicas - len(given)):
+            self.begin(self.add())
+        if len(given) < self._world.plan.copies:
+            self.begin(self._raise_copies())
+
+    async def _raise_copies(self) -> None:
+        """Have a commit need as many copies as before, as soon as there are so many replicas."""
+        while await self._asked(change="copies", copies=self._world.plan.copies) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(1.0)
+
     async def add(self) -> None:
         """Start an agent under a new id, and register it."""
         host = self._world.add_machine()
@@ -101,7 +113,7 @@ class SimOperator:
     async def _drained(self, host: Host) -> None:
         """Wait as `tidelock admin replica drain` does, for at most a while."""
         until_s = self._world.loop.time() + _DRAINED_S
-        while self._world.loop.time() < until_s and not self._is_drained(host):
+        while self._world.loop.time() < until_s and not self._is_drained(host):  # noqa: ASYNC110 - a look
             await asyncio.sleep(_LOOK_S)
 
     def _is_drained(self, host: Host) -> bool:
@@ -126,11 +138,12 @@ class SimOperator:
             home = self._chance.choice(homes)
             try:
                 await world.network.call("operator", home, request.change, serve, timeout_s=_ANSWER_S)
-                return None
             except (MembershipError, BadRequestError) as error:
                 world.trace.note("refused", request.change, request.replica, type(error).__name__)
                 world.trace.comment(error.message)
                 return error
             except TidelockError as error:
                 world.trace.comment(f"{request.change} of {request.replica} at {home}: {error!r}")
+            else:
+                return None
             await asyncio.sleep(self._chance.uniform(0.2, 1.0))

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
 from tests.sim.disk import SimDisk
+from tests.sim.log_lives import LogLife, LogLives
 from tests.support.histories import replay
 from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.codec import decode_entries
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.core.imprint import NEXT_STEP
 from tidelock.csnlog.core.model import (
     CLONING,
     REMOVED,
@@ -59,8 +62,8 @@ class Oracle:
         self._world = world
         self.violations: list[InvariantViolation] = []
         self.found = asyncio.Event()
-        #: All commit records, in the order in which they came to be.
-        self.records: dict[Csn, Record] = {}
+        self.logs = LogLives()
+        self._rebuilding = False
         self.did: Counter[str] = Counter()
         self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
         self._current: dict[str, str] = {}
@@ -91,7 +94,9 @@ class Oracle:
 
     def began(self, tid: Tid) -> None:
         """A client has begun a transaction: a replica that came later knows of all removals before (I7)."""
-        joined = max((host.joined for host in self._world.hosts if host.replica == tid.home), default=CSN_NONE)
+        joined = max(
+            (host.joined for host in self._world.hosts if host.replica == tid.home), default=CSN_NONE
+        )
         if tid.snapshot < joined:
             self.violated("I7 NOCONFLICT", f"{tid} has begun at a home that was registered at CSN {joined}")
 
@@ -100,9 +105,18 @@ class Oracle:
         self.story.lives.append(life)
         self.changers.add(life.tid)
 
-    def stopped(self, replica: str, reason: str) -> None:
-        """An agent has stopped because it could not prove its state; nothing here may bring it to that."""
-        self.violated("I15 FAILSTOP", f"{replica} stopped: {reason}")
+    @property
+    def records(self) -> dict[Csn, Record]:
+        """The commit records of the present log, in the order in which they came to be."""
+        return self.logs.records
+
+    def stopped(self, host: Host, agent: Agent) -> None:
+        """An agent has stopped because it could not prove its state: only a set-back may bring it to that."""
+        reason = agent.condition.reason
+        if self.logs.now is LogLife.OLDER and NEXT_STEP in reason:
+            self.did["stopped by another history"] += 1
+            return
+        self.violated("I15 FAILSTOP", f"{host.name} stopped: {reason}")
 
     def counts(self) -> dict[str, int]:
         """Return how many of what happened."""
@@ -112,6 +126,8 @@ class Oracle:
 
     def wrote(self, ops: Sequence[Op], values: Sequence[object]) -> None:
         """Take a multi that was applied."""
+        if self._rebuilding:
+            return
         for op, value in zip(ops, values, strict=True):
             if isinstance(op, Create) and op.sequential:
                 csn, record = tree.csn_of(str(value)), codec.decode_record(op.data)
@@ -200,25 +216,103 @@ class Oracle:
         if self.records and csn <= max(self.records):
             self.violated("I2 MONOTONE", f"CSN {csn} came to be after {max(self.records)}")
         self.records[csn] = record
+        if back := self.logs.lost & {tid.tid for tid in record.tids}:
+            self.violated("I8 DECIDED", f"{sorted(back)} were left out by a rebuild, and are at CSN {csn}")
         self._world.trace.note("record", csn, record.kind.name, *(tid.tid for tid in record.tids))
         for tid in record.tids:
-            for entry in self.entries(tid):
-                if isinstance(entry, AddPart):
-                    self._added[entry.part] = csn
-                elif isinstance(entry, RemovePart):
-                    if entry.part in self._removed:
-                        before = self._removed[entry.part]
-                        what = f"{tid.tid} removes {entry.part} at CSN {csn}, removed at {before}"
-                        self.violated("I7 NOCONFLICT", what)
-                    self._removed.setdefault(entry.part, csn)
+            self._note_entries(csn, tid)
             parts = self._parts(tid)
             if not parts:
                 continue
-            if len(set(tid.holders)) < self._world.plan.copies:
+            if len(set(tid.holders)) < self.roster.copies:
                 self.violated("I4 DURABLE", f"{tid.tid} went into the log with holders {tid.holders}")
             for holder in tid.holders:
                 if not any(self._holds(disk, parts) for disk in self._lately(holder)):
                     self.violated("I4 DURABLE", f"{tid.tid} went into the log, and {holder} lacks its parts")
+
+    def _note_entries(self, csn: Csn, tid: TidRecord) -> None:
+        """Note what a transaction adds and removes."""
+        for entry in self.entries(tid):
+            if isinstance(entry, AddPart):
+                self._added[entry.part] = csn
+            elif isinstance(entry, RemovePart):
+                if entry.part in self._removed:
+                    before = self._removed[entry.part]
+                    what = f"{tid.tid} removes {entry.part} at CSN {csn}, removed at {before}"
+                    self.violated("I7 NOCONFLICT", what)
+                self._removed.setdefault(entry.part, csn)
+
+    # -- a ZooKeeper that is set back, and made again --------------------------------------------------------
+
+    def set_back(self, last: Csn) -> None:
+        """ZooKeeper is what it was when the log ended there."""
+        self._world.trace.note("set back", last)
+        self.logs.set_back(last)
+        self._another_log()
+        self._members()
+
+    def _another_log(self) -> None:
+        """Begin with the entries of another log."""
+        self._added, self._removed = {}, {}
+        for csn, record in self.records.items():
+            for tid in record.tids:
+                self._note_entries(csn, tid)
+
+    def _members(self) -> None:
+        """Take over from ZooKeeper who is a member: changes since then never were."""
+        names = children(self._world.zookeeper.tree.get(tree.REPLICAS))
+        states = {name: self._state(ReplicaId(name)) for name in names}
+        self._gone = {name for name, state in states.items() if state == REMOVED}
+        self._world.members_are(states.keys() - self._gone)
+
+    def follows(self, name: str, csn: Csn) -> LogLife:
+        """Return the log from which a machine has what it shows at a CSN."""
+        if self.logs.now is not LogLife.OLDER:
+            return self.logs.now
+        if csn <= self.logs.older:
+            return LogLife.FIRST
+        [host] = [host for host in self._world.machines if host.name == name]
+        return self._log_of(host)
+
+    def _log_of(self, host: Host) -> LogLife:
+        """Return the log that a catalog has followed behind the CSNs that both have (I10)."""
+        if not self._has_catalog(host):
+            return LogLife.OLDER
+        db = self._catalog(host.disk.folder.name)
+        found = self.logs.of_catalog(db, _snapshot(db))
+        if len(found) > 1:
+            what = f"{host.name} shows commits of two histories behind CSN {self.logs.older}"
+            self.violated("I10 AGREE", what)
+        return min(found, default=LogLife.OLDER)
+
+    def nobody_serves_another_log(self) -> None:
+        """Whoever has what the older state does not know has stopped (I15)."""
+        for host in self._world.hosts:
+            if host.serving and not host.cut_off and self._log_of(host) is LogLife.FIRST:
+                what = f"{host.name} still serves, and ZooKeeper was set back behind what it has applied"
+                self.violated("I15 FAILSTOP", what)
+
+    @contextmanager
+    def rebuilding(self, given: Sequence[Host]) -> Iterator[None]:
+        """Make the tree again out of the catalogs of these: the log begins with what the newest one has."""
+        reached = {host: _snapshot(self._catalog(host.disk.folder.name)) for host in given}
+        newest = max(given, key=lambda host: reached[host])
+        base, base_of = reached[newest], self._log_of(newest)
+        self._rebuilding = True
+        yield
+        self._rebuilding = False
+        self.logs.remade(base_of, base)
+        self.did["lost by a rebuild"] += len(self.logs.lost)
+        self._world.trace.note("rebuilt", base, *(host.name for host in given))
+        self._world.acknowledged = min(self._world.acknowledged, base)
+        closing = self._world.zookeeper.tree.get(tree.record(Csn(base + 1)))
+        if closing is None:
+            self.violated("I4 DURABLE", f"the log that was made again does not go on behind CSN {base}")
+        else:
+            self.records[Csn(base + 1)] = codec.decode_record(closing.data)
+        self._another_log()
+        self._looked.clear()
+        self._members()
 
     def proposed(self, life: AgentLife, proposal: Proposal) -> None:
         """A home hands a transaction to the log: as far as it can know, it has its copies (I4).
@@ -294,7 +388,10 @@ class Oracle:
         while True:
             await asyncio.sleep(LOOK_S)
             for host in self._world.hosts:
-                if (host.disk.data / "catalog.db").exists():
+                # Who follows another log than ZooKeeper has will stop.
+                if self._has_catalog(host) and (
+                    self.logs.now is not LogLife.OLDER or self._log_of(host) is LogLife.OLDER
+                ):
                     self._look(host.name, host.disk)
 
     def _look(self, name: str, disk: SimDisk) -> None:
@@ -350,7 +447,9 @@ class Oracle:
 
     def promised(self, csn: Csn, wait: WaitFor) -> None:
         """A client was told that a commit is applied on so many replicas (disks may be lost since)."""
-        if wait is WaitFor.HOME or any(self.did[kind] for kind in _LOSES_COPIES):
+        if wait is WaitFor.HOME or self.logs.now is not LogLife.FIRST:
+            return
+        if any(self.did[kind] for kind in _LOSES_COPIES):
             return
         folders = [host.disk.folder.name for host in self._world.hosts]
         made = [name for name in folders if (self._world.folder / name / "data" / "catalog.db").exists()]
@@ -425,8 +524,8 @@ class Oracle:
         znode = self._world.zookeeper.tree.get(path)
         return CSN_NONE if znode is None else codec.decode_csn(znode.data)
 
-    def _state(self, replica: str) -> str:
-        znode = self._world.zookeeper.tree.get(tree.session(replica))  # type: ignore[arg-type]
+    def _state(self, replica: ReplicaId) -> str:
+        znode = self._world.zookeeper.tree.get(tree.session(replica))
         return "" if znode is None else codec.decode_session(znode.data).state
 
     def _has_catalog(self, host: Host) -> bool:

@@ -44,13 +44,17 @@ KINDS: Final[dict[str, float]] = {
     "add": 0.0,  # another replica is registered, and joins
     "remove": 0.0,  # it is removed for good: drained, dead, or while it lives
     "replace_member": 0.0,  # it is removed for good, and another one is registered in one step
+    "set_back": 4.0,  # ZooKeeper becomes what it was so long ago, and its tree is made again
 }
 
 #: Kinds by which members come and go.
 MEMBERS: Final = frozenset({"add", "remove", "replace_member"})
 
 #: Kinds that came to the plans later: they are drawn last, so that older seeds keep the rest of their plan.
-_LATER: Final = frozenset({"full", "slow_zookeeper", "strike", *MEMBERS})
+_LATER: Final = frozenset({"full", "slow_zookeeper", "strike", "set_back", *MEMBERS})
+#: One in so many runs has a ZooKeeper that is set back, between these times (virtual seconds).
+_SET_BACK: Final = 6
+_SET_BACK_S: Final = (4.0, 24.0)
 #: One in so many runs has a boot that ends amid its background tasks, on a full disk.
 _ENDS_ON_FULL_DISK: Final = 4
 
@@ -170,7 +174,16 @@ def draw(seed: int) -> RunPlan:
         faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
     drawn = _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
-    return _with_members(chance, drawn, bursts)
+    return _with_a_set_back(chance, _with_members(chance, drawn, bursts))
+
+
+def _with_a_set_back(chance: random.Random, plan: RunPlan) -> RunPlan:
+    """Return the plan and, in some runs, one accident of ZooKeeper."""
+    if chance.randrange(_SET_BACK):
+        return plan
+    length_s = KINDS["set_back"] * chance.choice([0.2, 1.0, 2.0])
+    accident = PlannedFault(round(chance.uniform(*_SET_BACK_S), 3), "set_back", 0, round(length_s, 3))
+    return replace(plan, faults=tuple(sorted((*plan.faults, accident), key=lambda fault: fault.at_s)))
 
 
 def _with_members(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:

@@ -9,7 +9,7 @@ import random
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +81,9 @@ class SimWorld:
         self.hosts = list(self.machines)
         self._shared = shared
         self._keepers: list[asyncio.Task[None]] = []
+        #: Cleared while the operator has all agents stopped.
+        self.may_start = asyncio.Event()
+        self.may_start.set()
         #: The largest CSN that any client was told.
         self.acknowledged = Csn(0)
 
@@ -103,7 +106,7 @@ class SimWorld:
         return None
 
     def add_machine(self, *, replica: str = "") -> Host:
-        """Start one more machine; its agent joins the cluster under an id of its own, or under a given one."""
+        """Start one more machine, whose agent joins the cluster under its own id, or under a given one."""
         for host in self.machines:  # the cluster has other members than its settings say
             host.settings = host.settings.model_copy(update={"join": True})
         name = f"{replica}b" if replica else f"r{len(self.machines) + 1}"
@@ -115,6 +118,17 @@ class SimWorld:
     def host_of(self, replica: str) -> Host:
         """Return the machine that has a replica's id, the one that got it last."""
         return [host for host in self.machines if host.replica == replica][-1]
+
+    def host_at(self, folder: Path) -> Host:
+        """Return the machine with that data directory."""
+        [host] = [host for host in self.machines if host.disk.data == folder]
+        return host
+
+    def members_are(self, replicas: Collection[str]) -> None:
+        """Take over who is a member; the agents of all others are started once more."""
+        self.hosts = [self.host_of(replica) for replica in sorted(replicas)]
+        for host in self.machines:
+            host.retired = host not in self.hosts
 
     def registered(self, replica: str, end: Csn) -> None:
         """A replica was registered in the cluster; the first ones are members from the beginning."""
@@ -153,7 +167,8 @@ class SimWorld:
     def note(self, kind: CallEnd | str, f: str, process: str, **fields: Any) -> None:
         """Write a line of the clients' history."""
         given = {name: value for name, value in fields.items() if value is not None}
-        self.lines.append({"type": str(kind), "f": f, "process": process, "ns": self.now_ns, **given})
+        when = {"when": self.oracle.logs.now} if f == "write" else {}
+        self.lines.append({"type": str(kind), "f": f, "process": process, "ns": self.now_ns, **given, **when})
         if f in {"write", "commit"}:
             self.trace.note(str(kind), f, process, fields.get("key"), fields.get("csn"), fields.get("tid"))
         if "error" in given:
