@@ -55,10 +55,14 @@ class ReplicaProgress:
     def locks_needed_from(self, tail: Csn) -> Csn:
         """Return the CSN from which on locks of committed removals are needed; ``tail`` is ``csn/tail``.
 
-        The bound is the CSN up to which the tail may move: the tail itself stays ``log_keep_records`` behind
-        it, for people. Where a replica is left out, which may return, the bound is the tail itself.
+        A replica takes no transaction before it has applied the largest CSN that was ever published for it,
+        also where its disk was replaced, where it clones, or where it was registered and has not begun. So it
+        needs no lock up to there. A replica that is left out takes none at all. If a struck one returns, it
+        serves from the end of the log at its return on, and so needs none that this read frees. The bound
+        never goes back: the audit misses no lock that was freed before a replica came or left.
         """
-        return tail if self.left_out else max(tail, Csn(self.applied + 1))
+        known = min((one.most for one in self.progress.values()), default=CSN_NONE)
+        return max(tail, Csn(known + 1))
 
 
 async def read_progress(store: Store) -> ReplicaProgress | None:

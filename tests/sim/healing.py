@@ -47,6 +47,9 @@ CONVERGE_S: Final = 90.0
 #: CSNs at which all replicas are compared, besides the last one.
 SAMPLED_CSNS: Final = 3
 _POLL_S: Final = 0.5
+#: A retention clock that is not further behind is right; how long one that is gets to show its rate.
+_NEAR_S: Final = 5.0
+_CATCHES_UP_S: Final = 10.0
 
 
 async def converge(world: SimWorld) -> None:
@@ -72,6 +75,7 @@ async def converge(world: SimWorld) -> None:
     await _clean_tree(world)
     await _old_is_gone(world)
     await _true_times(world)
+    await _clocks_catch_up(world)
     await _read_everywhere(world, max(world.oracle.records))
     await _audit(world)
 
@@ -143,6 +147,8 @@ async def _ask_outcomes(world: SimWorld) -> None:
     for text in [*asked, *(life.tid for life in world.oracle.story.lives)]:
         for host in world.hosts:
             tid = Tid.parse(text)
+            if world.oracle.is_foreign(tid.home):
+                continue
             found: Outcome | None = None
             until_s = world.loop.time() + CONVERGE_S
             while not isinstance(found, Committed | Aborted) and world.loop.time() < until_s:
@@ -250,6 +256,27 @@ async def _true_times(world: SimWorld) -> None:
         off_s = abs(times[end] / 1000 - (EPOCH_S + world.loop.time()))
         if off_s > CONVERGE_S:
             world.oracle.violated("I14 LIVE", f"{host.name}: the log's time is off by {off_s:.0f} s")
+
+
+async def _clocks_catch_up(world: SimWorld) -> None:
+    """A retention clock that is behind the true time goes at about the double rate (I13)."""
+
+    def behind_s(host: Host) -> float:
+        if host.agent is None:
+            return 0.0  # told before
+        now_ms = host.agent.parts.replication.retention.now_ms()
+        return EPOCH_S + world.loop.time() - now_ms / 1000
+
+    before = {host.name: behind_s(host) for host in world.hosts}
+    if max(before.values()) <= _NEAR_S:
+        return
+    await asyncio.sleep(_CATCHES_UP_S)
+    for host in world.hosts:
+        if (now_s := behind_s(host)) > max(_NEAR_S, before[host.name] - 0.8 * _CATCHES_UP_S):
+            what = (
+                f"the retention clock of {host.name} was {before[host.name]:.0f} s behind, and is {now_s:.0f}"
+            )
+            world.oracle.violated("I13 NOLEAK", f"{what} s behind {_CATCHES_UP_S:.0f} s later")
 
 
 async def _audit(world: SimWorld) -> None:

@@ -12,7 +12,7 @@ from tests.sim.plan import RunPlan
 from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
 from tidelock.csnlog.testing.memory_store import MemoryStore
-from tidelock.errors import TidelockError
+from tidelock.errors import ConfigError, TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
@@ -80,7 +80,9 @@ class Host:
     Attributes:
         joined: The end of the log when its agent was registered in a cluster that existed; 0 for the first.
         retired: Its replica was removed, or another machine has its id: it is started once more, and no more.
-        refused: The error with which its last start ended.
+        over: Another machine has its id: nobody starts it again.
+        told_of: The address of that one, as its agent says; "" if it has said nothing.
+        doomed: Another machine may take its id over, and then its disk is out of use.
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
         answer_s: How long ZooKeeper's answers take, about.
@@ -97,7 +99,9 @@ class Host:
         )
         self.joined = CSN_NONE
         self.retired = False
-        self.refused: TidelockError | None = None
+        self.over = False
+        self.told_of = ""
+        self.doomed = False
         self.skew_s = 0.0
         self.cut_off = False
         self.answer_s = DELAY_S
@@ -123,7 +127,7 @@ class Host:
     async def keep_running(self) -> None:
         """Start one life after the other."""
         last = False
-        while not last:
+        while not last and not self.over:
             await self.may_run.wait()
             await self._world.may_start.wait()
             last = self.retired
@@ -146,11 +150,13 @@ class Host:
         if error is None:
             if task.result() is BootEnd.STOPPED and life.agent is not None:
                 self._world.oracle.stopped(self, life.agent)
+            self.over = task.result() is BootEnd.REPLACED
             return task.result().value
         if not isinstance(error, TidelockError):
             self._world.unforeseen(f"the start of {self.name}", error)
         self._world.trace.comment(f"{self.name} ended: {error!r}")
-        self.refused = error
+        if isinstance(error, ConfigError) and "api" in error.details:
+            self.told_of = str(error.details["api"])
         return type(error).__name__
 
     def crash(self, *, power: bool, replace: bool = False) -> None:

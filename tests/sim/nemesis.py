@@ -36,7 +36,7 @@ _SKEW_S: Final = 10 * 86_400.0
 #: Some of these jumps are those of ZooKeeper's leader.
 _LEADER_SHARE: Final = 0.25
 #: The faults that the operator carries out, or repairs: they may last until all others are healed.
-_OPERATED: Final = MEMBERS | {"set_back"}
+_OPERATED: Final = MEMBERS | {"set_back", "twin"}
 #: So long after a fault a replica counts as well again: sessions have expired, fences are raised.
 _WELL_AFTER_S: Final = 10.0
 
@@ -91,7 +91,7 @@ class SimNemesis:
     async def _befall(self, fault: PlannedFault) -> None:
         world = self._world
         host = world.hosts[fault.target % len(world.hosts)]
-        if fault.kind in {"replace", "strike"} and not world.oracle.may_lose(
+        if fault.kind in {"replace", "strike", "twin"} and not world.oracle.may_lose(
             host, struck=fault.kind == "strike"
         ):
             world.trace.note("spared", host.name)
@@ -102,6 +102,8 @@ class SimNemesis:
         match fault.kind:
             case "add":
                 await self.operator.add()
+            case "twin":
+                await self._twin(host, fault.length_s)
             case "set_back":
                 await SettingBack(world, self.operator).run(fault.length_s)
             case "remove" | "replace_member":
@@ -166,6 +168,36 @@ class SimNemesis:
             case "lag":
                 for server in world.zookeeper.servers:
                     server.catch_up()
+
+    async def _twin(self, host: Host, length_s: float) -> None:
+        """Start a second machine under the id of a replica that lives, or that has lost ZooKeeper.
+
+        One of the two goes on. The other says who has the id, and is not started any more.
+        """
+        world = self._world
+        host.doomed = True
+        if self._chance.random() < 0.6:
+            self._cut_off(host)
+        twin = world.add_machine(replica=host.replica)
+        await asyncio.sleep(length_s)
+        if host.cut_off:
+            self._reconnect(host)
+        both = (host, twin)
+        until_s = world.loop.time() + _WELL_AFTER_S
+        while world.loop.time() < until_s and not any(one.told_of for one in both):  # noqa: ASYNC110 - a look
+            await asyncio.sleep(1.0)
+        owner = world.host_of(host.replica)
+        other = host if owner is twin else twin
+        host.doomed = False
+        if other.agent is not None and other.serving and owner.serving:
+            world.oracle.violated("I1 UNIQUE", f"{owner.name} and {other.name} both serve as {host.replica}")
+        if owner.serving and not other.told_of and other.may_run.is_set() and not other.over:
+            world.oracle.violated("I15 FAILSTOP", f"{other.name} does not say that {owner.name} has its id")
+        if other.told_of and other.told_of.partition(":")[0] != owner.name:
+            what = f"{other.name} says that {other.told_of} has its id, and {owner.name} has it"
+            world.oracle.violated("I17 TRUTHFUL", what)
+        other.over = True
+        other.crash(power=False)
 
     async def _fence(self, host: Host, state: str = "") -> None:
         """Raise the fence of a replica, as a peer does that needs its outcomes, or strike it."""

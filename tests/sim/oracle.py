@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
 from tests.sim.disk import SimDisk
+from tests.sim.life import LIFE
 from tests.sim.log_lives import LogLife, LogLives
 from tests.support.histories import replay
 from tests.support.histories.replay import Story
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 #: The disks are looked at so often, in virtual seconds.
 LOOK_S: Final = 0.7
 #: Faults that take the copies on a disk away.
-_LOSES_COPIES: Final = ("replace", "strike", "removed", "twin")
+_LOSES_COPIES: Final = ("replace", "strike", "removed", "taken")
 #: How long a home may count copies on a disk that its peer has just lost: until it has read the new session.
 STALE_S: Final = 10.0
 
@@ -171,7 +172,17 @@ class Oracle:
             return
         if replica in self._gone:
             self.violated("I1 UNIQUE", f"{replica} was removed, and boot {session.boot} has begun")
-        self._registered(replica, session.disk)
+        life = LIFE.get(None)
+        own = life is not None and life.host.replica == replica and session.disk != self._current.get(replica)
+        if own and life.host is not self._world.host_of(replica):
+            self.did["taken"] += 1
+            self._world.taken(life.host)
+        if session.disk:  # else it was fenced before its first start
+            self._registered(replica, session.disk)
+
+    def is_foreign(self, replica: ReplicaId) -> bool:
+        """Tell whether a rebuild has not even found the name of a replica: then nobody knows its tids."""
+        return self.logs.now is LogLife.REMADE and not self._state(replica)
 
     def _left(self, replica: str) -> None:
         """A removal leaves `copies` replicas, and everything that is committed on their disks (I4)."""
@@ -490,7 +501,11 @@ class Oracle:
         replicas stay as a commit needs copies, if it is struck.
         """
         tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
-        others = [other for other in self._world.hosts if other is not host and self._has_catalog(other)]
+        others = [
+            other
+            for other in self._world.hosts
+            if other is not host and not other.doomed and self._has_catalog(other)
+        ]
         serving = [other for other in others if self._state(other.replica) == SERVING]
         whole = [
             other

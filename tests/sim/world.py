@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import random
 import shutil
@@ -30,7 +31,7 @@ from tests.sim.oracle import Oracle
 from tests.sim.plan import RunPlan
 from tests.sim.trace import Trace
 from tests.sim.zookeeper import SimEnsemble
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.testing.memory_store import MemoryStore
 from workloads.checker import InvariantViolation
 from workloads.history import CallEnd
@@ -79,8 +80,10 @@ class SimWorld:
         self.machines = [Host(self, name, shared) for name in names]
         #: The machines of the members.
         self.hosts = list(self.machines)
+        #: The machine that has each id: the first one of it, or one that took it over.
+        self._owners = {host.replica: host for host in self.machines}
         self._shared = shared
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers: dict[Host, asyncio.Task[None]] = {}
         #: Cleared while the operator has all agents stopped.
         self.may_start = asyncio.Event()
         self.may_start.set()
@@ -112,12 +115,20 @@ class SimWorld:
         name = f"{replica}b" if replica else f"r{len(self.machines) + 1}"
         host = Host(self, name, self._shared, replica=replica, joins=True)
         self.machines.append(host)
-        self._keepers.append(asyncio.create_task(host.keep_running()))
+        self._owners.setdefault(host.replica, host)
+        self._keep_running(host)
         return host
 
     def host_of(self, replica: str) -> Host:
-        """Return the machine that has a replica's id, the one that got it last."""
-        return [host for host in self.machines if host.replica == replica][-1]
+        """Return the machine that has a replica's id."""
+        return self._owners[ReplicaId(replica)]
+
+    def taken(self, host: Host) -> None:
+        """A machine has taken over the id of another one."""
+        before = self._owners[host.replica]
+        self.trace.note("taken", host.replica, host.name)
+        self._owners[host.replica] = host
+        self.hosts = [host if one is before else one for one in self.hosts]
 
     def host_at(self, folder: Path) -> Host:
         """Return the machine with that data directory."""
@@ -129,13 +140,21 @@ class SimWorld:
         self.hosts = [self.host_of(replica) for replica in sorted(replicas)]
         for host in self.machines:
             host.retired = host not in self.hosts
+        for host in self.hosts:
+            self._keep_running(host)
+
+    def _keep_running(self, host: Host) -> None:
+        """See to it that somebody starts the agent of a machine."""
+        if host not in self._keepers or self._keepers[host].done():
+            self._keepers[host] = asyncio.create_task(host.keep_running(), context=contextvars.Context())
 
     def registered(self, replica: str, end: Csn) -> None:
         """A replica was registered in the cluster; the first ones are members from the beginning."""
         host = self.host_of(replica)
         if host not in self.hosts:
-            host.joined = end
+            host.joined, host.retired = end, False
             self.hosts.append(host)
+            self._keep_running(host)
 
     def removed(self, replica: str) -> None:
         """A replica was removed from the cluster."""
@@ -157,6 +176,8 @@ class SimWorld:
 
     def heard(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
         """Take a line of the product's log."""
+        if event.get("event") == "replaced":
+            LIFE.get().host.told_of = str(event["api"])
         self.trace.comment(f"[{life_name()}] {method} {dict(event)}")
         raise structlog.DropEvent
 
@@ -178,7 +199,8 @@ class SimWorld:
 
     async def run(self) -> None:
         """Phase one: load and faults. Phase two: all is healed, and has to converge."""
-        self._keepers = [asyncio.create_task(host.keep_running()) for host in self.hosts]
+        for host in self.hosts:
+            self._keep_running(host)
         watching = asyncio.create_task(self.oracle.watch())
         try:
             await create_tables(self)
@@ -205,7 +227,7 @@ class SimWorld:
             await converge(self)
             judge(self)
         finally:
-            for task in (*self._keepers, watching):
+            for task in (*self._keepers.values(), watching):
                 task.cancel()
 
     async def run_until_found(self) -> None:
