@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -54,8 +53,11 @@ class LogClocks(Protocol):
     def reading(self) -> ClockReading:
         """Return the clocks of now."""
 
-    def answered(self, values: tuple[object, ...], took_s: float) -> None:
-        """Take the results of a multi, with the stamps in them, and how long it took."""
+    def begun(self) -> float:
+        """Return the moment at which a request begins."""
+
+    def answered(self, values: tuple[object, ...], begun_s: float) -> None:
+        """Take the results of a multi, with the stamps in them, and when it began."""
 
 
 Deliverer = Callable[[list[LogRecord]], Awaitable[None]]
@@ -333,10 +335,10 @@ class Engine:
         except Exception as error:
             _log.warning("a fault point failed before a multi: nothing was sent", error=str(error))
             return Refused(Reason.NOT_CONNECTED), 0
-        session, begun_s = self.store.session, time.monotonic()
+        session, begun_s = self.store.session, self.clocks.begun()
         result = await self.store.multi(ops)
         if isinstance(result, Ok):
-            self.clocks.answered(result.value, time.monotonic() - begun_s)
+            self.clocks.answered(result.value, begun_s)
         if self.store.session != session:
             session = 0
         try:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import enum
 import secrets
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -268,11 +267,11 @@ class CsnLog:
             if not await self._proven():
                 return Refused(Reason.NOT_CONNECTED)
             used = self.fence
-            begun_s = time.monotonic()
+            begun_s = self._clocks.begun()
             result = await self._store.multi((Check(tree.session(self._own.replica), used), *ops))
             match result:
                 case Ok(value=(_, *values)):
-                    self._clocks.answered(result.value, time.monotonic() - begun_s)
+                    self._clocks.answered(result.value, begun_s)
                     return Ok(tuple(values))
                 case Refused(reason=Reason.BAD_VERSION, index=0):
                     # Our own raise or another replica's came between: find out which.

@@ -9,7 +9,7 @@ its beginning.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -29,7 +29,7 @@ from tidelock.csnlog.core.model import (
     SkipState,
 )
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Create, Delete, Op, SetData, Store
+from tidelock.csnlog.core.store import ANY_VERSION, Create, Delete, Op, SetData, Store, multi_bytes
 from tidelock.errors import ConfigError, UnavailableError
 
 #: The result of a request to the store.
@@ -43,8 +43,8 @@ _TOPS: Final = (
     *(tree.CLUSTER, tree.CSN, tree.REPLICAS, tree.TABLES),
     *(tree.LOCKS, tree.LABELS, tree.PINS, tree.SKIPS),
 )
-#: Requests on their way at once.
-_AT_ONCE: Final = 32
+#: Znodes of one request.
+_TOGETHER: Final = 200
 #: Pause before a request is repeated, in seconds.
 _RETRY_S: Final = 0.1
 
@@ -115,37 +115,31 @@ async def require_idle(store: Store, cluster_id: str, *, silence_s: float, patie
         await asyncio.sleep(_RETRY_S)
 
 
-async def make_again(store: Store, plan: TreePlan, *, patience_s: float) -> None:
+async def make_again(store: Store, plan: TreePlan, *, patience_s: float, multi_bytes_max: int) -> None:
     """Delete the tree and write it again. It may be repeated: it begins from the start each time.
+
+    Requests are sent one after the other, each with many znodes, so memory and ZooKeeper have little to hold
+    however large the tree is, and nothing is under way any more when this ends.
 
     Args:
         store: A connected store.
         plan: The content.
-        patience_s: How long a request is repeated while ZooKeeper does not answer.
+        patience_s: How long a request is repeated while ZooKeeper does not answer, and a folder is deleted
+            again that others fill.
+        multi_bytes_max: Largest request.
 
     Raises:
-        ConfigError: A znode does not fit a request.
+        ConfigError: A znode does not fit a request, or another writer is at work below the root.
         UnavailableError: ZooKeeper does not answer; run it again.
     """
+    writer = _Writer(store, patience_s, multi_bytes_max)
     for top in _TOPS:
-        await _delete(store, top, patience_s)
+        await writer.delete(top)
     for ops in _frame(plan):
-        await _write(store, ops, patience_s)
-    # ZooKeeper counts the definitions: the version of a table is that of its znode.
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def one_after_the_other(writes: Sequence[Op]) -> None:
-        async with places:
-            for op in writes:
-                await _write(store, (op,), patience_s)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for writes in _contents(plan):
-                group.create_task(one_after_the_other(writes))
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from failed
-    await _write(store, (Create(tree.CLUSTER, codec.encode_cluster(plan.cluster)),), patience_s)
+        await writer.write(ops)
+    for ops in writer.packed(_contents(plan)):
+        await writer.write(ops)
+    await writer.write((Create(tree.CLUSTER, codec.encode_cluster(plan.cluster)),))
 
 
 def _frame(plan: TreePlan) -> list[tuple[Op, ...]]:
@@ -175,18 +169,22 @@ def _frame(plan: TreePlan) -> list[tuple[Op, ...]]:
     return [log, folders, *seats]
 
 
-def _contents(plan: TreePlan) -> list[tuple[Op, ...]]:
-    """Return the writes of each table, label and lost part, in their order."""
-    writes: list[tuple[Op, ...]] = []
+def _contents(plan: TreePlan) -> Iterator[Op]:
+    """Yield the writes of tables, labels and lost parts.
+
+    ZooKeeper counts the definitions of a table: their number is the version of the znode. So the first ones
+    of all tables come first, then the second ones, and so on.
+    """
     for name, definitions in sorted(plan.tables.items()):
-        path, (first, *others) = tree.table(name), definitions
-        later = (SetData(path, codec.encode_definition(one), version) for version, one in enumerate(others))
-        writes.append((Create(path, codec.encode_definition(first)), *later))
-    writes += [
-        (Create(tree.label(text), codec.encode_label(state)),) for text, state in sorted(plan.labels.items())
-    ]
-    writes += [(Create(tree.skip(one.part), codec.encode_skip(SkipState(one))),) for one in plan.skips]
-    return writes
+        yield Create(tree.table(name), codec.encode_definition(definitions[0]))
+    for version in range(max(map(len, plan.tables.values()), default=1) - 1):
+        for name, definitions in sorted(plan.tables.items()):
+            if version + 1 < len(definitions):
+                yield SetData(tree.table(name), codec.encode_definition(definitions[version + 1]), version)
+    for text, state in sorted(plan.labels.items()):
+        yield Create(tree.label(text), codec.encode_label(state))
+    for one in plan.skips:
+        yield Create(tree.skip(one.part), codec.encode_skip(SkipState(one)))
 
 
 async def _living(store: Store, patience_s: float) -> list[str]:
@@ -202,41 +200,87 @@ async def _living(store: Store, patience_s: float) -> list[str]:
     return living
 
 
-async def _delete(store: Store, path: str, patience_s: float) -> None:
-    """Delete a znode and all below it."""
-    while True:
-        names, _ = await _answered(lambda: store.children(path), patience_s)
-        if not isinstance(names, Ok):  # it does not exist
-            return
-        for begin in range(0, len(names.value), _AT_ONCE):
-            some = names.value[begin : begin + _AT_ONCE]
-            await asyncio.gather(*(_delete(store, f"{path}/{name}", patience_s) for name in some))
-        done, _ = await _answered(lambda: store.multi((Delete(path, -1),)), patience_s)
-        match done:
-            case Ok() | Refused(reason=Reason.NO_NODE):
+@dataclass(slots=True)
+class _Writer:
+    """Deletes and writes znodes, many in a request."""
+
+    store: Store
+    patience_s: float
+    multi_bytes_max: int
+
+    async def delete(self, path: str) -> None:
+        """Delete a znode and all below it.
+
+        Raises:
+            ConfigError: It is filled again and again.
+        """
+        clock = asyncio.get_running_loop().time
+        until: float | None = None
+        while True:
+            names, _ = await _answered(lambda: self.store.children(path), self.patience_s)
+            if not isinstance(names, Ok):  # it does not exist
                 return
-            case Refused(reason=Reason.NOT_EMPTY):  # something was made meanwhile
-                await asyncio.sleep(_RETRY_S)
-            case _:
-                raise _misfit("delete", path, done.reason)
+            for ops in self.packed(Delete(f"{path}/{name}", ANY_VERSION) for name in names.value):
+                await self._delete_all(ops)
+            done, _ = await self._sent((Delete(path, ANY_VERSION),))
+            match done:
+                case Ok() | Refused(reason=Reason.NO_NODE):
+                    return
+                case Refused(reason=Reason.NOT_EMPTY) if until is None or clock() < until:
+                    # Something was made meanwhile.
+                    until = clock() + self.patience_s if until is None else until
+                    await asyncio.sleep(_RETRY_S)
+                case Refused(reason=reason):
+                    raise _misfit("delete", path, reason)
 
+    async def _delete_all(self, ops: tuple[Op, ...]) -> None:
+        """Delete znodes in one request, or one after the other if not all of them are there and empty."""
+        done, _ = await self._sent(ops)
+        if isinstance(done, Refused):
+            for op in ops:
+                await self.delete(op.path)
 
-async def _write(store: Store, ops: tuple[Op, ...], patience_s: float) -> None:
-    """Apply a multi once, although answers are lost: after a lost one a refusal says that it was applied."""
+    async def write(self, ops: tuple[Op, ...]) -> None:
+        """Apply a multi once, although answers are lost: a refusal after a lost one says so."""
+        match await self._sent(ops, REBUILD):
+            case Ok(), _:
+                return
+            case Refused(reason=Reason.NODE_EXISTS | Reason.BAD_VERSION), True:
+                return
+            case Refused(reason=reason, index=index), _:
+                raise _misfit("make", ops[index].path, reason)
 
-    async def request() -> Answer:
-        await REBUILD.before()
-        done = await store.multi(ops)
-        await REBUILD.after()
-        return done
+    def packed(self, ops: Iterable[Op]) -> Iterator[tuple[Op, ...]]:
+        """Yield multis of these operations in their order, each path once in a multi.
 
-    match await _answered(request, patience_s):
-        case Ok(), _:
-            return
-        case Refused(reason=Reason.NODE_EXISTS | Reason.BAD_VERSION), True:
-            return
-        case Refused(reason=reason), _:
-            raise _misfit("make", ops[0].path, reason)
+        Half of the bytes are left for the root, which precedes each path on the wire.
+        """
+        pack: dict[str, Op] = {}
+        size = 0
+        for op in ops:
+            more = multi_bytes((op,))
+            if pack and (
+                op.path in pack or len(pack) == _TOGETHER or size + more > self.multi_bytes_max // 2
+            ):
+                yield tuple(pack.values())
+                pack, size = {}, 0
+            pack[op.path] = op
+            size += more
+        if pack:
+            yield tuple(pack.values())
+
+    async def _sent(
+        self, ops: tuple[Op, ...], step: faults.FaultStep | None = None
+    ) -> tuple[Ok[Any] | Refused, bool]:
+        async def request() -> Answer:
+            if step is not None:
+                await step.before()
+            done = await self.store.multi(ops)
+            if step is not None:
+                await step.after()
+            return done
+
+        return await _answered(request, self.patience_s)
 
 
 def _misfit(verb: str, path: str, reason: Reason) -> ConfigError:

@@ -6,6 +6,9 @@ A large part is fetched in ranges into its own file. A broken transfer leaves th
 fetch continues from there with any holder. Small parts are fetched whole and share packs. A holder that sent
 wrong bytes is tried last.
 
+What a clone lacks has places of its own: thousands of large parts wait for these, and the records that follow
+meanwhile would wait behind them until the replica is struck.
+
 Failure model: holders may be dead, frozen, lagging or send wrong bytes; the own disk may be full.
 """
 
@@ -26,6 +29,7 @@ from tidelock.errors import CorruptError, DiskFullError, TidelockError, Unavaila
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import Peer, Wanted
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, PartSink
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.ports import PartStore
@@ -37,6 +41,14 @@ FETCH = faults.step("replication.fetch")
 _log = structlog.get_logger("fetch")
 
 
+@dataclass(frozen=True, slots=True)
+class _FetchLane:
+    """The places for small and for large parts; who waits longest is next."""
+
+    small: asyncio.Semaphore
+    large: asyncio.Semaphore
+
+
 @dataclass(slots=True, eq=False)
 class _Fetch:
     """One part that is being fetched.
@@ -44,10 +56,11 @@ class _Fetch:
     ``sink`` keeps the received bytes of a large part, ``sources`` the replicas that sent them, ``undo`` the
     path of its file while no row names that. ``landing`` is set while the part is made durable, which is not
     interrupted; ``stopped`` says that the part is not wanted any more, ``no_room`` that the last attempt
-    ended since the own disk is full.
+    ended since the own disk is full. ``lane`` has the places that it waits for.
     """
 
     wanted: Wanted
+    lane: _FetchLane
     task: asyncio.Task[None] | None = None
     sink: PartSink | None = None
     undo: str | None = None
@@ -72,8 +85,8 @@ class Fetcher:
         on_wrong_bytes: Called when a replica has sent bytes that are not the bytes of the part.
         range_bytes: Bytes of one request for a large part.
         small_bytes_max: Parts up to this size are fetched in one request and stored in packs.
-        concurrency: Large parts fetched at once.
-        small_concurrency: Small parts fetched at once. They wait for the disk together: a replica that was
+        concurrency: Large parts fetched at once; as many again of those that a clone lacks.
+        small_concurrency: The same for small parts. They wait for the disk together: a replica that was
             away stores many with one fsync. With few of them it would never catch up with busy peers.
         retry_wait_max_s: Longest pause before all holders are asked again.
         grace_s: How long a small part of a committed transaction is left to a push, which is mostly under way
@@ -94,8 +107,8 @@ class Fetcher:
     retry_wait_max_s: float
     grace_s: float
     early_max: int
-    _small: asyncio.Semaphore = field(init=False)
-    _large: asyncio.Semaphore = field(init=False)
+    _log_lane: _FetchLane = field(init=False)
+    _clone_lane: _FetchLane = field(init=False)
     _peers: dict[ReplicaId, Peer] = field(default_factory=dict, init=False)
     #: Replicas that did not answer the last request.
     _silent: set[ReplicaId] = field(default_factory=set, init=False)
@@ -104,15 +117,22 @@ class Fetcher:
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._small = asyncio.Semaphore(self.small_concurrency)
-        self._large = asyncio.Semaphore(self.concurrency)
+        self._log_lane, self._clone_lane = self._lane(), self._lane()
+
+    def _lane(self) -> _FetchLane:
+        return _FetchLane(asyncio.Semaphore(self.small_concurrency), asyncio.Semaphore(self.concurrency))
 
     def members(self, peers: Iterable[Peer]) -> None:
         """Process the present member list. A struck replica may still send parts, which are verified."""
         self._peers = {peer.replica: peer for peer in peers if peer.replica != self.replica}
 
-    def want(self, wanted: Wanted) -> None:
-        """Fetch a part unless that is under way. The fetch ends when the part is here or no longer wanted."""
+    def want(self, wanted: Wanted, *, clone: bool = False) -> None:
+        """Fetch a part unless that is under way. The fetch ends when the part is here or no longer wanted.
+
+        Args:
+            wanted: The part.
+            clone: The part belongs to a clone: it takes no place from the parts of new transactions.
+        """
         running = self._running.get(wanted.meta.part)
         if running is not None:
             if wanted.csn is not None and running.wanted.csn is None:
@@ -122,7 +142,7 @@ class Fetcher:
         if self._closed or (wanted.csn is None and self._early >= self.early_max):
             return
         self._early += wanted.csn is None
-        item = _Fetch(wanted)
+        item = _Fetch(wanted, self._clone_lane if clone else self._log_lane)
         self._running[wanted.meta.part] = item
         item.task = asyncio.create_task(self._run(item), name=f"fetch {wanted.meta.part}")
 
@@ -149,9 +169,17 @@ class Fetcher:
         """Return the undecided transactions whose parts are being fetched."""
         return frozenset(str(item.wanted.tid) for item in self._running.values() if item.wanted.csn is None)
 
+    def is_wanted(self, part: PartId) -> bool:
+        """Return whether a part is being fetched."""
+        return part in self._running
+
     def coming_bytes(self) -> int:
-        """Return the bytes of the parts that are being fetched for undecided transactions."""
-        return sum(item.wanted.meta.length for item in self._running.values() if item.wanted.csn is None)
+        """Return the bytes that are still to come of parts of undecided transactions."""
+        return sum(
+            item.wanted.meta.length - (0 if item.sink is None or item.sink.closed else item.sink.length)
+            for item in self._running.values()
+            if item.wanted.csn is None
+        )
 
     def came(self, parts: Iterable[PartId]) -> int:
         """Return how many bytes have arrived of large parts that are still being fetched."""
@@ -192,7 +220,7 @@ class Fetcher:
     async def _run(self, item: _Fetch) -> None:
         meta = item.wanted.meta
         small = meta.length <= self.small_bytes_max
-        slots = self._small if small else self._large
+        slots = item.lane.small if small else item.lane.large
         failures = 0
         try:
             if small and item.wanted.csn is not None:
@@ -275,6 +303,7 @@ class Fetcher:
 
     async def _fetch_small(self, item: _Fetch, peer: Peer) -> bool:
         meta = item.wanted.meta
+        self.files.room.admit(_use(item), meta.length)
         data = bytearray()
         async with aclosing(self.client.read_part(peer.data, meta, 0, meta.length)) as chunks:
             async for chunk in chunks:
@@ -307,6 +336,7 @@ class Fetcher:
             async with aclosing(self.client.read_part(peer.data, meta, sink.length, end)) as chunks:
                 async for chunk in chunks:
                     item.sources.add(peer.replica)
+                    sink.use = _use(item)  # its transaction may be committed meanwhile
                     await _in_thread(sink.write, chunk)
         if not self._right(item, item.sources, sink.checksum):
             await _in_thread(sink.abandon)
@@ -320,7 +350,7 @@ class Fetcher:
         return True
 
     def _begin(self, item: _Fetch) -> PartSink:
-        item.sink = self.files.begin(item.wanted.meta.part, item.wanted.meta.kind)
+        item.sink = self.files.begin(item.wanted.meta.part, item.wanted.meta.kind, use=_use(item))
         item.sources = set()
         return item.sink
 
@@ -340,6 +370,11 @@ class Fetcher:
             item.wrong[replica] = item.wrong.get(replica, 0) + 1
         if len(sources) == 1:  # with several sources only one may be wrong
             self.on_wrong_bytes(next(iter(sources)), item.wanted.meta.part)
+
+
+def _use(item: _Fetch) -> DiskUse:
+    """Return the mark of the disk that holds for a part now: it is a copy until its transaction commits."""
+    return DiskUse.COPY if item.wanted.csn is None else DiskUse.COMMITTED
 
 
 async def _in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

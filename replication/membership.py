@@ -21,6 +21,7 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.roster import roster_of
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnavailableError
+from tidelock.replication.core.lag import epochs_of
 from tidelock.replication.core.membership_rules import (
     MemberChange,
     MemberReading,
@@ -82,7 +83,7 @@ class MemberChanges:
             roster=roster_of(node.value, self.cluster),
             replicas=read,
             end=end,
-            epoch_limit=self.cluster.epoch_limit,
+            epochs=epochs_of(self.cluster),
             lag_max=self.lag_max,
         )
 

@@ -171,13 +171,16 @@ class PartFs:
         self.room.admit(use, 0)
         return self._sink(self.part_path(part, kind), use)
 
-    def scratch(self) -> ScratchFile:
+    def scratch(self, *, use: DiskUse = DiskUse.NEW) -> ScratchFile:
         """Open a new file in ``tmp/`` for the use of a statement while it runs.
+
+        Args:
+            use: The purpose of the bytes: below its mark the file is not opened.
 
         Raises:
             DiskFullError, UnavailableError: The file was not opened.
         """
-        self.room.admit(DiskUse.NEW, 0)
+        self.room.admit(use, 0)
         return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}", self.room)
 
     def _sink(self, path: str, use: DiskUse = DiskUse.COMMITTED) -> PartSink:
@@ -302,12 +305,12 @@ class PartSink:
     """A file that is being written; made by :meth:`PartFs.begin`. It is hashed while the bytes pass through.
 
     After an error, as after :meth:`finish` and :meth:`abandon`, it accepts nothing more. It has the methods
-    that ``pyarrow.PythonFile`` needs of a file to write to.
+    that ``pyarrow.PythonFile`` needs of a file to write to. ``use`` is the purpose of the bytes that follow.
     """
 
     def __init__(self, data_dir: Path, path: str, number: int, room: DiskRoom, use: DiskUse) -> None:
         self.path = path
-        self._room, self._use = room, use
+        self._room, self.use = room, use
         self._asked = 0  # bytes since the free space was looked at
         self._final = data_dir / path
         self._temporary = data_dir / "tmp" / f"{self._final.name}.{number}"
@@ -353,7 +356,7 @@ class PartSink:
         """Look at the free space once for each :data:`BUFFER_BYTES`: writers make many small writes."""
         self._asked += count
         if self._asked >= BUFFER_BYTES:
-            self._room.admit(self._use, self._asked)
+            self._room.admit(self.use, self._asked)
             self._asked = 0
 
     def finish(self) -> Location:

@@ -13,9 +13,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
+from tidelock.csnlog import faults
 from tidelock.csnlog.cluster.start_check import (
     FORMAT_VERSION,
     ClusterReading,
@@ -48,6 +50,8 @@ from tidelock.errors import ConfigError, UnavailableError
 
 __all__ = ["KnownState", "OwnSession", "bootstrap", "keep_alive", "open_session", "register"]
 
+#: The raise of boot and fence, with which the boot of an agent begins.
+BEGIN: Final = faults.step("csnlog.begin")
 #: Pause before a request is repeated.
 _RETRY_S = 0.02
 #: Pause between two looks at the sign of life of an agent on another disk.
@@ -227,7 +231,14 @@ async def open_session(
             # read tells by the nonce whether it was applied. Over all iterations at most one write is
             # applied.
             begin = _begin_ops(reading, replica, state, raised, _shown(member, reading.member))
-            await store.multi((*begin, *_from_the_start(replica, reading, known, clone)))
+            await _raise(store, (*begin, *_from_the_start(replica, reading, known, clone)))
+
+
+async def _raise(store: Store, ops: tuple[Op, ...]) -> None:
+    """Send the multi of the raise; its answer does not matter."""
+    await BEGIN.before()
+    await store.multi(ops)
+    await BEGIN.after()
 
 
 def _begin_ops(

@@ -52,18 +52,6 @@ class ReplicaProgress:
         """The largest CSN that all replicas in ``progress`` have applied."""
         return min((one.snapshot for one in self.progress.values()), default=CSN_NONE)
 
-    def locks_needed_from(self, tail: Csn) -> Csn:
-        """Return the CSN from which on locks of committed removals are needed; ``tail`` is ``csn/tail``.
-
-        A replica takes no transaction before it has applied the largest CSN that was ever published for it,
-        also where its disk was replaced, where it clones, or where it was registered and has not begun. So it
-        needs no lock up to there. A replica that is left out takes none at all. If a struck one returns, it
-        serves from the end of the log at its return on, and so needs none that this read frees. The bound
-        never goes back: the audit misses no lock that was freed before a replica came or left.
-        """
-        known = min((one.most for one in self.progress.values()), default=CSN_NONE)
-        return max(tail, Csn(known + 1))
-
 
 async def read_progress(store: Store) -> ReplicaProgress | None:
     """Read the progress of all replicas; return None when a read failed.
@@ -94,3 +82,44 @@ async def read_progress(store: Store) -> ReplicaProgress | None:
             return None
         progress[replica] = codec.decode_progress(node.value.data)
     return ReplicaProgress(progress, tuple(left_out), tuple(counted))
+
+
+async def locks_needed_from(store: Store, tail: Csn) -> Csn | None:
+    """Return the CSN from which on locks of committed removals are needed (rule lock-deletion).
+
+    A replica takes no transaction before it has applied the largest CSN that was ever published for it, also
+    where its disk was replaced, where it clones, or where it was registered and has not begun. So it needs no
+    lock up to there. The tail itself stays ``log_keep_records`` behind that bound, for people. A replica that
+    is struck or removed needs no lock. If it comes back, or another one is registered, it serves from the end
+    of the log at its registration on. So the registration must be behind the progress that was read: the
+    replicas are looked at once more after it. The bound never goes back: the audit misses no lock that was
+    freed before a replica came, left, or lost its disk.
+
+    Args:
+        store: A store.
+        tail: ``csn/tail``.
+
+    Returns:
+        The CSN; None if the replicas could not be read, or have changed meanwhile.
+
+    Raises:
+        CorruptError: A znode cannot be decoded.
+    """
+    session = store.session
+    seen = await read_progress(store)
+    if seen is None or not await _same_members(store, seen) or store.session != session:
+        return None
+    known = min((one.most for one in seen.progress.values()), default=CSN_NONE)
+    return max(tail, Csn(known + 1))
+
+
+async def _same_members(store: Store, seen: ReplicaProgress) -> bool:
+    """Return whether the same replicas are registered, and those that were left out still are."""
+    names = await store.children(tree.REPLICAS)
+    if not isinstance(names, Ok) or len(names.value) != len(seen.progress) + len(seen.left_out):
+        return False
+    for check in seen.left_out:
+        node = await store.exists(check.path)
+        if not isinstance(node, Ok) or node.value is None or node.value.version != check.version:
+            return False
+    return True

@@ -180,8 +180,8 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
         for name, there, here in (
             ("boot", reading.session.boot, known.boot),
             ("fence", reading.version, -1 if remade else known.fence),
-            ("tail", reading.tail, known.tail),
-            ("horizon", reading.horizon, known.horizon),
+            ("tail", reading.tail, CSN_NONE if remade else known.tail),
+            ("horizon", reading.horizon, CSN_NONE if remade else known.horizon),
         )
         if there < here
     ]
@@ -202,7 +202,9 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
 def is_remade(cluster: ClusterState, known: KnownState) -> bool:
     """Return whether this tree was made again out of this very data directory, in its present state.
 
-    Versions and zxids that the catalog remembers are those of the tree before then (rule rebuild).
+    What the catalog remembers of ZooKeeper is then about the tree before (rule rebuild): versions and stamps,
+    and also tail and horizon. A replica that was about to clone has noted those of a log that it had not
+    applied.
     """
     return (
         known.incarnation not in {None, cluster.incarnation}
@@ -232,7 +234,7 @@ def clone_reason(reading: ClusterReading, known: KnownState) -> str:
         return "it was struck"
     if session.state == CLONING and session.disk != known.disk:
         return "its last clone did not end"
-    if known.clone:
+    if known.clone and not is_remade(reading.cluster, known):
         return known.clone
     if known.last_csn == CSN_NONE and (reading.tail > CSN_NONE or reading.horizon > CSN_IMPORT):
         return (

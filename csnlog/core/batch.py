@@ -118,6 +118,8 @@ class ElementRole(enum.Enum):
     ROSTER = "roster"
     #: No label of a stream was deleted since the moved label was read.
     LABELS = "labels"
+    #: The word that a part is lost, which nobody has said before.
+    SKIP = "skip"
     #: Elements that no other replica can make fail while the checks before them hold.
     OWN = "own"
 
@@ -320,7 +322,7 @@ def _elements(proposal: Proposal) -> Iterable[tuple[Op, ElementRole]]:
         if path not in checked:
             yield Check(path, version), ElementRole.TABLE
     for op in proposal.ddl:
-        yield op, ElementRole.DEFINITION
+        yield op, ElementRole.SKIP if tree.is_skip(op.path) else ElementRole.DEFINITION
     if proposal.label is not None:
         path = tree.label(proposal.label)
         data = codec.encode_label(LabelState(proposal.tid, proposal.record.batch))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.batch import Proposal
 from tidelock.csnlog.core.committer_messages import Cause, Rejected, Undecided
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.errors import (
     CommitUnknownError,
     FencedError,
@@ -17,6 +17,7 @@ from tidelock.errors import (
     LabelExistsError,
     LabelMovedError,
     MembersChangedError,
+    RefusedError,
     TableChangedError,
     TableExistsError,
     TidelockError,
@@ -46,6 +47,9 @@ def to_error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockErro
             return TableExistsError(
                 f"tid {tid}: table {table} exists already; choose another name", tid=tid, table=table
             )
+        case Cause.DECLARED_LOST:
+            part = detail.removeprefix(tree.skip(PartId("")))
+            return RefusedError(f"tid {tid}: part {part} is declared lost already", tid=tid, part=part)
         case Cause.LABEL_EXISTS:
             return LabelExistsError(
                 f"tid {tid}: label {proposal.label!r} was committed before", tid=tid, label=proposal.label

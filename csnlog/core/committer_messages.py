@@ -30,6 +30,8 @@ class Cause(enum.Enum):
 
     TABLE_CHANGED = "table_changed"
     TABLE_EXISTS = "table_exists"
+    #: The part was declared lost before.
+    DECLARED_LOST = "declared_lost"
     LABEL_EXISTS = "label_exists"
     #: The label is not what it was when it was read; read it again.
     LABEL_MOVED = "label_moved"

@@ -77,6 +77,19 @@ def older_stamp(csn: Csn, *, here: int, there: int) -> str:
     )
 
 
+def older_servers(*, here: int, there: int) -> str:
+    """Return the message for servers whose newest write is older than one that they have shown before.
+
+    Args:
+        here: The largest zxid that a server has shown to this replica.
+        there: The zxid of a write that was made just now.
+    """
+    return (
+        f"ZooKeeper holds an older state: this replica has seen its writes up to zxid {here:#x}, and a write "
+        f"of now has zxid {there:#x}. It was set back, and its servers refuse this replica. {NEXT_STEP}"
+    )
+
+
 def used_csn(csn: Csn, end: Csn) -> str:
     """Return the message for a commit that got a CSN which this replica knew before it sent the commit."""
     return (

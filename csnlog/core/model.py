@@ -281,6 +281,14 @@ class ClusterState(
     incarnation: str = ""
     made_of: dict[str, Csn] = {}
 
+    @property
+    def closed(self) -> Csn:
+        """The record with which a rebuild has closed the last epoch of the tree before; CSN_NONE if none has.
+
+        It follows the CSN up to which the newest of the sources had applied.
+        """
+        return Csn(max(self.made_of.values()) + 1) if self.made_of else CSN_NONE
+
 
 class Roster(
     msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"

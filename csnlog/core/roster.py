@@ -12,13 +12,23 @@ from typing import Final
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId
-from tidelock.csnlog.core.model import ClusterState, MemberState, Roster, SessionState
+from tidelock.csnlog.core.model import (
+    FENCED,
+    REMOVED,
+    SERVING,
+    STOPPED,
+    STRUCK,
+    ClusterState,
+    MemberState,
+    Roster,
+    SessionState,
+)
 from tidelock.csnlog.core.store import Node, SetData
 
 #: States of a session in which a replica is no member any more, or has to clone before it is one again.
-LEFT_OUT: Final = frozenset({"struck", "removed"})
+LEFT_OUT: Final = frozenset({STRUCK, REMOVED})
 #: States of a session in which the copies on the disk of a replica count, whether it runs or not.
-COUNTED: Final = frozenset({"serving", "stopped", "fenced"})
+COUNTED: Final = frozenset({SERVING, STOPPED, FENCED})
 
 
 def roster_of(node: Node | None, cluster: ClusterState) -> Roster:

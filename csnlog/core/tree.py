@@ -146,3 +146,8 @@ def pin(pin_id: str) -> str:
 def skip(part: PartId) -> str:
     """Return the path of an operator's word that a part is lost."""
     return f"skips/{part}"
+
+
+def is_skip(path: str) -> bool:
+    """Return whether a path is that of a word that a part is lost."""
+    return path.startswith(f"{SKIPS}/")

@@ -250,6 +250,10 @@ class MemoryStore:
         """Call ``listener`` after every change of link or session."""
         self._listeners.append(listener)
 
+    async def set_back(self) -> str:
+        """Return "": these servers let every client in."""
+        return ""
+
     async def multi(self, ops: tuple[Op, ...]) -> Ok[tuple[object, ...]] | Refused | Unknown:
         """Apply all operations or none; see :class:`~tidelock.csnlog.core.store.Store`."""
         if not ops:

@@ -29,7 +29,9 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, ZnodeStat
 
+from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Stamp
+from tidelock.csnlog.core.imprint import older_servers
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import (
     Check,
@@ -62,6 +64,7 @@ _REVIVE_S: Final = 1.0
 _ROOT_RETRY_S: Final = 0.05
 
 _ANY_VERSION: Final = -1
+_NEVER_CHANGED: Final = 0
 _NOT_CONNECTED: Final = Refused(Reason.NOT_CONNECTED)
 #: Answers that only a server gives which has processed the request.
 _REASONS: Final[dict[type, Reason]] = {
@@ -101,6 +104,7 @@ class ZkStore:
         connect_timeout_s: float = 15.0,
         make_root: bool = True,
     ) -> None:
+        self._connect = connect
         self._address = ConnectString.parse(connect)
         self._root = self._address.root
         self._session_timeout_s = session_timeout_s
@@ -133,6 +137,39 @@ class ZkStore:
     def session_timeout_s(self) -> float:
         """The session timeout that the servers granted; until then, the requested one."""
         return self._clock.session_timeout_s
+
+    @property
+    def newest_zxid(self) -> int:
+        """The newest write that a server has shown to this client, in any of its sessions; 0 = none."""
+        return int(self._client.last_zxid) if self._client is not None else 0
+
+    async def set_back(self) -> str:
+        """Return why the servers refuse this client, if they were set back behind what it has seen; else "".
+
+        A server refuses a client that has seen more than itself, which kazoo does not tell from a server that
+        is down. A client that has seen nothing is let in, and a write that it makes now has a larger zxid
+        than every write before it. Where that is not so, writes that this client has seen are gone (Z20).
+        """
+        seen = self.newest_zxid
+        fresh = ZkStore(
+            self._connect,
+            session_timeout_s=self._session_timeout_s,
+            request_timeout_s=self._in_flight.timeout_s,
+            multi_bytes_max=self._multi_bytes_max,
+            connect_timeout_s=self._session_timeout_s,
+            make_root=False,
+        )
+        try:
+            await fresh.open()
+            await fresh.multi(
+                (Check(tree.CLUSTER, _NEVER_CHANGED),)
+            )  # refused or not, it goes through the log
+            found = fresh.newest_zxid
+        except UnavailableError:
+            return ""
+        finally:
+            await fresh.close()
+        return older_servers(here=seen, there=found) if 0 < found < seen else ""
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` in the event loop after every change of link or session."""

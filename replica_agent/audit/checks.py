@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from tidelock.csnlog.cluster.replica_progress import read_progress
+from tidelock.csnlog.cluster.replica_progress import locks_needed_from
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.core.store import Store
-from tidelock.errors import UnknownTransactionError
+from tidelock.errors import UnavailableError, UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
 from tidelock.replica_agent.audit.judgements import CheckResult, Definition, Labelled, PartRemoval
 from tidelock.replica_agent.audit.records import LogFacts
@@ -178,8 +178,12 @@ class LockCheck:
         locks = await cluster.locks()
         outcomes = await _outcomes({lock.tid for lock in locks}, cluster.outcome)
         tail = await znodes.csn(tree.TAIL)
-        replicas = await read_progress(cluster.store)
-        needed_from = tail if replicas is None else replicas.locks_needed_from(tail)
+        needed_from = await locks_needed_from(cluster.store, tail)
+        if needed_from is None:
+            raise UnavailableError(
+                "expected the same replicas before and after their progress was read, found others, or "
+                "ZooKeeper could not be read; ask for the audit again"
+            )
         silent = {replica for replica, alive in cluster.members().items() if not alive}
         found = [
             *judgements.stale_locks(locks, outcomes, tail=tail, silent=silent),

@@ -25,12 +25,19 @@ from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Store
-from tidelock.errors import CorruptError, TidelockError, UnavailableError
+from tidelock.errors import (
+    ClusterMismatchError,
+    DiskFullError,
+    TidelockError,
+    UnavailableError,
+    UpgradeNeededError,
+)
 from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.sources import ClonePeer, is_usable, peers_to_ask
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replication.backoff import wait_s
+from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, ScratchFile
 from tidelock.replication.peers import PeerClient
 from tidelock.wire.peers import CloneManifest
@@ -70,42 +77,55 @@ class Joiner:
         """Replace the catalog, however long that takes; return the CSN of the new one.
 
         Raises:
-            UpgradeNeededError: The peers have a newer version than this replica.
+            UpgradeNeededError: No peer sends its catalog but some that have a newer version than this
+                replica.
+            ClusterMismatchError: The peers have another history than this replica.
         """
         rounds = 0
         while True:
+            too_new: UpgradeNeededError | None = None
             for peer in peers_to_ask(self.members(), self.replica, rounds):
-                csn = await self._from(peer)
-                if csn is not None:
-                    return csn
+                try:
+                    if (csn := await self._from(peer)) is not None:
+                        return csn
+                except UpgradeNeededError as error:
+                    too_new = error
+            if too_new is not None:
+                raise too_new
             rounds += 1
             if rounds == 1:
                 _log.warning("clone_waits", reason=self._trouble)
             await asyncio.sleep(wait_s(rounds, self.settings.retry_wait_max_s))
 
     async def _from(self, peer: ClonePeer) -> Csn | None:
-        """Clone from one peer; None if another one, or this one later, has to be asked."""
+        """Clone from one peer; None if another one, or this one later, has to be asked.
+
+        Raises:
+            UpgradeNeededError: The peer has a newer version.
+            ClusterMismatchError: The peer has another history.
+        """
         name = f"{self.replica}-{secrets.token_hex(8)}"
         try:
             facts = await self._asked(peer, name)
             file = await self._receive(peer, name, facts)
+            try:
+                await self._check_usable(facts.csn)
+                await self._install(file.path)
+            finally:
+                file.remove()
+        except (UpgradeNeededError, ClusterMismatchError):
+            raise
+        except DiskFullError as error:  # of the own disk: a peer whose disk is full is unavailable
+            self._trouble = error.message
+            _log.error("clone_disk_full", reason=error.message)
+            return None
         except TidelockError as error:
             self._failed(peer, error.message)
             return None
         except (OSError, faults.Injected, faults.LostReply) as error:
             self._failed(peer, str(error))
             return None
-        try:
-            tail, horizon = await self._bounds()
-            if not is_usable(facts.csn, tail, horizon):
-                self._failed(peer, f"it is at CSN {facts.csn}, tail and horizon are {tail} and {horizon}")
-                return None
-            await self._install(file.path)
-        except (CorruptError, UnavailableError) as error:
-            self._failed(peer, error.message)
-            return None
         finally:
-            file.remove()
             with contextlib.suppress(TidelockError):
                 await self.client.end_clone(peer.api, name)
         _log.info("clone_installed", source=peer.replica, csn=facts.csn, bytes=facts.length)
@@ -119,6 +139,8 @@ class Joiner:
         """Ask until the manifest is written."""
         while True:
             facts = await self._repeated(partial(self.client.clone, peer.api, name))
+            if facts.format:
+                manifests.check_format(facts.format)
             if facts.ready:
                 break
             await asyncio.sleep(_POLL_S)
@@ -128,7 +150,7 @@ class Joiner:
     async def _receive(self, peer: ClonePeer, name: str, facts: CloneManifest) -> ScratchFile:
         """Get the file, and check it as a whole."""
         await RECEIVE.before()
-        file = await asyncio.to_thread(self.files.scratch)
+        file = await asyncio.to_thread(self.files.scratch, use=DiskUse.COMMITTED)
         try:
             await self._fill(file, peer, name, facts.length)
             await asyncio.to_thread(manifests.check_manifest, file.path, facts.checksum)
@@ -155,12 +177,20 @@ class Joiner:
                 await asyncio.sleep(wait_s(failures, self.settings.retry_wait_max_s))
         return await request()
 
-    async def _bounds(self) -> tuple[Csn, Csn]:
-        """Return tail and horizon as they are now: behind the registration of this clone they do not move."""
+    async def _check_usable(self, csn: Csn) -> None:
+        """Raise unless the log goes on from a catalog at this CSN.
+
+        Tail and horizon are read as they are now: behind the registration of this clone they do not move.
+
+        Raises:
+            UnavailableError: Another peer is to be asked, or this one later.
+        """
         tail, horizon = await self.store.get(tree.TAIL), await self.store.get(tree.HORIZON)
         if not isinstance(tail, Ok) or not isinstance(horizon, Ok):
             raise UnavailableError("ZooKeeper does not answer; the clone begins again")
-        return codec.decode_csn(tail.value.data), codec.decode_csn(horizon.value.data)
+        bounds = codec.decode_csn(tail.value.data), codec.decode_csn(horizon.value.data)
+        if not is_usable(csn, *bounds):
+            raise UnavailableError(f"it is at CSN {csn}, tail and horizon are {bounds[0]} and {bounds[1]}")
 
     async def _install(self, path: Path) -> None:
         present = await asyncio.to_thread(self.files.present)

@@ -11,7 +11,7 @@ a part that was removed and collected everywhere would be visible again. Parts w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,14 @@ from typing import Final
 import xxhash
 
 from tidelock.csnlog.core.ids import Csn, PartId, parse_part_id
-from tidelock.errors import CorruptError, TidelockError, UpgradeNeededError
+from tidelock.csnlog.core.imprint import NEXT_STEP
+from tidelock.errors import (
+    ClusterMismatchError,
+    CorruptError,
+    TidelockError,
+    UnavailableError,
+    UpgradeNeededError,
+)
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_garbage import COLLECTABLE_SQL
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, SERVE_FROM_UNKNOWN
@@ -44,6 +51,8 @@ _OF_THE_REPLICA: Final = (
 _OF_THE_BYTES: Final = frozenset({"file", "offset", "blocks"})
 #: Bytes that one read of a checksum gets.
 _READ_BYTES: Final = 1 << 20
+#: Steps of SQLite between two questions whether the manifest is still needed: some milliseconds.
+_STEPS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +70,26 @@ class ManifestFacts:
     checksum: str
 
 
-def write_manifest(data_dir: Path, path: Path) -> ManifestFacts:
+def write_manifest(data_dir: Path, path: Path, given_up: Callable[[], bool] = lambda: False) -> ManifestFacts:
     """Write the manifest of a catalog to a new file, in bounded memory; blocks for as long as that takes.
 
     Args:
         data_dir: The data directory with the catalog.
         path: The file, which is not made durable: a clone that breaks off begins again.
+        given_up: Asked now and then, in the calling thread: whether nobody needs the manifest any more.
+
+    Raises:
+        UnavailableError, sqlite3.Error, OSError: It could not be written, or was given up.
     """
-    path.unlink(missing_ok=True)
     with closing(sqlite3.connect(f"file:{path}", uri=True, isolation_level=None)) as db:
+        db.set_progress_handler(given_up, _STEPS)
         for pragma in ("journal_mode = OFF", "synchronous = OFF"):
             db.execute(f"PRAGMA {pragma}")
         db.execute("ATTACH ? AS source", (f"file:{data_dir / 'catalog.db'}?mode=ro",))
         db.execute("BEGIN")  # the first read below fixes the state of the source for all others
         csn = _copy(db)
         db.execute("COMMIT")
-    return ManifestFacts(csn, path.stat().st_size, _checksum_of(path))
+    return ManifestFacts(csn, path.stat().st_size, _checksum_of(path, given_up))
 
 
 def _copy(db: sqlite3.Connection) -> Csn:
@@ -118,10 +131,12 @@ def _copy_parts(db: sqlite3.Connection) -> None:
     )
 
 
-def _checksum_of(path: Path) -> str:
+def _checksum_of(path: Path, given_up: Callable[[], bool] = lambda: False) -> str:
     digest = xxhash.xxh3_128()
     with path.open("rb") as file:
         while data := file.read(_READ_BYTES):
+            if given_up():
+                raise UnavailableError("the manifest is not needed any more")
             digest.update(data)
     return digest.hexdigest()
 
@@ -191,7 +206,16 @@ def check_manifest(path: Path, checksum: str) -> None:
             f"the manifest came with checksum {sent}, expected {checksum}; it is asked for again"
         )
     with _opened(path) as db:
-        found = _meta(db, "format")
+        check_format(_meta(db, "format"))
+
+
+def check_format(found: int) -> None:
+    """Raise unless this version can take a manifest of a catalog format.
+
+    Raises:
+        UpgradeNeededError: A newer version has written it.
+        CorruptError: An older version has written it.
+    """
     if found > FORMAT:
         raise UpgradeNeededError(
             f"the manifest has catalog format {found}, this version reads {FORMAT}: upgrade this replica"
@@ -216,6 +240,9 @@ def install(
         disk: The new id of the data directory, as the session znode shows it.
         files: All part files and packs in the data directory.
         found: See :func:`find_parts`.
+
+    Raises:
+        ClusterMismatchError: The catalog has another history than the manifest; nothing was changed.
     """
     db.execute("DROP TABLE IF EXISTS temp.kept")
     db.execute(
@@ -226,6 +253,7 @@ def install(
         """
     )
     with _opened(manifest) as source:
+        _require_one_history(db, source)
         _replace_rows(db, source)
     _keep_bytes(db, found)
     db.execute("DROP TABLE temp.kept")
@@ -234,6 +262,25 @@ def install(
     db.execute("DELETE FROM undo WHERE path IN (SELECT path FROM files)")
     jobs.set_meta(db, disk=disk, clone="", serve_from=SERVE_FROM_UNKNOWN)
     db.execute("INSERT OR REPLACE INTO meta SELECT 'clone_base', value FROM meta WHERE key = 'snapshot_csn'")
+
+
+def _require_one_history(db: sqlite3.Connection, source: sqlite3.Connection) -> None:
+    """Raise ClusterMismatchError if the two know different records at one CSN.
+
+    A start compares the last record with ZooKeeper only while ZooKeeper has it. That of a replica that was
+    struck may be deleted, and then nothing else says that the log was set back and went on without it: its
+    catalog is the last one that has the commits of before (rule follow).
+    """
+    sql = "SELECT csn, czxid, agreed_ms FROM csns WHERE czxid > 0 ORDER BY csn"
+    there = {csn: (zxid, agreed_ms) for csn, zxid, agreed_ms in source.execute(sql)}
+    for csn, zxid, agreed_ms in db.execute(sql):
+        if csn in there and there[csn] != (zxid, agreed_ms):
+            raise ClusterMismatchError(
+                f"ZooKeeper holds another history: at CSN {csn} this replica has applied the record with "
+                f"zxid {zxid:#x}, and the peer that it should clone one with zxid {there[csn][0]:#x}. "
+                "It was set back to an older state, and other commits have got its CSNs. "
+                f"{NEXT_STEP}; if the commits of this replica are not wanted, empty its data directory"
+            )
 
 
 def _replace_rows(db: sqlite3.Connection, source: sqlite3.Connection) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from tidelock.csnlog.core.ids import PartId, Tid
+from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replication.core.model import Wanted
 from tidelock.replication.fetch import Fetcher
@@ -23,6 +24,8 @@ _log = structlog.get_logger("clone")
 
 #: Pause between two looks at what has arrived.
 _LOOK_S: Final = 0.05
+#: Seconds between two looks at whether parts are needed still.
+_NEEDED_S: Final = 1.0
 #: Rows of the catalog that are read at a time.
 _PAGE: Final = 500
 #: Seconds between two log lines about the progress.
@@ -54,7 +57,7 @@ class MissingParts:
         ahead: Parts that are wanted at a time.
     """
 
-    reader: CatalogReader
+    catalog: Catalog
     fetcher: Fetcher
     ahead: int
     #: Set when all parts that were visible at the start are here.
@@ -63,15 +66,28 @@ class MissingParts:
     #: The parts under way, with their bytes.
     _out: dict[PartId, int] = field(default_factory=dict, init=False)
     _told: float = field(default=0.0, init=False)
+    _looked: float = field(default=0.0, init=False)
 
-    def want(self, row: PartRow) -> None:
-        """Have a part fetched; an undecided part is wanted only by the record that commits it."""
+    @property
+    def reader(self) -> CatalogReader:
+        """The catalog, for questions with short answers."""
+        return self.catalog.reader
+
+    def want(self, row: PartRow, *, clone: bool = False) -> None:
+        """Have a part fetched; an undecided part is wanted only by the record that commits it.
+
+        Args:
+            row: The part.
+            clone: It is one of very many, which take no place from the parts of new transactions.
+        """
         if row.creation_csn is not None:
-            self.fetcher.want(Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ()))
+            wanted = Wanted(row.meta, Tid.parse(row.creation_tid), row.creation_csn, ())
+            self.fetcher.want(wanted, clone=clone)
 
     async def run(self) -> None:
         """Fetch all; returns when nothing is missing that can be had."""
-        here, lacking = (self.reader.visible_bytes()[held] for held in (True, False))
+        found = await self.catalog.read(CatalogReader.visible_bytes)
+        here, lacking = found[True], found[False]
         self.arrived = Arrived(here[0], here[0] + lacking[0], here[1], here[1] + lacking[1])
         for state in _STATES:
             await self._fetch(state, visible=True)
@@ -86,7 +102,7 @@ class MissingParts:
         while page := self.reader.missing(state, visible=visible, after=after, limit=_PAGE):
             after = page[-1][0]
             for _, row in page:
-                self.want(row)
+                self.want(row, clone=True)
                 self._out[row.part] = row.length if visible else 0
             await self._until(self.ahead)
 
@@ -98,6 +114,7 @@ class MissingParts:
     def _look(self) -> int:
         """Count what has arrived since the last look; return the number of parts under way."""
         over = [part for part in self._out if self.fetcher.trouble(part) is None]
+        over = over or self._not_needed()  # a question only while nothing arrives
         size = sum(self._out.pop(part) for part in over)
         before = self.arrived
         if not self.complete.is_set():
@@ -106,6 +123,15 @@ class MissingParts:
             )
             self._tell()
         return len(self._out)
+
+    def _not_needed(self) -> list[PartId]:
+        """Return the parts that are not visible any more: they were removed, or are declared lost."""
+        now = time.monotonic()
+        if self.complete.is_set() or now - self._looked < _NEEDED_S:
+            return []
+        self._looked = now
+        needed = self.reader.visible(self._out)
+        return [part for part in self._out if part not in needed]
 
     def _tell(self) -> None:
         now, at = time.monotonic(), self.arrived

@@ -113,7 +113,7 @@ class IdentitySettings(BaseModel):
                 "or allow it with --insecure"
             )
             raise ValueError(msg)
-        if self.bootstrap and self.replica not in self.bootstrap:
+        if self.bootstrap and not self.join and self.replica not in self.bootstrap:
             msg = f"bootstrap={self.bootstrap} does not name this replica ({self.replica})"
             raise ValueError(msg)
         if self.bootstrap and self.copies > len(self.bootstrap):

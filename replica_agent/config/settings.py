@@ -214,7 +214,9 @@ class AgentSettings(IdentitySettings, BaseSettings):
     push_bytes_max: Bytes = Field(16 << 20, description="Inline bytes of one push request.")
     push_timeout_s: Positive = Field(10.0, description="A push without answer for so long is sent again.")
     fetch_range_bytes: Bytes = Field(16 << 20, description="Bytes of one ranged fetch.")
-    fetch_concurrency: Count = Field(4, description="Large parts fetched at once.")
+    fetch_concurrency: Count = Field(
+        4, description="Large parts fetched at once, and as many again of those that a clone lacks."
+    )
     fetch_small_concurrency: Count = Field(
         64, description="Parts of at most `inline_part_bytes_max` fetched at once; they share fsyncs."
     )

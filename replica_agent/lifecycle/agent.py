@@ -86,6 +86,7 @@ class Agent:
         self._parts: AgentParts | None = None
         self._caught_up = False
         self._behind = ""  # the reason why it does not serve yet, if that takes long
+        self._set_back = ""  # the reason why ZooKeeper's servers refuse this replica, if they were set back
         self._clones = False  # parts of its clone are missing
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
         self._verifying = asyncio.Lock()
@@ -169,6 +170,10 @@ class Agent:
         owed = Arrears.noted(self.local.catalog.reader, session.published_max)
         self._clones = parts.replication.own_phase.fetches = owed.base > CSN_NONE
         background = BackgroundTasks(parts, owed)
+        # Before a record is applied: what a manifest lists cannot be taken back.
+        await parts.replication.skips.learn_all()
+        if self._ended.done():
+            return
         await parts.replication.log.start(waiters.reached, self.local.catalog.reader.last_imprint())
         # From the start on: no home waits for this replica as for one that follows, and while its progress is
         # not published, a replica without a history holds all others.
@@ -177,13 +182,17 @@ class Agent:
             "progress",
             self._repeat("progress", self.settings.progress_interval_s, background.publish_progress),
         )
+        self.run_forever(
+            "suspension",
+            self._repeat("suspension", self.settings.session_timeout_s, self._explain_suspension),
+        )
         try:
             end = await parts.replication.log.barrier()
         except BelowTailError as error:
             await self._clone_next(error.message)
             return
         await owed.registered(self.local.catalog, end)
-        await parts.replication.skips.learn_all()
+        await parts.replication.skips.learn_all()  # and before it serves, those of the meantime
         parts.replication.own_phase.catch_up_to(max(end, owed.serve_from))
         await self._decide_own(parts)
         self.spawn("missing parts", parts.replication.missing.run())
@@ -224,7 +233,7 @@ class Agent:
             _log.error("clone_not_noted", reason=error.message)
             self._end(BootEnd.STOPPED)
         else:
-            self._end(BootEnd.CLONING)
+            self.clones(reason)
 
     async def _decide_own(self, parts: AgentParts) -> None:
         """Roll back the own transactions of former boots that never became visible."""
@@ -246,10 +255,14 @@ class Agent:
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Wake the callers that wait for these CSNs."""
         self._metrics.snapshot_csn.set(records[-1].csn)
+        entries = (entry for record in records for tid in record.tids for entry in tid.entries)
+        skipped = [entry.part for entry in entries if isinstance(entry, SkipPart)]
+        if skipped and (reason := self.local.catalog.reader.meta("clone")):
+            self.clones(reason)
+            return
         self.local.counts.applied(records)
         self.local.waiters.advance(records[-1].csn)
-        entries = (entry for record in records for tid in record.tids for entry in tid.entries)
-        for part in [entry.part for entry in entries if isinstance(entry, SkipPart)]:
+        for part in skipped:
             self.part_held(part)  # nothing waits for it any more
 
     def part_held(self, part: PartId) -> None:
@@ -266,6 +279,11 @@ class Agent:
             self.local.readers.released(part)
         self.parts.replication.applier.part_held(part)
         self.parts.uploads.eager.arrived(part)
+
+    def clones(self, reason: str) -> None:
+        """End this boot: the catalog notes that it has to be replaced, and the next boot does that."""
+        self._become(AgentState.STOPPED, reason)
+        self._end(BootEnd.CLONING)
 
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
         """Log it: the peer will find the damage itself when it is asked for the part."""
@@ -297,14 +315,26 @@ class Agent:
                 self._become(AgentState.STOPPED, reason or state.value)
                 self._end(BootEnd.STOPPED)
             case LogState.SUSPENDED:
-                self._become(AgentState.SUSPENDED, reason or "no answer from ZooKeeper")
+                self._become(AgentState.SUSPENDED, reason or self._set_back or "no answer from ZooKeeper")
             case LogState.FOLLOWING:
+                self._set_back = ""
                 if self._caught_up and self._parts and self._parts.replication.membership.draining:
                     self._become(AgentState.DRAINING, "an operator has it drained")
                 elif self._caught_up:
                     self._become(AgentState.SERVING, "")
                 else:
                     self._become(AgentState.CLONING if self._clones else AgentState.STARTING, self._behind)
+
+    async def _explain_suspension(self) -> None:
+        """Find out whether ZooKeeper was set back while this replica has no connection, and say so."""
+        if self.condition.state is not AgentState.SUSPENDED:
+            return
+        found = await self.parts.means.store.set_back()
+        if found and not self._set_back:
+            _log.error("zookeeper_set_back", reason=found)
+        self._set_back = found
+        log = self.parts.replication.log
+        self.log_state(log.state, log.reason)
 
     def fence_raised(self, fence: int) -> None:
         """Save the fence: a start compares it with ZooKeeper's, which never goes back."""
@@ -339,7 +369,7 @@ class Agent:
     def _members_changed(self) -> None:
         parts, membership = self.parts, self.parts.replication.membership
         membership.changed()
-        peers = membership.peers()
+        peers = [peer for peer in membership.peers() if peer.api]  # one that was never started has no address
         parts.replication.fetcher.members(peers)
         parts.replication.pusher.members(peers)
         parts.replication.copies.members(membership.rules())

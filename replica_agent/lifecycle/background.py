@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from tidelock.csnlog.cluster.bootstrap import keep_alive
-from tidelock.csnlog.cluster.replica_progress import read_progress
+from tidelock.csnlog.cluster.replica_progress import locks_needed_from
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import encode_progress
 from tidelock.csnlog.core.ids import CSN_NONE
@@ -209,12 +209,12 @@ class BackgroundTasks:
     async def _sweep_locks(self) -> None:
         """Delete removal locks that are not needed any more."""
         tail = await read_tail(self._store) or CSN_NONE
-        replicas = await read_progress(self._store)
-        await self._locks.sweep(tail if replicas is None else replicas.locks_needed_from(tail))
+        needed_from = await locks_needed_from(self._store, tail)
+        await self._locks.sweep(tail if needed_from is None else needed_from)
         self._metrics.locks.set(self._locks.held)
 
     async def _clean(self) -> None:
-        self._manifests.forget_unused()
+        await self._manifests.forget_unused()
         await remove_late(self._local.catalog, self._local.files)
         await asyncio.to_thread(self._local.files.empty_trash)
         now_ms, settings = self._retention.now_ms(), self._settings

@@ -17,6 +17,7 @@ from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.lifecycle.local import Local
 from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog_schema import SERVE_FROM_UNKNOWN
 
 #: Session timeouts after which the sign of life of an agent that was killed is certainly gone.
 _SESSION_TIMEOUTS: Final = 2.0
@@ -39,6 +40,16 @@ async def connect(local: Local, stack: AsyncExitStack) -> ZkStore:
     await store.open()
     stack.push_async_callback(store.close)
     return store
+
+
+#: The values that a catalog gets in a tree that was made again out of it. There zxids begin from 0, the last
+#: record has other bytes, nothing is below the tail that it needs, and the log ends elsewhere.
+_OF_ANOTHER_TREE: Final = {
+    "zxid_max": 0,
+    "last_digest": "",
+    "clone": "",
+    "serve_from": SERVE_FROM_UNKNOWN,
+}
 
 
 async def join(local: Local, store: ZkStore) -> OwnSession:
@@ -84,12 +95,10 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         replace_disk=settings.replace_disk,
         silence_s=settings.session_timeout_s * _SESSION_TIMEOUTS,
     )
-    # In a tree that was made again, zxids begin from 0, and the last record has other bytes.
-    forgotten = {"zxid_max": 0, "last_digest": ""} if is_remade(session.cluster, known) else {}
     await catalog.write(
         lambda db: jobs.set_meta(
             db,
-            **forgotten,
+            **(_OF_ANOTHER_TREE if is_remade(session.cluster, known) else {}),
             cluster_id=session.cluster.cluster_id,
             incarnation=session.cluster.incarnation,
             boot=session.boot,

@@ -40,6 +40,9 @@ class Events(Protocol):
     def part_held(self, part: PartId) -> None:
         """Report that a part is durable here now."""
 
+    def clones(self, reason: str) -> None:
+        """Report that the catalog has to be replaced by a peer's, and notes that."""
+
     def wrong_bytes(self, replica: ReplicaId, part: PartId) -> None:
         """Report that a peer has sent bytes that are not the bytes of the part."""
 

@@ -12,6 +12,7 @@ from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
+from tidelock.replica_agent.replicas.held_parts import HeldParts
 from tidelock.replica_agent.replicas.homes import Homes
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.own_phase import OwnPhase
@@ -21,7 +22,7 @@ from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, Stager
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.apply import Applier
-from tidelock.replication.clocks import Clocks
+from tidelock.replication.clocks import Clocks, uptime_s
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.phase import PhaseWatch
 from tidelock.replication.core.strike_rules import StrikeLimits
@@ -29,6 +30,9 @@ from tidelock.replication.fetch import Fetcher
 from tidelock.replication.membership import MemberChanges
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.push import Pusher
+
+#: Longest time until a peer is told that the part that it asks for is being read, in seconds.
+_READ_ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,7 @@ class ReplicationParts:
     pusher: Pusher
     applier: Applier
     own_phase: OwnPhase
+    held_parts: HeldParts
     skips: SkipReader
     log: CsnLog
     members: Members
@@ -88,6 +93,8 @@ def make_replication(means: Means) -> ReplicationParts:
         clocks=clocks,
     )
     changes = _changes(means, log)
+    held_parts = _held_parts(means, port)
+    stack.push_async_callback(held_parts.close)
     applier = _applier(means, port, fetcher)
     return ReplicationParts(
         changes=changes,
@@ -97,23 +104,16 @@ def make_replication(means: Means) -> ReplicationParts:
         catalog_port=port,
         client=client,
         fetcher=fetcher,
-        missing=MissingParts(reader=means.reader, fetcher=fetcher, ahead=settings.clone_parts_ahead),
+        missing=MissingParts(catalog=local.catalog, fetcher=fetcher, ahead=settings.clone_parts_ahead),
         pusher=pusher,
         applier=applier,
         own_phase=_own_phase(means, applier, membership),
-        skips=SkipReader(store=means.store, catalog=local.catalog, held=means.events.part_held),
+        held_parts=held_parts,
+        skips=_skips(means),
         log=log,
         members=members,
         membership=membership,
-        homes=Homes(
-            replica=means.replica,
-            membership=membership,
-            client=client,
-            log=log,
-            fence_timeout_s=settings.fence_timeout_s,
-            refused_timeout_s=settings.refused_timeout_s,
-            clock=time.monotonic,
-        ),
+        homes=_homes(means, log, membership, client),
         copies=CopyMaker(
             machine=Copies(means.replica, membership.rules(), thorough=settings.check_invariants),
             stager=stager,
@@ -126,10 +126,34 @@ def make_replication(means: Means) -> ReplicationParts:
     )
 
 
+def _homes(means: Means, log: CsnLog, membership: Membership, client: PeerClient) -> Homes:
+    return Homes(
+        replica=means.replica,
+        membership=membership,
+        client=client,
+        log=log,
+        fence_timeout_s=means.settings.fence_timeout_s,
+        refused_timeout_s=means.settings.refused_timeout_s,
+        clock=time.monotonic,
+    )
+
+
+def _held_parts(means: Means, port: ReplicaCatalogPort) -> HeldParts:
+    answer_s = min(_READ_ANSWER_S, means.settings.push_timeout_s / 2)
+    return HeldParts(port=port, answer_s=answer_s, damaged=means.events.corrupt)
+
+
+def _skips(means: Means) -> SkipReader:
+    events = means.events
+    return SkipReader(
+        store=means.store, catalog=means.local.catalog, held=events.part_held, clones=events.clones
+    )
+
+
 def _clocks(settings: AgentSettings) -> Clocks:
     return Clocks(
         wall=time.time,
-        monotonic=time.monotonic,
+        uptime=uptime_s,
         offset_max_s=settings.clock_offset_max_s,
         kept_s=3 * settings.clock_check_interval_s,
         server_kept_s=3 * max(settings.tick_interval_s, settings.clock_check_interval_s),

@@ -98,7 +98,7 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
         long_snapshots=long_snapshots,
         locked=transactions.locks.locked_parts,
         clock=time.monotonic,
-        now_ms=replication.retention.now_ms,
+        now_ms=replication.retention.log_ms,
     )
     runner = Runner(
         settings=settings,

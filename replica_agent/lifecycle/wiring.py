@@ -71,7 +71,7 @@ def assemble(means: Means) -> AgentParts:
     """Make all parts; they do not run yet, and the stack of ``means`` closes them."""
     replication = make_replication(means)
     transactions = make_transactions(means, replication)
-    manifests = ManifestSource(settings=means.settings, clock=time.monotonic)
+    manifests = ManifestSource(settings=means.settings, room=means.local.files.room, clock=time.monotonic)
     means.stack.push_async_callback(manifests.close)
     uploads = make_uploads(means, replication, transactions)
     return AgentParts(
@@ -166,8 +166,7 @@ def _peers(parts: AgentParts) -> PeerService:
         waiters=means.local.waiters,
         files=means.local.files,
         receiver=parts.receiver,
-        port=parts.replication.catalog_port,
-        damaged=means.events.corrupt,
+        held_parts=parts.replication.held_parts,
         redirector=parts.uploads.redirector,
         outcomes=parts.transactions.outcomes,
         manifests=parts.manifests,
@@ -199,6 +198,7 @@ def _administration(parts: AgentParts, reads: ReadService, peers: PeerService) -
             replica=means.replica,
             log=parts.replication.log,
             reader=means.reader,
+            port=parts.replication.catalog_port,
             membership=parts.replication.membership,
             client=parts.replication.client,
             peers=peers,

@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, parse_part_id
 from tidelock.csnlog.core.model import LabelState, SkipPart
 from tidelock.errors import ConfigError, CorruptError
 from tidelock.replica_agent.storage.catalog_schema import FORMAT
+
+#: SQLite's results that say nothing about the content of the file.
+_NOT_OPENED: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +54,9 @@ class CatalogFacts:
         boot: The last boot of the replica.
         csn: The CSN up to which everything is applied.
         time_ms: The effective time of that CSN (Unix, ms).
-        tail: The last tail that it has read.
-        horizon: The last horizon that it has read.
+        horizon: The last horizon that it has read. Where the replica was about to clone, it may be larger
+            than ``csn``.
+        clone: Why the replica was about to replace this catalog by a clone; "" if it was not.
         zxids: ZooKeeper's number of the record at each CSN, where it is known.
         boots: The largest boot of each replica that a transaction or a part names.
         tables: The definitions of each table, by version.
@@ -62,8 +76,8 @@ class CatalogFacts:
     boot: int
     csn: Csn
     time_ms: int
-    tail: Csn
     horizon: Csn
+    clone: str
     zxids: Mapping[Csn, int]
     boots: Mapping[ReplicaId, int]
     tables: Mapping[TableName, Mapping[int, Mapping[str, Any]]]
@@ -75,29 +89,68 @@ class CatalogFacts:
     undecided: tuple[UndecidedFacts, ...]
 
 
+def is_data_directory(folder: Path) -> bool:
+    """Return whether a folder is one in which an agent may run, and not a copy of a catalog.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        return (folder / "parts").is_dir()
+    except OSError as error:
+        raise _unreachable(folder, str(error)) from error
+
+
 def read_facts(folder: Path) -> CatalogFacts:
     """Read the catalog of a data directory, in one transaction.
 
     Raises:
-        ConfigError: There is no catalog, it belongs to no cluster, or another version has written it.
-        CorruptError: SQLite cannot read it.
+        ConfigError: There is no catalog, it cannot be opened, it belongs to no cluster, or another version
+            has written it.
+        CorruptError: It is damaged.
     """
-    path = folder / "catalog.db"
-    if not path.is_file():
-        raise ConfigError(f"expected the data directory of a replica, found no catalog.db in {folder}")
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as db:
-            db.execute("BEGIN")
-            return _facts(folder, db)
-    except sqlite3.DatabaseError as error:
-        raise CorruptError(f"{path} cannot be read as a catalog ({error}); leave this replica out") from error
+    with _opened(folder) as db:
+        db.execute("BEGIN")
+        return _facts(folder, db)
 
 
 def decided(folder: Path, tids: Iterable[str]) -> set[str]:
-    """Return the transactions among these that a catalog knows as committed."""
-    with closing(sqlite3.connect(f"file:{folder / 'catalog.db'}?mode=ro", uri=True)) as db:
+    """Return the transactions among these that a catalog knows as committed; errors as in `read_facts`."""
+    with _opened(folder) as db:
         sql = "SELECT 1 FROM outcomes WHERE tid = ?"
         return {tid for tid in tids if db.execute(sql, (tid,)).fetchone() is not None}
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[sqlite3.Connection]:
+    """Open the catalog of a data directory for reading; errors there become those of an operator."""
+    path = folder / "catalog.db"
+    try:
+        if not path.is_file():
+            raise ConfigError(f"expected the data directory of a replica, found no catalog.db in {folder}")
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as db:
+            yield db
+    except OSError as error:
+        raise _unreachable(path, str(error)) from error
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _NOT_OPENED:
+            raise _unreachable(path, str(error)) from error
+        raise _damaged(path, str(error)) from error
+    except (LookupError, TypeError, ValueError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def _unreachable(path: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"expected a catalog that can be read, found that {path} cannot ({why}): run the command as the user "
+        "of the agent, or on a copy of catalog.db and catalog.db-wal in a folder of your own"
+    )
+
+
+def _damaged(path: Path, why: str) -> CorruptError:
+    return CorruptError(f"{path} cannot be read as a catalog ({why}); leave this replica out")
 
 
 def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
@@ -125,8 +178,8 @@ def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
         boot=int(meta["boot"]),
         csn=Csn(meta["snapshot_csn"]),
         time_ms=int(meta["time_ms"]),
-        tail=Csn(meta["tail"]),
         horizon=Csn(meta["horizon"]),
+        clone=meta.get("clone") or "",
         zxids={Csn(csn): zxid for csn, zxid in db.execute("SELECT csn, czxid FROM csns WHERE czxid > 0")},
         boots=_boots(db, replica, int(meta["boot"])),
         tables=_tables(db),

@@ -16,29 +16,22 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tidelock.csnlog.tree_maker import make_again, require_idle
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, TidelockError
 from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.rebuilding import plan as planning
-from tidelock.replica_agent.rebuilding.facts import CatalogFacts, decided, read_facts
+from tidelock.replica_agent.rebuilding.facts import CatalogFacts, decided, is_data_directory, read_facts
+from tidelock.replica_agent.rebuilding.options import parser
 from tidelock.replication.disk_room import DiskRoom
 from tidelock.replication.partfs import PartFs
-
-#: ZooKeeper sessions of agents that were killed end within this time, in seconds.
-_SILENCE_S: Final = 60.0
-#: A request is repeated for so long while ZooKeeper does not answer, in seconds.
-_PATIENCE_S: Final = 30.0
-_SESSION_S: Final = 10.0
-_REQUEST_S: Final = 10.0
-_MULTI_BYTES: Final = 512 * 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     try:
         with ExitStack() as stack:
             catalogs = _read(given.source, stack)
@@ -46,31 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TidelockError as error:
         sys.stderr.write(f"{type(error).__name__}: {error.message}\n")
         return exit_of(error)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="tidelock admin rebuild-zookeeper",
-        description="Make the tree in ZooKeeper again out of the catalogs of stopped replicas.",
-    )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        action="append",
-        required=True,
-        metavar="FOLDER",
-        help="Data directory of a replica, or a copy of its catalog.db (with catalog.db-wal); repeat it for "
-        "each replica that is left.",
-    )
-    parser.add_argument("--zk", required=True, help="ZooKeeper connect string with the cluster's root.")
-    parser.add_argument("--copies", type=int, default=2, help="Durable copies that a commit needs.")
-    parser.add_argument(
-        "--epoch-limit", type=int, default=1_000_000_000, help="Records of an epoch of the log."
-    )
-    parser.add_argument("--confirm", default="", metavar="CLUSTER_ID", help="Carry it out.")
-    parser.add_argument("--json", action="store_true", help="Print the report as JSON.")
-    return parser
 
 
 def _read(folders: Sequence[Path], stack: ExitStack) -> list[CatalogFacts]:
@@ -81,7 +49,7 @@ def _read(folders: Sequence[Path], stack: ExitStack) -> list[CatalogFacts]:
     """
     catalogs = []
     for folder in folders:
-        if (folder / "parts").is_dir():
+        if is_data_directory(folder):
             files = PartFs(folder, DiskRoom(folder))
             files.open()
             stack.callback(files.close)
@@ -105,17 +73,18 @@ async def _rebuild(given: argparse.Namespace, catalogs: Sequence[CatalogFacts]) 
         raise ConfigError(f"expected --confirm {base.cluster_id}, found --confirm {given.confirm}")
     store = ZkStore(
         given.zk,
-        session_timeout_s=_SESSION_S,
-        request_timeout_s=_REQUEST_S,
-        multi_bytes_max=_MULTI_BYTES,
+        session_timeout_s=given.session_timeout_s,
+        request_timeout_s=given.request_timeout_s,
+        multi_bytes_max=given.multi_bytes_max,
+        connect_timeout_s=given.connect_timeout_s,
         make_root=bool(given.confirm),
     )
     report = _report(catalogs, unproved)
     if given.confirm:
         await store.open()
         try:
-            await require_idle(store, base.cluster_id, silence_s=_SILENCE_S, patience_s=_PATIENCE_S)
-            await make_again(store, tree, patience_s=_PATIENCE_S)
+            await require_idle(store, base.cluster_id, silence_s=given.silence_s, patience_s=given.patience_s)
+            await make_again(store, tree, patience_s=given.patience_s, multi_bytes_max=given.multi_bytes_max)
         finally:
             await store.close()
         report["incarnation"] = tree.cluster.incarnation
@@ -138,6 +107,7 @@ def _report(catalogs: Sequence[CatalogFacts], unproved: planning.Doubts) -> dict
         "outcomes": base.outcomes,
         "clones": dict(sorted(planning.csns_behind(catalogs).items())),
         "removed": list(unproved.absent),
+        "suspect": dict(unproved.suspect),
         "undecided": [
             {"tid": one.tid, "rows": one.rows, "tables": list(one.tables)} for one in unproved.undecided
         ],
@@ -159,6 +129,11 @@ def _text(report: dict[str, Any], given: argparse.Namespace) -> str:
     ]
     lines += [
         f"  {name} is named here and was not given. It is removed for good." for name in report["removed"]
+    ]
+    lines += [
+        f"  {name} was about to replace its catalog by a clone ({why}). Leave it out if another replica has "
+        "applied as much."
+        for name, why in report["suspect"].items()
     ]
     for one in report["undecided"]:
         of = ", ".join(one["tables"]) or "no table"

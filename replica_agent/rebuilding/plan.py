@@ -23,17 +23,15 @@ class Doubts:
     """The limits of what the catalogs prove; an operator has to accept them.
 
     Attributes:
-        after: The CSN behind which nothing is proved. A commit that only other replicas have applied is lost.
-        after_ms: Its effective time (Unix, ms).
         absent: Replicas that these catalogs name and whose own catalogs were not given.
         undecided: Transactions that some replica has sealed or received, without an outcome. They count as
             aborted. A client may have been told that one of them is committed.
+        suspect: Replicas that would serve from catalogs which they were about to replace by clones, and why.
     """
 
-    after: Csn
-    after_ms: int
     absent: tuple[ReplicaId, ...]
     undecided: tuple[UndecidedFacts, ...]
+    suspect: Mapping[ReplicaId, str]
 
 
 def newest(catalogs: Sequence[CatalogFacts]) -> CatalogFacts:
@@ -88,10 +86,9 @@ def doubts(catalogs: Sequence[CatalogFacts], decided: Collection[str]) -> Doubts
     named = {name for one in catalogs for name in one.boots}
     undecided = {one.tid: one for catalog in catalogs for one in catalog.undecided if one.tid not in decided}
     return Doubts(
-        after=base.csn,
-        after_ms=base.time_ms,
         absent=tuple(sorted(named - {one.replica for one in catalogs})),
         undecided=tuple(undecided[tid] for tid in sorted(undecided)),
+        suspect={one.replica: one.clone for one in catalogs if one.clone and one.csn == base.csn},
     )
 
 
@@ -138,7 +135,9 @@ def plan(
             {one.disk: one.csn for one in catalogs},
         ),
         end=base.csn,
-        horizon=Csn(max(one.horizon for one in catalogs)),
+        # A replica that was about to clone has noted a horizon behind its own position. It has collected only
+        # what it had applied.
+        horizon=Csn(max(min(one.horizon, one.csn) for one in catalogs)),
         home=base.replica,
         time_ms=time_ms,
         seats=seats,

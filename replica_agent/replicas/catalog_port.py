@@ -74,7 +74,7 @@ class ReplicaCatalogPort:
         """Make records visible in one durable transaction."""
         batch = [self._prepare(record) for record in records]
         before_ms = self.catalog.reader.meta("time_ms")
-        await self.catalog.write(lambda db: jobs.apply(db, batch))
+        self.catalog.late_removals.update(await self.catalog.write(lambda db: jobs.apply(db, batch)))
         for record in records:
             if record.time_ms < before_ms:
                 _log.error(

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 from tidelock.csnlog.cluster.members import Members, MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
-from tidelock.csnlog.core.model import CLONING, SERVING, ClusterState, ReplicaPhase, Roster
+from tidelock.csnlog.core.model import CLONING, REMOVED, SERVING, ClusterState, ReplicaPhase, Roster
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, roster_of
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replication.clocks import Clocks
-from tidelock.replication.core.lag import STUCK, LagLimits, LagVerdict, LagWatch
+from tidelock.replication.core.lag import STUCK, LagLimits, LagVerdict, LagWatch, epochs_of
 from tidelock.replication.core.model import CopyPlace, CountingRules, Held, Peer
 from tidelock.replication.peers import PeerClient
 
@@ -61,7 +61,7 @@ class Membership:
                 max_lag=settings.max_lag,
                 delay_max_s=settings.lag_delay_max_s,
                 stalled_after_s=settings.blocked_after_s,
-                epoch_limit=self.cluster.epoch_limit,
+                epochs=epochs_of(self.cluster),
             )
         )
 
@@ -133,7 +133,7 @@ class Membership:
         return frozenset(
             replica
             for replica, found in self.view.items()
-            if found.session is not None and found.session.state == "removed"
+            if found.session is not None and found.session.state == REMOVED
         )
 
     def serving(self) -> list[ReplicaId]:
@@ -184,13 +184,13 @@ class Membership:
         return found
 
     async def _ask(self, peer: Peer) -> Csn | None:
-        asked = self.clock()
+        begun_s = self.clocks.begun()
         try:
             async with asyncio.timeout(self.settings.peer_ask_timeout_s):
                 status = await self.client.status(peer.api)
         except (TidelockError, TimeoutError):
             return None
-        self.clocks.heard(peer.replica, status.time_ms, self.clock() - asked)
+        self.clocks.heard(peer.replica, status.time_ms, begun_s)
         return status.snapshot_csn
 
     def lag(self) -> LagVerdict:

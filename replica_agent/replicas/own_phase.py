@@ -26,7 +26,7 @@ class OwnPhase:
     Attributes:
         clock: Monotonic seconds.
         wall_ms: Wall time (Unix, ms), for people.
-        fetches: Parts of its clone are missing: it starts, and cannot stand for another replica (rule members).
+        fetches: Parts of its clone are missing: it starts, and stands for no other replica (rule clone).
     """
 
     applier: Applier

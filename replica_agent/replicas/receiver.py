@@ -6,14 +6,14 @@ A push may be repeated or arrive after its transaction was decided; neither does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
-from tidelock.errors import ClusterMismatchError
+from tidelock.errors import ClusterMismatchError, DiskFullError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -50,13 +50,17 @@ class PushReceiver:
     cut: Callable[[Collection[str]], None]
     waiters: CsnWaiters
     arrived: Callable[[PartId], None]
+    #: Bytes of undecided transactions that are being written.
+    _storing: int = field(default=0, init=False)
 
     async def stage(self, raw: bytes) -> Held:
         """Accept one push (docs/protocol.md#stage).
 
+        A transaction for which too little room is left is refused by itself; its home counts other copies,
+        and tries again.
+
         Raises:
             BadRequestError, ClusterMismatchError: Nothing was accepted.
-            DiskFullError: Too little room is left for copies; the home counts others, and tries again.
             UnavailableError: Nothing new is confirmed; the home tries again.
         """
         await ACCEPT.before()
@@ -72,14 +76,23 @@ class PushReceiver:
         ready: list[str] = []
         named: list[PartMeta] = []
         wanted: list[Wanted] = []
+        refused = dict(push.damaged)
         coming = 0
         for sealed in push.tids:
-            if str(sealed.tid) in push.damaged:
+            if str(sealed.tid) in refused:
                 continue
             held = self.catalog.reader.held(meta.part for meta in sealed.parts)
+            lacking = [meta for meta in sealed.parts if meta.part not in held]
+            undecided = self.catalog.reader.outcome(str(sealed.tid)) is None
+            if undecided and (asked := self._new_bytes(lacking)):
+                try:
+                    self.files.room.admit(DiskUse.COPY, self._under_way() + coming + asked)
+                except DiskFullError as error:
+                    refused[str(sealed.tid)] = error.message
+                    continue
+                coming += asked
             nameless = self.catalog.reader.nameless(held)
             named += [meta for meta in sealed.parts if meta.part in nameless]
-            lacking = [meta for meta in sealed.parts if meta.part not in held]
             absent = [meta for meta in lacking if meta.part not in push.inline]
             fresh += [
                 StagedBytes(meta, push.inline[meta.part], sealed.tid)
@@ -87,38 +100,49 @@ class PushReceiver:
                 if meta.part in push.inline
             ]
             wanted += [Wanted(meta, sealed.tid, None, (push.home,)) for meta in absent]
-            undecided = self.catalog.reader.outcome(str(sealed.tid)) is None
-            if undecided:
-                coming += sum(meta.length for meta in lacking)
             if not absent:  # a tid with absent parts is neither held nor refused: it is on its way
                 ready.append(str(sealed.tid))
                 if undecided:
                     prepared.append(sealed.tid)
-        if coming:
-            self.files.room.admit(DiskUse.COPY, coming)
         for part in wanted:
             self.fetcher.want(part)
         if named:
             await self.catalog.write(lambda db: jobs.describe(db, named))
         if fresh or prepared:
-            await self.stager.store(fresh, prepared)
+            size = sum(staged.meta.length for staged in fresh)
+            self._storing += size
+            try:
+                await self.stager.store(fresh, prepared)
+            finally:
+                self._storing -= size
         for staged in fresh:
             self.arrived(staged.meta.part)
         await ACCEPT.after()
-        return Held(self.replica, self.disk, self.boot, self.waiters.reached, tuple(ready), push.damaged)
+        return Held(self.replica, self.disk, self.boot, self.waiters.reached, tuple(ready), refused)
 
     def hint(self, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
         """Fetch parts while their transaction is still being written; ``holder`` certainly has them.
 
         A hint may arrive when the record is applied already. Then it is ignored: the record has requested the
-        parts that are needed, and others may be deleted since.
+        parts that are needed, and others may be deleted since. Parts for which there is no room are left to
+        the commit of their transaction.
         """
-        if self.catalog.reader.outcome(str(tid)) is not None or not self.files.room.free_for(DiskUse.COPY):
+        if self.catalog.reader.outcome(str(tid)) is not None:
             return
         held = self.catalog.reader.held(part.part for part in parts)
+        left = self.files.room.free_for(DiskUse.COPY) - self._under_way()
         for meta in parts:
-            if meta.part not in held:
+            if meta.part not in held and (asked := self._new_bytes([meta])) <= left:
+                left -= asked
                 self.fetcher.want(Wanted(meta, tid, None, (holder, tid.home)))
+
+    def _new_bytes(self, parts: Iterable[PartMeta]) -> int:
+        """Return the bytes of those of these parts that are not on their way."""
+        return sum(meta.length for meta in parts if not self.fetcher.is_wanted(meta.part))
+
+    def _under_way(self) -> int:
+        """Return the bytes of undecided transactions that were admitted, and are not on the disk yet."""
+        return self.fetcher.coming_bytes() + self._storing
 
     async def forget(self, tids: Sequence[Tid]) -> None:
         """Drop parts that were rolled back. Applied transactions stay: only undecided rows are touched."""

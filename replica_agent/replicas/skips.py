@@ -32,11 +32,13 @@ class SkipReader:
 
     Attributes:
         held: Called with a part that no record waits for any more.
+        clones: Called with the reason if this replica shows what no other may show, and has to clone.
     """
 
     store: Store
     catalog: Catalog
     held: Callable[[PartId], None]
+    clones: Callable[[str], None]
 
     async def learn_all(self) -> None:
         """Learn every part that is declared lost.
@@ -55,15 +57,22 @@ class SkipReader:
 
     async def learn(self, part: PartId) -> bool:
         """Learn whether a part is declared lost; return False if it is not, or that is not known now."""
+        word = await self.read(part)
+        if word is not None:
+            await self.take(word)
+        return word is not None
+
+    async def read(self, part: PartId) -> SkipPart | None:
+        """Return the word that a part is lost; None if there is none, or that is not known now."""
         node = await self.store.get(tree.skip(part))
-        if not isinstance(node, Ok):
-            return False
-        await self.take(decode_skip(node.value.data).entry)
-        return True
+        return decode_skip(node.value.data).entry if isinstance(node, Ok) else None
 
     async def take(self, entry: SkipPart) -> None:
         """Note a lost part in the catalog, and go on without it."""
         unused = await self.catalog.write(lambda db: jobs.skip(db, entry))
         self.catalog.late_removals.update(unused)
         _log.warning("part_declared_lost", part=entry.part, csn=entry.csn, tid=entry.tid, by=entry.by)
-        self.held(entry.part)
+        if reason := self.catalog.reader.meta("clone"):
+            self.clones(reason)
+        else:
+            self.held(entry.part)

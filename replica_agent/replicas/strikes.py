@@ -23,7 +23,7 @@ from tidelock.csnlog.log import CsnLog, LogState
 from tidelock.errors import MembershipError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.replicas.membership import Membership
-from tidelock.replication.core.lag import csns_behind
+from tidelock.replication.core.lag import csns_behind, epochs_of
 from tidelock.replication.core.membership_rules import StrikeReplica
 from tidelock.replication.core.strike_rules import (
     ZNODE_BYTES,
@@ -108,8 +108,12 @@ class Strikes:
         found = self.membership.view.get(replica)
         at = found.progress.snapshot if found is not None and found.progress is not None else CSN_NONE
         return held_back(
-            csns_behind(at, self.log.end, self.membership.cluster.epoch_limit), self._record_bytes
+            csns_behind(at, self.log.end, epochs_of(self.membership.cluster)), self._record_bytes
         )
+
+    def held_s(self, replica: ReplicaId) -> float:
+        """Return for how long a replica was silent, or applied nothing, as far as this agent has seen."""
+        return max(self.membership.silent_s(replica), self._watch.standing_s(replica, self.clock()))
 
     def records_to_keep(self, records: int, size: int) -> int:
         """Return how many applied records are kept: at most ``records``, in at most ``size`` bytes."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import Csn
-from tidelock.errors import SnapshotTooOldError, UnknownTableError
+from tidelock.csnlog.core.ids import CSN_IMPORT, Csn
+from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, UnknownTableError
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.pinned import Snapshots
@@ -35,7 +35,12 @@ class HistoryService:
         await self.snapshots.reach(csn)
         time_ms = self.reader.time_of(csn)
         if time_ms is None:
-            oldest = self.reader.horizon()
+            oldest = max(self.reader.horizon(), CSN_IMPORT)
+            if csn > oldest:  # it is applied, so it would be there
+                raise NoSuchCsnError(
+                    f"there is no CSN {csn}: the epoch of the log ends before it; ask for that of a commit",
+                    end_csn=self.membership.waiters.reached,
+                )
             msg = f"the time of CSN {csn} is not kept: times are kept from horizon {oldest} on; ask for that"
             raise SnapshotTooOldError(msg, csn=csn, min_csn=oldest)
         return CsnTime(csn, time_ms)

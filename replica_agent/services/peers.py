@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
@@ -11,7 +11,7 @@ from tidelock.errors import TooLargeError
 from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
-from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
+from tidelock.replica_agent.replicas.held_parts import HeldParts
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
@@ -31,11 +31,7 @@ def push_bytes_max(settings: AgentSettings) -> int:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PeerService:
-    """Answers the other agents of the cluster.
-
-    Attributes:
-        damaged: Called with a part whose bytes are wrong, and what found that; it is fetched again.
-    """
+    """Answers the other agents of the cluster."""
 
     settings: AgentSettings
     condition: Condition
@@ -43,12 +39,11 @@ class PeerService:
     waiters: CsnWaiters
     files: PartFs
     receiver: PushReceiver
-    port: ReplicaCatalogPort
+    held_parts: HeldParts
     redirector: UploadRedirector
     outcomes: OutcomeResolver
     manifests: ManifestSource
     clocks: Clocks
-    damaged: Callable[[PartId, str], None]
 
     def admit_push(self, length: int | None) -> None:
         """Raise unless a push of so many bytes is accepted now.
@@ -95,12 +90,10 @@ class PeerService:
 
     async def holds(self, part: PartId) -> PartWord:
         """Return whether this replica holds a part, by reading its bytes; a damaged one is fetched again."""
-        row = self.receiver.catalog.reader.part(part)
-        known = row is not None and row.state == "held"
-        held = known and not await self.port.is_damaged(part)
-        if known and not held:
-            self.damaged(part, "found damaged when a peer asked for it")
-        return PartWord(self.session.replica, self.session.disk, self.waiters.reached, held)
+        found = await self.held_parts.holds(part)
+        session, reached = self.session, self.waiters.reached
+        # A peer of a version that does not know of reads is told that it is held: it changes nothing then.
+        return PartWord(session.replica, session.disk, reached, found is not False, reading=found is None)
 
     def status(self) -> PeerStatus:
         """Return the progress of this replica."""

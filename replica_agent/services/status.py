@@ -41,6 +41,7 @@ from tidelock.wire.cluster import (
     HorizonBound,
     ReplicaStatus,
     StatusAnswer,
+    StrikeBounds,
     SwitchInfo,
 )
 from tidelock.wire.transactions import OutcomeAnswer
@@ -111,6 +112,11 @@ class StatusService:
             clock=self._clock(),
             lost=[declared_lost(one) for one in self.reader.skipped()],
             switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
+            strike=StrikeBounds(
+                timeout_s=self.settings.strike_timeout_s,
+                records=self.settings.max_records,
+                bytes=self.settings.max_records_bytes,
+            ),
         )
 
     def _replica(self, replica: ReplicaId, view: MemberView) -> ReplicaStatus:
@@ -136,6 +142,7 @@ class StatusService:
             draining=replica in self.membership.roster.draining,
             held_records=held.records,
             held_bytes=held.bytes,
+            held_s=0.0 if member in LEFT_OUT else round(self.strikes.held_s(replica), 1),
         )
 
     def _clone(self) -> CloneProgress | None:

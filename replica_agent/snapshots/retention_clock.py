@@ -48,7 +48,7 @@ class RetentionClock:
 
     def now_ms(self) -> int:
         """Return the present time (Unix, ms) for decisions about what is old."""
-        now_s, log_ms = self.monotonic(), self._log_ms()
+        now_s, log_ms = self.monotonic(), self.log_ms()
         if self._time_ms is None:
             kept = self.reader.meta("retention_ms")
             # A catalog without this clock may hold a time of the log that one wrong clock has made.
@@ -66,8 +66,11 @@ class RetentionClock:
         if self._time_ms is not None:
             set_meta(db, retention_ms=self._time_ms)
 
-    def _log_ms(self) -> int:
-        """Return the log's time: that of the newest record, and the time since it was applied here."""
+    def log_ms(self) -> int:
+        """Return the log's time (Unix, ms): the newest record's, and the time since it was applied here.
+
+        It is for decisions that cost nothing when they are wrong: after a downtime it is right at once.
+        """
         now_s, newest = self.monotonic(), self.reader.snapshot_csn()
         if newest != self._newest:
             self._newest, self._newest_s = newest, now_s

@@ -39,7 +39,6 @@ from tidelock.replica_agent.storage.catalog_schema import (
     MIGRATIONS,
     SCHEMA,
     SERVE_FROM_UNKNOWN,
-    SKIPS,
 )
 from tidelock.replication.disk_room import DiskRoom
 
@@ -125,7 +124,6 @@ class Catalog:
                     _create(db, initial)
                 else:
                     _migrate(db)
-                db.executescript(SKIPS)
             finally:
                 db.close()
         except sqlite3.DatabaseError as error:

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.imprint import Imprint
@@ -131,13 +131,19 @@ _TABLE = "name, version, from_csn, definition, arrow_schema, common_metadata"
 
 
 def last_outcome_before(db: sqlite3.Connection, before_ms: int) -> Csn:
-    """Return the last CSN of ``outcomes`` with an effective time before a time (Unix, ms), 0 if none has.
+    """Return the last CSN of ``outcomes`` with an effective time before a time (Unix, ms), 0 if none has."""
+    return _last_before(db, "outcomes", before_ms)
+
+
+def _last_before(db: sqlite3.Connection, table: Literal["outcomes", "csns"], before_ms: int) -> Csn:
+    """Return the last CSN of a table with an effective time before a time (Unix, ms), 0 if none has.
 
     Times grow with CSNs, so this is a binary search: neither the kept rows, millions of them, are scanned nor
     those below them that stay with their labels.
     """
-    sql = "SELECT csn, time_ms FROM outcomes WHERE csn >= ? ORDER BY csn LIMIT 1"
-    before, from_here = CSN_NONE, db.execute("SELECT coalesce(max(csn), 0) + 1 FROM outcomes").fetchone()[0]
+    sql = f"SELECT csn, time_ms FROM {table} WHERE csn >= ? ORDER BY csn LIMIT 1"
+    newest = db.execute(f"SELECT coalesce(max(csn), 0) FROM {table}").fetchone()[0]
+    before, from_here = CSN_NONE, newest + 1
     while before + 1 < from_here:
         middle = (before + from_here) // 2
         row = db.execute(sql, (middle,)).fetchone()
@@ -216,8 +222,11 @@ class CatalogReader:
 
     def csn_at(self, time_ms: int) -> Csn | None:
         """Return the newest applied CSN whose effective time is not after ``time_ms``, or None."""
-        row = self._db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (time_ms,)).fetchone()
-        return None if row[0] is None else Csn(row[0])
+        self._db.execute("BEGIN")  # wrong times may be mended meanwhile
+        try:
+            return _last_before(self._db, "csns", time_ms + 1) or None
+        finally:
+            self._db.execute("COMMIT")
 
     def time_of(self, csn: Csn) -> int | None:
         """Return the effective time (Unix, ms) of an applied CSN, or None if it is not kept."""
@@ -332,6 +341,11 @@ class CatalogReader:
         """
         args = (state, after, visible, limit)
         return [(row[0], PartRow(*row[1:])) for row in self._db.execute(sql, args)]
+
+    def visible(self, parts: Iterable[PartId]) -> set[PartId]:
+        """Return those of ``parts`` that an applied record has added and none has removed."""
+        sql = "SELECT 1 FROM parts WHERE part = ? AND creation_csn IS NOT NULL AND removal_csn IS NULL"
+        return {part for part in parts if self._db.execute(sql, (part,)).fetchone()}
 
     def visible_bytes(self) -> dict[bool, tuple[int, int]]:
         """Return (parts, bytes) of the parts that no applied record has removed: held here, and not held."""

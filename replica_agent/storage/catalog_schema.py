@@ -5,7 +5,7 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 5
+FORMAT = 6
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -49,16 +49,12 @@ CREATE TABLE csns (
 );
 CREATE INDEX outcomes_of_batches ON outcomes (csn) WHERE batch IS NOT NULL;
 CREATE TABLE table_changes (table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL) WITHOUT ROWID;
-"""
-#: Parts that an operator has declared lost. Made at each start where it does not exist yet: a catalog of
-#: before has none.
-SKIPS = """
-CREATE TABLE IF NOT EXISTS skips (
+CREATE TABLE skips (
     part TEXT PRIMARY KEY, table_name TEXT NOT NULL, rows INTEGER NOT NULL, csn INTEGER NOT NULL,
     tid TEXT NOT NULL, operator TEXT NOT NULL, why TEXT NOT NULL, without TEXT NOT NULL,
     time_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS skips_by_tid ON skips (tid);
+CREATE INDEX skips_by_tid ON skips (tid);
 """
 
 #: For each earlier format that can be read the statements that lead to the next format. A new column is the
@@ -77,5 +73,14 @@ MIGRATIONS = {
         UNION ALL SELECT table_name, creation_csn FROM parts WHERE creation_csn > 0 AND creation_change
         UNION ALL SELECT table_name, removal_csn FROM parts WHERE removal_csn > 0 AND removal_change
     ) WHERE name <> '' GROUP BY name;
+    """,
+    # Versions of format 5 made this table at each start where it did not exist, whatever the format was.
+    5: """
+    CREATE TABLE IF NOT EXISTS skips (
+        part TEXT PRIMARY KEY, table_name TEXT NOT NULL, rows INTEGER NOT NULL, csn INTEGER NOT NULL,
+        tid TEXT NOT NULL, operator TEXT NOT NULL, why TEXT NOT NULL, without TEXT NOT NULL,
+        time_ms INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS skips_by_tid ON skips (tid);
     """,
 }

@@ -261,11 +261,13 @@ def forget_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
     db.executemany("DELETE FROM undo WHERE path = ?", [(path,) for path in paths])
 
 
-def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
+def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> list[str]:
     """Make records visible, all in one transaction.
 
-    Parts, removals, tables, outcomes, times and the snapshot CSN.
+    Parts, removals, tables, outcomes, times and the snapshot CSN. Files that held nothing but parts which are
+    declared lost become undo rows and are returned.
     """
+    unused: list[str] = []
     time_ms = int(db.execute("SELECT value FROM meta WHERE key = 'time_ms'").fetchone()[0])
     lost = {part for (part,) in db.execute("SELECT part FROM skips")}
     for record in records:
@@ -273,7 +275,7 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
             _heal_times(db, record.time_ms)
         time_ms = record.time_ms
         for applied in record.tids:
-            _apply_tid(db, record, applied, lost)
+            unused += _apply_tid(db, record, applied, lost)
         changed = {entry.table for one in record.tids if one.data_change for entry in one.entries}
         rows = [(table, record.csn) for table in sorted(changed)]
         db.executemany("INSERT OR REPLACE INTO table_changes VALUES (?, ?)", rows)
@@ -284,6 +286,7 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
     set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms, last_digest=last.digest)
     sql = "UPDATE meta SET value = max(value, ?) WHERE key = 'zxid_max'"
     db.execute(sql, (max(record.stamp.zxid for record in records),))
+    return unused
 
 
 def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
@@ -315,28 +318,43 @@ def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
     )
 
 
-def skip(db: sqlite3.Connection, entry: SkipPart) -> list[str]:
+def skip(db: sqlite3.Connection, entry: SkipPart, reached: Csn | None = None) -> list[str]:
     """Note that a part is declared lost, and forget it: no snapshot shows it from here on.
 
-    The file of a part that was held becomes an undo row if it holds nothing else, and is returned.
+    The file of a part that was held becomes an undo row if it holds nothing else, and is returned. If the
+    changes that a lost manifest lists were applied before the word came, the catalog shows them and no other
+    one does: it notes that it has to be replaced.
+
+    Args:
+        db: The catalog.
+        entry: The word.
+        reached: The CSN up to which the log is applied; None: the snapshot CSN.
     """
-    db.execute(
+    if reached is None:
+        reached = Csn(db.execute("SELECT value FROM meta WHERE key = 'snapshot_csn'").fetchone()[0])
+    noted = db.execute(
         "INSERT OR IGNORE INTO skips VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(entry.part, entry.table, entry.rows, entry.csn, entry.tid, entry.by, entry.why),
             *(" ".join(entry.without), entry.time_ms),
         ),
     )
+    if noted.rowcount == 1 and not entry.table and entry.csn <= reached:
+        reason = f"manifest {entry.part} was declared lost after CSN {entry.csn} was applied with it here"
+        set_meta(db, clone=reason)
     gone = db.execute("DELETE FROM parts WHERE part = ? RETURNING file", (entry.part,)).fetchone()
     return release_files(db, [gone[0]]) if gone else []
 
 
-def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid, lost: set[str]) -> None:
+def _apply_tid(
+    db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid, lost: set[str]
+) -> list[str]:
     tid, csn, change = applied.tid, record.csn, applied.data_change
+    unused: list[str] = []
     for entry in applied.entries:
         match entry:
             case SkipPart():
-                skip(db, entry)
+                unused += skip(db, entry, csn)
                 lost.add(entry.part)
             case AddPart() | RemovePart() if entry.part in lost:
                 pass  # an operator has declared the part lost: it is neither there nor to be removed
@@ -386,6 +404,7 @@ def _apply_tid(db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTi
         "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?)",
         (tid, csn, record.time_ms, applied.label, applied.batch),
     )
+    return unused
 
 
 def prune_outcomes(

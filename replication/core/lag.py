@@ -13,12 +13,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, epoch_of, sequence_of
-from tidelock.csnlog.core.model import ReplicaPhase
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, epoch_of, sequence_of
+from tidelock.csnlog.core.model import ClusterState, ReplicaPhase
 from tidelock.replication.core.model import Peer
 
 #: The phases of a replica that needs an operator, or room on its disk.
 STUCK: Final = frozenset({ReplicaPhase.BLOCKED, ReplicaPhase.FULL})
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """The records of the epochs of a log.
+
+    Attributes:
+        limit: Records of an epoch.
+        closed: The last record of the epoch that a rebuild of the tree has closed before its limit (rule
+            rebuild); CSN_NONE: none was.
+    """
+
+    limit: int
+    closed: Csn = CSN_NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +44,13 @@ class LagLimits:
         delay_max_s: Longest delay of a commit, reached at twice ``max_lag``.
         stalled_after_s: A lagging replica that has applied nothing for so long is not waited for, whatever
             it has published.
-        epoch_limit: Records of an epoch.
+        epochs: The records of the epochs.
     """
 
     max_lag: int
     delay_max_s: float
     stalled_after_s: float
-    epoch_limit: int
+    epochs: Epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +95,7 @@ class LagWatch:
         for peer in peers:
             if not peer.alive or peer.struck:
                 continue
-            lag = csns_behind(peer.snapshot, own, limits.epoch_limit)
+            lag = csns_behind(peer.snapshot, own, limits.epochs)
             stalled = self._is_stalled(peer, lag, now_s)
             # A full disk may still take what is committed, in what it keeps in reserve.
             stopped = peer.phase is ReplicaPhase.BLOCKED or (peer.phase is ReplicaPhase.FULL and stalled)
@@ -120,6 +134,15 @@ def delay_s(lag: int, max_lag: int, longest_s: float) -> float:
     return longest_s * min(1.0, max(0, lag - max_lag) / max_lag)
 
 
-def csns_behind(csn: Csn, end: Csn, epoch_limit: int) -> int:
-    """Return how many records ``csn`` is behind ``end``, at least 0; an epoch has ``epoch_limit`` records."""
-    return max(0, (epoch_of(end) - epoch_of(csn)) * epoch_limit + sequence_of(end) - sequence_of(csn))
+def csns_behind(csn: Csn, end: Csn, epochs: Epochs) -> int:
+    """Return how many records ``csn`` is behind ``end``, at least 0."""
+    first, last, closed = epoch_of(csn), epoch_of(end), epochs.closed
+    found = (last - first) * epochs.limit + sequence_of(end) - sequence_of(csn)
+    if closed and first <= epoch_of(closed) < last:
+        found -= epochs.limit - 1 - sequence_of(closed)
+    return max(0, found)
+
+
+def epochs_of(cluster: ClusterState) -> Epochs:
+    """Return the records of the epochs of a cluster."""
+    return Epochs(cluster.epoch_limit, cluster.closed)

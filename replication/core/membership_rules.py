@@ -8,9 +8,9 @@ after a lost answer.
 No change leaves fewer than ``copies`` replicas that are *well*: alive, in a state in which copies count, not
 draining, and at most ``lag_max`` CSNs behind the end of the log. A timeout alone never lowers ``copies``.
 
-A replica that leaves may hold one of the ``copies`` of a commit, and those that are well need not have it yet.
-So it leaves when ``copies`` of them have all that was committed when the change was asked for. Otherwise two
-changes, one after the other, take all copies of a commit away.
+A replica that leaves may hold one of the ``copies`` of a commit, and those that are well need not have it
+yet. So it leaves when ``copies`` of them have all that was committed when the change was asked for. Otherwise
+two changes, one after the other, take all copies of a commit away.
 """
 
 from __future__ import annotations
@@ -23,11 +23,20 @@ import msgspec
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
-from tidelock.csnlog.core.model import MemberState, Progress, ReplicaPhase, Roster, SessionState
+from tidelock.csnlog.core.model import (
+    REMOVED,
+    STOPPED,
+    STRUCK,
+    MemberState,
+    Progress,
+    ReplicaPhase,
+    Roster,
+    SessionState,
+)
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, raised
 from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.errors import MembershipError
-from tidelock.replication.core.lag import csns_behind
+from tidelock.replication.core.lag import Epochs, csns_behind
 
 #: A cluster of several replicas must have two copies at least: with one, the loss of one disk loses commits.
 _COPIES_MIN: Final = 2
@@ -54,7 +63,7 @@ class MembersReading:
         roster: Its content.
         replicas: All that were ever registered, removed ones included.
         end: The end of the log, read before everything else.
-        epoch_limit: Records of an epoch.
+        epochs: The records of the epochs.
         lag_max: CSNs that a replica which is well may be behind ``end``.
         asked: The end of the log when the change was asked for, which is planned perhaps several times.
     """
@@ -63,13 +72,13 @@ class MembersReading:
     roster: Roster
     replicas: Mapping[ReplicaId, MemberReading]
     end: Csn
-    epoch_limit: int
+    epochs: Epochs
     lag_max: int
     asked: Csn = CSN_NONE
 
     def behind(self, replica: ReplicaId) -> int:
         """Return how many records of the log a replica has not applied."""
-        return csns_behind(self.replicas[replica].progress.snapshot, self.end, self.epoch_limit)
+        return csns_behind(self.replicas[replica].progress.snapshot, self.end, self.epochs)
 
     def members(self) -> tuple[ReplicaId, ...]:
         """Return the replicas that are neither struck nor removed."""
@@ -173,9 +182,9 @@ def plan(
         case AddReplica(replica, rack):
             return _added(seen, replica, rack, by)
         case RemoveReplica(replica):
-            return _taken_out(seen, replica, "removed", by, nonce)
+            return _taken_out(seen, replica, REMOVED, by, nonce)
         case StrikeReplica(replica):
-            return _taken_out(seen, replica, "struck", by, nonce)
+            return _taken_out(seen, replica, STRUCK, by, nonce)
         case ReplaceReplica(old, new, rack):
             return _replaced(seen, old, new, rack, by, nonce)
         case DrainReplica(replica, undo):
@@ -215,8 +224,8 @@ def _require_all(seen: MembersReading, staying: tuple[ReplicaId, ...], leaving: 
     return NotYet(
         MembershipError(
             f"expected at least copies={need} replicas without {leaving} that have all commits up to CSN "
-            f"{seen.asked}, found {have} (behind, or without all parts: {shown}): wait until they have caught "
-            "up, or drain it first, and ask again",
+            f"{seen.asked}, found {have} (behind, or without all parts: {shown}): wait until they have "
+            "caught up, or drain it first, and ask again",
             replica=leaving,
             have=have,
             need=need,
@@ -254,12 +263,12 @@ def _added(seen: MembersReading, replica: ReplicaId, rack: str, by: ReplicaId) -
         if found.session.state in LEFT_OUT:
             raise MembershipError(
                 f"expected a new id, found {replica}, which is {found.session.state}: "
-                + ("ids are never used again" if found.session.state == "removed" else "start it: it clones"),
+                + ("ids are never used again" if found.session.state == REMOVED else "start it: it clones"),
                 replica=replica,
             )
         return None
     own = seen.replicas[by]
-    never_started = SessionState(boot=0, disk="", nonce="", state="stopped")
+    never_started = SessionState(boot=0, disk="", nonce="", state=STOPPED)
     told = max(seen.end, own.progress.snapshot)
     return (
         Check(tree.progress(by), own.progress_version),
@@ -275,14 +284,14 @@ def _taken_out(
 ) -> tuple[Op, ...] | NotYet | None:
     """Return the multi that strikes or removes a replica."""
     found = _found(seen, replica)
-    if found.session.state in {state, "removed"}:
+    if found.session.state in {state, REMOVED}:
         return None
     if replica == by:
         raise MembershipError(
             f"{replica} cannot take itself out: ask another replica for it", replica=replica
         )
     staying: tuple[ReplicaId, ...] = ()
-    if found.session.state != "struck":  # else it has left already: its removal takes no copies away
+    if found.session.state != STRUCK:  # else it has left already: its removal takes no copies away
         staying = left_after(seen, replica)
         if not_yet := _require_all(seen, staying, replica):
             return not_yet
@@ -307,7 +316,7 @@ def _ended(replica: ReplicaId, found: MemberReading, state: str, nonce: str) -> 
 def _replaced(
     seen: MembersReading, old: ReplicaId, new: ReplicaId, rack: str, by: ReplicaId, nonce: str
 ) -> tuple[Op, ...] | NotYet | None:
-    removal = _taken_out(seen, old, "removed", by, nonce)
+    removal = _taken_out(seen, old, REMOVED, by, nonce)
     addition = _added(seen, new, rack or seen.replicas[old].member.rack, by)
     if removal is None or addition is None or isinstance(removal, NotYet):
         return removal or addition

@@ -15,7 +15,7 @@ class DiskUse(enum.Enum):
 
     #: Rows, uploads and merges of this home: refused below the reserve.
     NEW = "new"
-    #: Copies for the transactions of other homes that are not committed: refused below the floor.
+    #: Copies for transactions that are not committed, pushed or fetched early: refused below the floor.
     COPY = "copy"
     #: Parts of committed transactions: never refused by a mark.
     COMMITTED = "committed"

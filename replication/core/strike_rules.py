@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.model import CLONING
 from tidelock.replication.core.membership_rules import MembersReading
 
 #: Memory of ZooKeeper for a record beside its bytes: the node, its path and name, its place in the directory.
@@ -82,7 +83,7 @@ def reason_to_strike(
     if silent_s >= limits.strike_timeout_s:
         return f"it has been silent for {silent_s:.0f} s"
     # A clone takes as long as it takes: it is not behind because it is stuck.
-    if standing_s >= limits.strike_timeout_s and seen.replicas[replica].session.state != "cloning":
+    if standing_s >= limits.strike_timeout_s and seen.replicas[replica].session.state != CLONING:
         return f"it has applied nothing for {standing_s:.0f} s"
     if held.records > limits.max_records:
         return f"it holds back {held.records} records, more than max_records={limits.max_records}"

@@ -1,6 +1,7 @@
 """The fault points of an agent, grouped by the work that passes them: a test cuts the power at each of them.
 
-`TESTED` must name every point that an agent registers (test_tools.py), so that no new point is forgotten.
+`TESTED` and `WITHOUT_DISK` must name every point that is registered (test_tools.py), so that no new point
+is forgotten.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ OF_COMPACTION: Final = points(
 OF_COLLECT: Final = points(["agent.collect"])
 #: Points that a replica passes when it takes a file of a transaction whose home is another replica.
 OF_UPLOADS: Final = points(["agent.upload"])
-#: Points of a replica that clones, and of the peer that writes its catalog for it.
-OF_CLONES: Final = points(["agent.clone_receive", "agent.clone_install"])
+#: Points of a replica that starts and clones, and of the peer that writes its catalog for it.
+OF_CLONES: Final = points(["csnlog.begin", "agent.clone_receive", "agent.clone_install"])
 OF_SOURCES: Final = points(["agent.clone_manifest"])
 
 TESTED: Final = frozenset(
@@ -51,3 +52,7 @@ TESTED: Final = frozenset(
         *(*OF_CLONES, *OF_SOURCES),  # test_power_cuts_clones.py
     ]
 )
+
+#: Points of writes to ZooKeeper by a process whose own disk says nothing about them: SIGKILL is enough there
+#: (tests/integration/test_membership_kills.py, test_rebuilding.py).
+WITHOUT_DISK: Final = frozenset(points(["membership.change", "rebuild.write"]))

@@ -68,7 +68,7 @@ def removed(local: LocalCluster, replica: str) -> int:
         return int(db.execute("SELECT count(*) FROM parts WHERE removal_csn IS NOT NULL").fetchone()[0])
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_lost_disk_comes_back_although_history_was_collected(
     cluster: ClusterFactory, replicas: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_lost_disk_comes_back_although_history_was_collected(
         db.insert("t", rows(200))
     with local.connect("r2") as db:
         db.truncate("t")
-        db.insert("t", rows(300))
+        db.insert("t", rows(300), wait="all")
     assert numbers(local, "r1") == list(range(300, 310))
     before = min(horizons(local))
     with local.connect("r1") as db:

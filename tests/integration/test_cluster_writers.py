@@ -18,7 +18,7 @@ REPLICAS = ("r1", "r2", "r3")
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param({}, id="few merges"),
+        pytest.param({}, marks=pytest.mark.slow, id="few merges"),
         pytest.param({"compaction_interval_s": 0.5}, marks=pytest.mark.slow, id="merges all the time"),
     ],
 )

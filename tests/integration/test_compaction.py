@@ -11,8 +11,10 @@ import functools
 import io
 import itertools
 import json
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -352,3 +354,23 @@ def _applied(cluster: LocalCluster, csn: int) -> bool:
     return all(
         item["state"] == "serving" and item["snapshot_csn"] >= max(csn, item["end_csn"]) for item in told
     )
+
+
+def test_quiet_merges_go_on_after_a_long_downtime(cluster: ClusterFactory) -> None:
+    """The clock of what is forgotten makes up for a downtime as slowly; compaction goes by the log's time."""
+    often = {"compaction_interval_s": 0.1, "compaction_quiet_s": 0.5, "compaction_parts_min": 8}
+    settings = {**QUICK, **often, "clean_interval_s": 0.1, "reader_workers": 1}
+    local = cluster(replicas=1, copies=1, settings=settings)
+    with local.connect("r1") as db:
+        db.create_table("quiet", SCHEMA)
+        db.insert("quiet", rows(1))
+    local.stop("r1")
+    with closing(sqlite3.connect(local.data_dir("r1") / "catalog.db")) as catalog, catalog:
+        behind = catalog.execute(
+            "UPDATE meta SET value = value - 10 * 86400000 WHERE key = 'retention_ms'"  # ten days
+        )
+        assert behind.rowcount == 1
+    local.start("r1")
+    with local.connect("r1") as db:
+        db.insert("quiet", rows(2))
+        eventually(lambda: len(parts_at(local, "r1", "quiet")) == 1, what="one part")

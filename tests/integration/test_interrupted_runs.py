@@ -69,8 +69,8 @@ def held_run(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     ("signum", "whole_group"),
     [
         (signal.SIGINT, True),  # Ctrl-C
-        (signal.SIGTERM, True),  # what ends a job of a CI
-        (signal.SIGKILL, True),
+        pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow),  # what ends a job of a CI
+        pytest.param(signal.SIGKILL, True, marks=pytest.mark.slow),
         (signal.SIGKILL, False),
     ],
     ids=["SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of the controller"],

@@ -115,6 +115,12 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
 
     tidelock("up", *where)
     assert told(*count) == [{"n": 3}]
+    for _ in range(2):  # the second one finds it there
+        grown = told("up", *where, "--join", "r3")
+        assert [(row["id"], row["state"]) for row in grown["replicas"]] == [
+            (replica, "serving") for replica in ("r1", "r2", "r3")
+        ]
+    assert told(*count[:-1], "r3") == [{"n": 3}]
 
 
 @pytest.mark.slow

@@ -1,80 +1,25 @@
-"""Replicas come and go while clients write: growing, shrinking, moving, strikes, and lost answers."""
+"""Replicas come and go while clients write: growing, shrinking, moving, strikes, and second agents.
+
+Deaths in the middle of a change are in test_membership_kills.py.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.writers import SCHEMA, Writers, row, rows_at
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
-from tidelock.client import Database, connect
+from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.cluster.layout import ReplicaPorts
-from tidelock.errors import MembershipError, TidelockError, UnavailableError
+from tidelock.errors import MembershipError, UnavailableError
 from tidelock.ports import free_ports
-
-SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
-
-
-def row(key: int) -> pa.Table:
-    """Return one row."""
-    return pa.table({"k": [key]}, schema=SCHEMA)
-
-
-class Writers:
-    """Clients that insert one row after the other, and note what was acknowledged and what was refused."""
-
-    def __init__(self, urls: list[str], number: int) -> None:
-        self.acknowledged: list[int] = []
-        self.refused: list[TidelockError] = []
-        self._urls, self._ended = urls, threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(one,)) for one in range(number)]
-
-    def _write(self, which: int) -> None:
-        with connect(self._urls) as db:
-            for number in range(1_000_000):
-                if self._ended.is_set():
-                    return
-                key = which * 1_000_000 + number
-                try:
-                    db.insert("t", row(key))
-                except TidelockError as error:
-                    self.refused.append(error)
-                else:
-                    self.acknowledged.append(key)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Write for the duration of a ``with`` block."""
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            for thread in self._threads:
-                thread.join()
-
-    def go_on(self) -> None:
-        """Return when some more rows were acknowledged."""
-        count = len(self.acknowledged)
-        eventually(lambda: len(self.acknowledged) > count + 10, what="more rows")
-
-
-def rows_at(local: LocalCluster, replica: str) -> set[int]:
-    """Return the keys that a replica shows."""
-    with local.connect(replica) as db, db.snapshot() as snap:
-        return set(snap.read("t").column("k").to_pylist())
 
 
 def states(db: Database) -> dict[str, str]:
@@ -132,6 +77,8 @@ def test_a_replica_that_stays_down_does_not_fill_zookeeper(cluster: ClusterFacto
         local.kill("r3")
         for key in range(150):
             db.insert("t", row(key))
+        bounds = db.status()["strike"]
+        assert (bounds["records"], bounds["timeout_s"]) == (60, 3600.0)
         eventually(lambda: states(db)["r3"] == "struck", what="the strike")
         end = db.status()["end_csn"]
         eventually(lambda: db.log(0)[0]["csn"] > end - 40, what="deleted records")
@@ -141,32 +88,6 @@ def test_a_replica_that_stays_down_does_not_fill_zookeeper(cluster: ClusterFacto
         with pytest.raises(MembershipError, match="without r2, found 1"):
             db.membership.strike("r2")
         db.insert("t", row(-1))
-
-
-def test_a_change_survives_the_death_of_the_replica_that_makes_it(cluster: ClusterFactory) -> None:
-    """Kill -9 before and behind its multi: the client asks another replica, and it is made once."""
-    for side in ("before", "after"):
-        local = cluster(settings=QUICK, faults={"r1": f"membership.change.{side}=crash"})
-        with local.connect() as db:
-            db.create_table("t", SCHEMA)
-            done = _change_at(local, db)
-            assert done["states"]["r4"] == "stopped"
-            db.insert("t", row(1))
-        local.environment_of.clear()
-        local.start("r1")
-        assert rows_at(local, "r1") == {1}
-
-
-def _change_at(local: LocalCluster, db: Database) -> dict[str, Any]:
-    """Have r1 add a replica, which kills it, then repeat the request as a client does."""
-    with local.connect("r1") as one:
-        until = time.monotonic() + READY_TIMEOUT_S
-        try:
-            one.membership.add("r4")
-        except UnavailableError:
-            eventually(lambda: local.pid("r1") is None, what="the death of r1")
-        assert time.monotonic() < until
-    return db.membership.add("r4")
 
 
 def test_an_agent_does_not_join_a_cluster_that_it_did_not_mean(cluster: ClusterFactory) -> None:

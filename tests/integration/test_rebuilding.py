@@ -17,10 +17,13 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import require_clean_audit
+from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
+from tidelock import java
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import LabelExistsError, UnavailableError
+from tidelock.errors import LabelExistsError, NoSuchCsnError, TidelockError, UnavailableError
+from tidelock.zookeeper import LocalZooKeeper, ZooKeeperServer
 
 ROWS = pa.table({"k": [1, 2, 3]})
 #: Seconds for one run of the command.
@@ -84,8 +87,14 @@ def put_back(local: LocalCluster, backup: Path | None) -> None:
 
 @pytest.fixture
 def local(cluster: ClusterFactory) -> LocalCluster:
-    """A cluster with some history: two tables, labels, a removal."""
-    local = cluster(own_zookeeper=True, settings=QUICK)
+    """A cluster with some history."""
+    local = cluster(own_zookeeper=True, settings={**QUICK, "log_keep_records": 1, "horizon_interval_s": 0.2})
+    with_history(local)
+    return local
+
+
+def with_history(local: LocalCluster) -> None:
+    """Make two tables, with labels, a removal, and 6 rows in one of them on all replicas."""
     with local.connect("r1") as db:
         db.create_table("t", ROWS.schema)
         db.create_table("u", ROWS.schema)
@@ -93,7 +102,6 @@ def local(cluster: ClusterFactory) -> LocalCluster:
         once(db)
         db.truncate("u")
         db.insert("t", ROWS, wait="all")
-    return local
 
 
 def all_start(local: LocalCluster, *replicas: str) -> None:
@@ -187,7 +195,50 @@ def test_nothing_is_changed_without_a_word(local: LocalCluster) -> None:
     require_whole(local, rows=6)
 
 
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(8, marks=SLOW)])
+def test_a_replica_that_starts_later_goes_on(local: LocalCluster) -> None:
+    """The epoch that the rebuild has closed counts with its records, so nobody is struck for it."""
+    for replica in REPLICAS:
+        local.kill(replica)
+    put_back(local, None)
+    last = carried_out(local)["csn"]
+    all_start(local, "r1", "r2")
+    with local.connect("r1") as db:
+        db.insert("t", ROWS)
+        held = {one["id"]: one["held_records"] for one in db.status()["replicas"]}
+        assert db.time_of(last) <= db.time_of(last + 1)
+        with pytest.raises(NoSuchCsnError, match="the epoch of the log ends before it"):
+            db.time_of(last + 2)
+    assert 0 < held["r3"] < 100
+    all_start(local, "r3")
+    with local.connect("r3") as db:
+        assert len(db.read("t")) == 9
+
+
+def test_a_replica_whose_clone_did_not_begin_is_enough(local: LocalCluster) -> None:
+    """It has noted a tail and a horizon behind its own position, and still serves what it has applied."""
+    local.kill("r3")
+    with local.connect("r1") as db:
+        at = db.status()["end_csn"]
+        db.membership.strike("r3")
+        for _ in range(5):
+            db.insert("t", ROWS)
+        eventually(lambda: db.status()["tail"] > at, what="a tail behind what r3 has applied")
+    for replica in ("r1", "r2"):
+        local.kill(replica)
+    with pytest.raises(UnavailableError):  # it waits for a peer that it can clone from
+        local.start("r3", timeout_s=1.0)
+    eventually(lambda: "clone_waits" in local.log("r3").read_text(), what="a clone that waits")
+    local.kill("r3")
+    put_back(local, None)
+    report = json.loads(rebuilt(local, "--copies", 1, "--json", replicas=("r3",)))
+    rebuilt(local, "--copies", 1, "--confirm", report["cluster_id"], replicas=("r3",))
+    all_start(local, "r3")
+    with local.connect("r3") as db:
+        assert len(db.read("t")) == 6
+        assert len(db.read("u")) == 0
+
+
+@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(6, marks=SLOW)])
 def test_a_run_that_was_killed_is_run_again(local: LocalCluster, cut: int) -> None:
     """No agent starts on half a tree, and the next run makes the whole one."""
     for replica in REPLICAS:
@@ -201,3 +252,66 @@ def test_a_run_that_was_killed_is_run_again(local: LocalCluster, cut: int) -> No
     carried_out(local)
     all_start(local, *REPLICAS)
     require_whole(local, rows=6)
+
+
+@pytest.fixture
+def on_three(cluster: ClusterFactory, ensemble: LocalZooKeeper) -> LocalCluster:
+    """The same cluster on an ensemble of three servers."""
+    local = cluster(zk=ensemble.connect_string, settings=QUICK)
+    with_history(local)
+    return local
+
+
+def serving(local: LocalCluster, replica: str) -> bool:
+    """Return whether an agent serves."""
+    with local.connect(replica) as db:
+        return bool(db.status()["state"] == "serving")
+
+
+def zxid(server: ZooKeeperServer) -> str:
+    """Return the newest write that a server has."""
+    answer = server.ask("srvr") or ""
+    return next((line for line in answer.splitlines() if line.startswith("Zxid: ")), "")
+
+
+def lose_majority(ensemble: LocalZooKeeper) -> None:
+    """End all servers; the first two lose their disks, and the third is set up to run alone."""
+    ensemble.kill()
+    *lost, third = ensemble.servers
+    for server in lost:
+        shutil.rmtree(server.folder / "data" / "version-2")
+    config = third.folder / "zoo.cfg"
+    lines = config.read_text(encoding="utf-8").splitlines()
+    alone = [line for line in lines if not line.startswith("server.")]
+    config.write_text("".join(f"{line}\n" for line in alone), encoding="utf-8")
+    third.start(java.find())
+    ensemble.wait_ready(timeout_s=READY_TIMEOUT_S, servers=[third])
+
+
+@SLOW
+def test_the_server_that_is_left_has_the_newest_state(
+    on_three: LocalCluster, ensemble: LocalZooKeeper
+) -> None:
+    """Two of three servers lost their disks, and nothing is to be rebuilt: the agents go on by themselves."""
+    eventually(lambda: len({zxid(server) for server in ensemble.servers}) == 1, what="equal servers")
+    lose_majority(ensemble)
+    eventually(lambda: [serving(on_three, replica) for replica in REPLICAS] == [True] * 3, what="all serve")
+    require_whole(on_three, rows=6)
+
+
+def test_the_server_that_is_left_is_behind(on_three: LocalCluster, ensemble: LocalZooKeeper) -> None:
+    """Agents that live are refused by it and say so, no agent starts on it, and the tree is made again."""
+    ensemble.servers[2].kill()
+    with on_three.connect("r1") as db:
+        last = db.insert("t", ROWS, wait="all")
+        lose_majority(ensemble)
+        eventually(lambda: "holds an older state" in db.status()["reason"], what="the reason")
+        with pytest.raises(TidelockError):
+            db.insert("t", ROWS, timeout_s=1.0)
+    for replica in REPLICAS:
+        on_three.kill(replica)
+    with pytest.raises(UnavailableError, match="ZooKeeper"):
+        on_three.start("r1", timeout_s=READY_TIMEOUT_S)
+    assert carried_out(on_three)["csn"] == last.csn
+    all_start(on_three, *REPLICAS)
+    require_whole(on_three, rows=9)

@@ -62,6 +62,10 @@ class SimTime:
         life = LIFE.get(None)
         return EPOCH_S + self.monotonic() + (life.host.skew_s if life is not None else 0.0)
 
+    def clock_gettime(self, _clock: int) -> float:
+        """Return the uptime; no machine is suspended here."""
+        return self.monotonic()
+
     def sleep(self, seconds: float) -> None:
         """Take no time: a call of a thread is one moment here."""
 

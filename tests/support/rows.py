@@ -43,7 +43,46 @@ def _integers(bits: int) -> st.SearchStrategy[int]:
 
 
 #: Values that writers and readers of Parquet compare in different ways.
-FLOATS: Final = st.sampled_from([math.nan, 0.0, -0.0, 1.0, math.inf, -math.inf])
+SPECIAL_FLOATS: Final = (math.nan, 0.0, -0.0, 1.0, math.inf, -math.inf)
+FLOATS: Final = st.sampled_from(SPECIAL_FLOATS)
+#: Longer than what statistics and the pages of a column keep of a value.
+HUGE_BYTES: Final = 5_000
+
+
+def _ends(bits: int) -> tuple[int, int]:
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def _decimals(digits: int, scale: int) -> tuple[Decimal, ...]:
+    # Not by arithmetic, which rounds to the 28 digits of the context.
+    ends = (Decimal((sign, (9,) * digits, -scale)) for sign in (0, 1))
+    return *ends, Decimal((0, (0,), -scale)), Decimal((0, (1,), -scale))
+
+
+_MOMENTS: Final = (
+    dt.datetime.min.replace(tzinfo=dt.UTC),
+    dt.datetime(1582, 10, 10, tzinfo=dt.UTC),
+    dt.datetime(1970, 1, 1, tzinfo=dt.UTC),
+    dt.datetime.max.replace(tzinfo=dt.UTC),
+)
+#: The ends of each type, and values that look like none: random data draws them often.
+EXTREMES: Final[dict[str, tuple[Any, ...]]] = {
+    "c_boolean": (False,),
+    "c_tinyint": _ends(8),
+    "c_smallint": _ends(16),
+    "c_int": _ends(32),
+    "c_bigint": (*_ends(64), 0),
+    "c_float": (*SPECIAL_FLOATS, 3.4028234663852886e38, 1.401298464324817e-45),
+    "c_double": (*SPECIAL_FLOATS, 1.7976931348623157e308, 5e-324),
+    "c_decimal": _decimals(9, 2),
+    "c_decimal_18": _decimals(18, 18),
+    "c_decimal_38": _decimals(38, 0),
+    "c_string": ("", " ", "\0", "null", "\U0010ffff", "z" * HUGE_BYTES, "\u00e9" * HUGE_BYTES),
+    "c_binary": (b"", b"\0", b"\xff" * HUGE_BYTES),
+    "c_date": (dt.date.min, dt.date(1970, 1, 1), dt.date.max),
+    "c_timestamp": _MOMENTS,
+    "c_timestamp_ntz": tuple(moment.replace(tzinfo=None) for moment in _MOMENTS),
+}
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c_boolean": st.booleans(),
@@ -51,8 +90,8 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "c_smallint": _integers(16),
     "c_int": _integers(32),
     "c_bigint": _integers(64),
-    "c_float": FLOATS | st.floats(width=32),
-    "c_double": FLOATS | st.floats(),
+    "c_float": st.floats(width=32),
+    "c_double": st.floats(),
     "c_decimal": _integers(30).map(lambda value: Decimal(value).scaleb(-2)),
     "c_decimal_18": _integers(59).map(lambda value: Decimal(value).scaleb(-18)),
     "c_decimal_38": _integers(126).map(Decimal),
@@ -64,11 +103,15 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def batches(names: Sequence[str] = tuple(ALL_TYPES), rows_max: int = 20) -> st.SearchStrategy[pa.RecordBatch]:
-    """Record batches with columns of :data:`ALL_TYPES`, nulls among their values."""
+def batches(
+    names: Sequence[str] = tuple(ALL_TYPES), rows_max: int = 20, rows_min: int = 0
+) -> st.SearchStrategy[pa.RecordBatch]:
+    """Record batches with columns of :data:`ALL_TYPES`: nulls and extremes among their values, or no rows."""
     schema = pa.schema([(name, ALL_TYPES[name]) for name in names])
-    row = st.fixed_dictionaries({name: st.none() | _VALUES[name] for name in names})
-    return st.lists(row, min_size=1, max_size=rows_max).map(
+    row = st.fixed_dictionaries(
+        {name: st.none() | st.sampled_from(EXTREMES[name]) | _VALUES[name] for name in names}
+    )
+    return st.lists(row, min_size=rows_min, max_size=rows_max).map(
         lambda rows: pa.RecordBatch.from_pylist(rows, schema=schema)
     )
 

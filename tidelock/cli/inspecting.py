@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,10 +13,13 @@ import typer
 from tidelock.cli import output
 from tidelock.cli.local import print_replicas
 from tidelock.cli.target import ClusterOptions, Json, on_target
+from tidelock.errors import TidelockError
 from tidelock.exits import Exit
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
 _PANEL = "Inspecting"
+#: A replica that has applied nothing for so long holds records back, in seconds.
+_STANDING_S = 5.0
 #: States of replicas that serve: as they report it, and as the others see them.
 _SERVING = frozenset({"serving", "alive"})
 
@@ -29,20 +33,47 @@ def add_to(app: typer.Typer) -> None:
 def status(target: ClusterOptions, as_json: Json = False) -> None:
     """Show the replicas: addresses, states and snapshot CSNs. Exit code 3: no replica serves."""
     cluster = target.local()
+    seen: dict[str, Any] = {}
     if cluster is not None:
         cluster_status = cluster.status()
+        with contextlib.suppress(TidelockError), target.connect() as db:
+            seen = db.status()
     else:
         with target.connect() as db:
-            cluster_status = _of_agents(db.status())
+            seen = db.status()
+        cluster_status = _of_agents(seen)
     if as_json:
         output.print_json(cluster_status)
     else:
         print_replicas(cluster_status["replicas"])
+        for line in held_back(seen):
+            output.say(line)
         zookeeper = cluster_status.get("zookeeper")
         if zookeeper:
             output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
     if not _SERVING & {row["state"] for row in cluster_status["replicas"]}:
         raise typer.Exit(Exit.UNAVAILABLE)
+
+
+def held_back(seen: dict[str, Any]) -> list[str]:
+    """Return a line for each replica that holds back records in ZooKeeper, from the status of an agent.
+
+    A replica that follows is a few records behind all the time: that holds nothing back.
+    """
+    bounds = seen.get("strike")
+    if bounds is None:
+        return []
+    struck = (
+        f"it is struck after {bounds['timeout_s']:,.0f} s, or with more than {bounds['records']:,} records "
+        f"or {output.size(bounds['bytes'])}"
+    )
+    return [
+        f"{row['id']} holds back {row['held_records']:,} records ({output.size(row['held_bytes'])}) in "
+        f"ZooKeeper: it {'applies nothing' if row['alive'] else 'is silent'} for {row['held_s']:,.0f} s; "
+        + struck
+        for row in seen["replicas"]
+        if row.get("held_records") and row.get("held_s", 0.0) >= _STANDING_S
+    ]
 
 
 def _of_agents(status: dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,10 @@ def up(
         str | None,
         typer.Option("--zk", help="A running ZooKeeper, host:port/root; default: an embedded one."),
     ] = None,
+    join: Annotated[
+        list[str] | None,
+        typer.Option("--join", metavar="REPLICA", help="Add a replica with this id, which was never used."),
+    ] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds for each step.")
     ] = READY_TIMEOUT_S,
@@ -55,12 +59,21 @@ def up(
 ) -> None:
     """Start a cluster on this machine, or its stopped processes; it survives this terminal."""
     cluster = LocalCluster.create(folder, replicas=replicas, copies=copies, zk=zk)
-    steps = len(cluster.replicas) + (cluster.layout.zk is None)
+    joining = [replica for replica in join or [] if replica not in cluster.replicas]
+    steps = len(cluster.replicas) + len(joining) + (cluster.layout.zk is None)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = output.err()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=steps)
-        cluster.up(timeout_s=timeout_s, ready=lambda what: progress.update(task, advance=1, description=what))
+
+        def ready(what: str) -> None:
+            progress.update(task, advance=1, description=what)
+
+        cluster.up(timeout_s=timeout_s, ready=ready)
+        for replica in joining:
+            cluster.add_replica(replica)
+            cluster.start(replica, timeout_s=timeout_s)
+            ready(replica)
     status = cluster.status()
     if as_json:
         output.print_json(status)

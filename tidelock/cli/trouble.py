@@ -6,12 +6,15 @@ import getpass
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
+
+#: States of a member for which the others keep nothing.
+_LEFT_OUT: Final = frozenset({"struck", "removed"})
 
 
 def add_to(group: typer.Typer) -> None:
@@ -60,9 +63,19 @@ def reasons(status: dict[str, Any], explained: dict[str, Any] | None = None) -> 
         yield f"part {lost['part']}", f"declared lost by {lost['by']}: {lost['why']}; {what}"
 
 
+def _counted(status: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the replicas for which the others keep something."""
+    return [row for row in status["replicas"] if row["member"] not in _LEFT_OUT]
+
+
 def _replica(row: dict[str, Any], end: int) -> str:
     at = row["snapshot_csn"]
     where = f"at CSN {at} of {end}"
+    match row["member"]:
+        case "removed":
+            return "it was removed from the cluster; it holds nothing back"
+        case "struck":
+            return f"{where}: it was struck and holds nothing back; start its agent, and it clones"
     if not row["alive"]:
         return f"{where}: it gives no sign of life; start its agent"
     blocked = row.get("blocked_by")
@@ -82,9 +95,9 @@ def _replica(row: dict[str, Any], end: int) -> str:
 
 
 def _tail(status: dict[str, Any]) -> str:
-    behind = min(status["replicas"], key=lambda row: row["snapshot_csn"] or 0)
+    behind = min(_counted(status), key=lambda row: row["snapshot_csn"] or 0)
     return (
-        f"at CSN {status['tail']}; records stay until every replica has applied them: {behind['id']} is at "
+        f"at CSN {status['tail']}; records stay until all members have applied them: {behind['id']} is at "
         f"CSN {behind['snapshot_csn']} of {status['end_csn']} (and log_keep_records more stay for people)"
     )
 
@@ -110,7 +123,12 @@ def _transaction(explained: dict[str, Any], status: dict[str, Any]) -> str:
     match explained["outcome"]:
         case "committed":
             csn = explained["csn"]
-            late = [replica for replica, at in explained["replicas"].items() if (at or 0) < csn]
+            members = {row["id"] for row in _counted(status)}
+            late = [
+                replica
+                for replica, at in explained["replicas"].items()
+                if replica in members and (at or 0) < csn
+            ]
             waits = f"; not applied by {', '.join(late)}" if late else "; applied everywhere"
             return f"committed at CSN {csn}{waits}"
         case "running":
@@ -123,7 +141,7 @@ def _transaction(explained: dict[str, Any], status: dict[str, Any]) -> str:
 
 def _locks(explained: dict[str, Any], status: dict[str, Any]) -> str:
     if explained["outcome"] == "committed":
-        slowest = min(row["snapshot_csn"] or 0 for row in status["replicas"])
+        slowest = min(row["snapshot_csn"] or 0 for row in _counted(status))
         if slowest >= explained["csn"]:
             return "all replicas know of its removals: its locks go with the next sweep"
         return (
@@ -149,7 +167,11 @@ def resolve_lost(
     """Say what is lost with a part that no replica holds; with --confirm, declare it lost."""
     with target.connect() as db:
         found = db.resolve_lost(
-            part, confirm=confirm, without=confirm_without or [], by=by or getpass.getuser(), why=why
+            part,
+            confirm=confirm,
+            without=confirm_without or [],
+            by=by or (_user() if confirm else ""),
+            why=why,
         )
     if as_json:
         output.print_json(found)
@@ -168,6 +190,16 @@ def resolve_lost(
         output.hint(f"it cannot be declared lost: {why_not}")
     else:
         output.hint("no replica holds it: run again with --confirm and --why to go on without it")
+
+
+def _user() -> str:
+    """Return the user of this shell; an error of usage where it has no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise typer.BadParameter(
+            f"expected the name of the operator, found none for uid {os.getuid()}: give --by NAME"
+        ) from error
 
 
 def rebuild_zookeeper(context: typer.Context) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidelock.client import forks, members_file
 from tidelock.client.transport import Transport
@@ -33,6 +33,8 @@ T = TypeVar("T")
 #: The replica to try before all others, or several replicas in their order.
 First = str | tuple[str, ...] | None
 
+#: State of a replica that was taken out for good.
+REMOVED: Final = "removed"
 #: Seconds to wait beyond the waiting bound of an agent before trying another one (rule reader-options).
 ANSWER_MARGIN_S = 3.0
 
@@ -252,7 +254,12 @@ class KnownMembers:
                 self._reached_at[replica] = address
             if self._preferred is None:
                 self._preferred = replica
-            rows = [row for row in status.replicas if row.api or row.id in self._reached_at]
+            rows = [
+                row
+                for row in status.replicas
+                # A removed replica never comes back: nothing is asked of it, and an audit does not miss it.
+                if (row.api or row.id in self._reached_at) and row.member != REMOVED
+            ]
             self._members = {row.id: self._member(row) for row in rows}
             rows.sort(key=lambda row: (row.id != self._preferred, not row.alive))
             self._order = tuple(row.id for row in rows)

@@ -41,6 +41,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
         draining: Whether an operator has it drained.
         held_records: Records that it holds back in ZooKeeper; 0 if it is struck or removed.
         held_bytes: Memory of ZooKeeper for them, as estimated.
+        held_s: For how long it has been silent, or has applied nothing although there was something to apply,
+            as the replica that answers has seen it (seconds). At `strike_timeout_s` it is struck.
     """
 
     id: str
@@ -60,6 +62,15 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     held_records: int = 0
     held_bytes: int = 0
+    held_s: float = 0.0
+
+
+class StrikeBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings `strike_timeout_s`, `max_records` and `max_records_bytes` of a replica."""
+
+    timeout_s: float
+    records: int
+    bytes: int
 
 
 class BlockedRecord(msgspec.Struct, frozen=True):
@@ -110,18 +121,25 @@ class ClockInfo(msgspec.Struct, frozen=True):
     ahead_s: dict[str, float]
 
 
+#: The words of a replica about a part.
+HolderWord = Literal["holds", "reads", "lacks", "silent"]
+
+
 class PartHolder(msgspec.Struct, frozen=True):
     """The word of a replica about a part that others miss.
 
     Attributes:
         replica: The replica.
-        word: `holds`: it has read the part, and all bytes are right; `lacks`; `silent`: it gave no answer.
+        word: `holds`: it has read the part, and all bytes are right; `reads`: it reads it still; `lacks`;
+            `silent`: it gave no answer.
         snapshot_csn: The CSN up to which it has applied the log, as far as is known.
+        alive: Whether it shows a sign of life.
     """
 
     replica: str
-    word: Literal["holds", "lacks", "silent"]
+    word: HolderWord
     snapshot_csn: int | None = None
+    alive: bool = False
 
 
 class LostPartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,6 +248,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         clock: Its wall clock.
         lost: The parts that operators have declared lost.
         switches: What an operator can change, and may have changed, while the agent runs.
+        strike: When a replica that holds others back is struck, by the settings of this one.
     """
 
     id: str
@@ -255,6 +274,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     clock: ClockInfo | None = None
     lost: list[LostPart] = []
     switches: list[SwitchInfo] = []
+    strike: StrikeBounds | None = None
 
 
 class AddedPart(msgspec.Struct, frozen=True, tag="AddPart", tag_field="action"):

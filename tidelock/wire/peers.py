@@ -65,12 +65,17 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class PartWord(msgspec.Struct, frozen=True):
-    """Answer of GET /peer/v1/parts/{part}: whether the replica holds a part, whose bytes it has just read."""
+    """Answer of GET /peer/v1/parts/{part}: whether the replica holds a part, whose bytes it has just read.
+
+    Attributes:
+        reading: It is reading the bytes still, and ``held`` says nothing: ask again.
+    """
 
     replica: ReplicaId
     disk: str
     snapshot_csn: Csn
     held: bool
+    reading: bool = False
 
 
 class ForgetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,12 +158,14 @@ class CloneManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ready: Whether it is written; if not, repeat the request.
+        format: Catalog format of the sender, 0 if it is too old to tell.
         csn: The snapshot CSN of its rows.
         length: Bytes of the file.
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
     """
 
     ready: bool
+    format: _Count = 0
     csn: Csn = Csn(0)
     length: _Count = 0
     checksum: str = ""

@@ -80,6 +80,8 @@ class Acceptors:
             reader=SimpleNamespace(held=held, nameless=lambda _: set(), outcome=lambda _: None),
             reached=Csn(1),
             want=lambda _: None,
+            is_wanted=lambda _: False,
+            coming_bytes=lambda: 0,
             room=SimpleNamespace(admit=lambda *_: None),
         )
         return PushReceiver(

@@ -21,7 +21,7 @@ from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
-from tidelock.csnlog.cluster.replica_progress import read_progress
+from tidelock.csnlog.cluster.replica_progress import locks_needed_from
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import MemberState, Progress, Record, RecordKind, SessionState
@@ -149,6 +149,8 @@ class Cloning:
         struck: The replica was struck at CSN 2, and has its catalog; else its disk is new.
         behind: The source has applied CSN 2, else CSN 3.
         whole: Nothing was collected yet, so that a new disk follows the log.
+        away: The replica never starts again.
+        keep: Records that the tail leaves below the slowest replica.
         crashes: How often the replica that clones dies.
     """
 
@@ -162,8 +164,11 @@ class Cloning:
         struck: bool = False,
         behind: bool = False,
         whole: bool = False,
+        away: bool = False,
+        keep: int = 1,
         crashes: int = 0,
     ) -> None:
+        self._away, self._keep = away, keep
         first = new_cluster(NAMES, (), epoch_limit=1000)
         told, begun = Csn(2) if struck else REMOVAL, Csn(2) if behind else REMOVAL
         session = SessionState(2, "old", "n", "struck" if struck else "serving")
@@ -205,7 +210,8 @@ class Cloning:
         """All that can happen next."""
         assert isinstance(state, CloningState)
         yield from self._of_source(state)
-        yield from self._of_joiner(state, state.joiner)
+        if not self._away:
+            yield from self._of_joiner(state, state.joiner)
         if state.crashes and state.joiner.phase != DOWN:
             yield ("crash",), state.but(phase=DOWN, manifest=None)._replace(crashes=state.crashes - 1)
 
@@ -350,9 +356,10 @@ class Cloning:
         return s._replace(tree=after)
 
     def _lock_may_go(self, s: CloningState) -> bool:
-        turn = self._replays.run(read_progress(AtOnce(self.ensemble, s.tree)))  # type: ignore[arg-type]
+        store: Any = AtOnce(self.ensemble, s.tree)
+        turn = self._replays.run(locks_needed_from(store, self._bound(s, tree.TAIL)))
         assert isinstance(turn, Returned)
-        return bool(turn.value.locks_needed_from(self._bound(s, tree.TAIL)) > REMOVAL)
+        return bool(turn.value > REMOVAL)
 
     def _goes_on(self, s: CloningState, kind: str, script: tuple[Heard, ...]) -> CloningState | Broken:
         """One turn of a move of horizon or tail: its reads up to the next multi, or the multi."""
@@ -379,7 +386,11 @@ class Cloning:
                 replica=SOURCE, settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
                 log=log, clock=lambda: 0.0, records_kept=lambda: 1,
             )  # fmt: skip
-            work = mover._raise(Bound(LAST, "retention")) if kind == "raise" else _cut(store, log.fenced)
+            work = (
+                mover._raise(Bound(LAST, "retention"))
+                if kind == "raise"
+                else _cut(store, log.fenced, self._keep)
+            )
             self._turns[key] = self._replays.run(work)
         return self._turns[key]
 
@@ -400,10 +411,12 @@ class Cloning:
         return None
 
     def unsettled(self, state: State) -> Broken | None:
-        """In the end the replica serves, and what was removed is gone."""
+        """In the end the replica serves, and what was removed is gone, with its lock."""
         assert isinstance(state, CloningState)
-        if state.joiner.phase != SERVES:
+        if state.joiner.phase != SERVES and not self._away:
             return Broken("I14 LIVE", f"{JOINER} stays at CSN {state.joiner.applied} and never serves")
+        if state.lock:
+            return Broken("I14 LIVE", "the lock of a removal that all members have applied stays")
         return None if "A" in state.gone else Broken("I13 NOLEAK", "A is never deleted")
 
     def describe(self, state: State, move: Move) -> str:
@@ -411,9 +424,9 @@ class Cloning:
         return _WORDS[str(move[0])].format(part=move[1] if len(move) > 1 else "")
 
 
-async def _cut(store: Any, fenced: Any) -> None:
+async def _cut(store: Any, fenced: Any, keep: int) -> None:
     """Move the tail, then delete what is below."""
-    moved = await tail.move_tail(store, fenced, 1)
+    moved = await tail.move_tail(store, fenced, keep)
     if moved is not None and moved > CSN_NONE:
         await tail.delete_below(store, fenced, moved)
 

@@ -159,6 +159,8 @@ SCENARIOS = (
     _collecting("two replicas, a transaction", behind=True, tx=1),
     _cloning("a struck replica", fast=True, struck=True),
     _cloning("a new disk, collected history", fast=True),
+    _cloning("a struck replica that stays away, a long log", fast=True, struck=True, away=True, keep=10),
+    _cloning("a struck replica, a long log", struck=True, keep=10),
     _cloning("a struck replica, a source that lags", struck=True, behind=True),
     _cloning("a new disk, a whole log", whole=True),
     _cloning("a struck replica that dies", struck=True, crashes=1),

@@ -27,6 +27,7 @@ class Service:
         published: Address and port of this machine, by port of the container.
         aliases: Names on the network, besides the service's own.
         init: Whether a small init runs in front of the image's program.
+        profiles: Profiles with which it starts; none: it always starts.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Service:
     published: Mapping[int, tuple[str, int]]
     aliases: tuple[str, ...]
     init: bool
+    profiles: tuple[str, ...]
 
 
 def services(environ: Mapping[str, str]) -> dict[str, Service]:
@@ -66,4 +68,5 @@ def _service(name: str, entry: Mapping[str, Any]) -> Service:
         published=published,
         aliases=tuple(network.get("aliases", ())),
         init=bool(entry.get("init", False)),
+        profiles=tuple(entry.get("profiles", ())),
     )

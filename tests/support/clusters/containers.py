@@ -44,7 +44,7 @@ class Cluster:
         self.agents: dict[str, DockerContainer] = {}
         self._image = agent_image
         self._services = compose.services({"TIDELOCK_SECRET": self.secret})
-        replicas = [name for name, service in self._services.items() if service.published]
+        replicas = [name for name, one in self._services.items() if one.published and not one.profiles]
         ports = iter(free_ports(2 * len(replicas)))
         self._ports = {replica: (next(ports), next(ports)) for replica in replicas}
 

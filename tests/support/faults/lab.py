@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.histories.evidence import leftovers, verify
-from tests.support.histories.workload import ROWS, SCHEMA_A, SCHEMA_B, Workload
+from tests.support.histories.workload import ROWS, SCHEMA_B, Workload, rows_of_a
 from tests.support.waiting import INTERVAL_S, eventually
 from tidelock.client import Database, Transaction, connect
 from tidelock.cluster import LocalCluster
@@ -159,7 +159,7 @@ class Attempt:
         chosen = random.Random(self._key)
         numbers = [chosen.getrandbits(48) for _ in range(self._rows)]
         first, second = self._load.tables
-        self._tx.insert(first, pa.table({"k": [self._key] * self._rows, "n": numbers}, schema=SCHEMA_A))
+        self._tx.insert(first, rows_of_a(self._key, numbers))
         halves = {"k": [self._key] * 2, "n": [1 - sum(numbers), -1], "half": ["left", "right"]}
         self._tx.insert(second, pa.table(halves, schema=SCHEMA_B))
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.histories.workload import Workload, balances, lists
+from tests.support.histories.workload import Workload, balances, lists, wrong_extremes
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import Csn
@@ -243,6 +243,7 @@ def _read(workload: Workload, recorder: Recorder, replica: str, csn: int) -> Non
     process = f"{_CHECKER}, {replica}"
     with workload.cluster.connect(replica) as db, db.snapshot(csn) as snap:
         rows = balances(snap, workload.tables)
+        assert wrong_extremes(snap, workload.tables) == []
     recorder.note(CallEnd.OK, "read", process, replica=replica, csn=csn, exact=True, rows=rows)
 
     def note(kind: CallEnd | str, f: str, **fields: Any) -> None:

@@ -9,6 +9,8 @@ have to bear is part of the history, everything else ends the test.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from tests.support.rows import ALL_TYPES, EXTREMES
 from tests.support.waiting import eventually
 from tidelock.client import Database, Snapshot, Transaction, connect
 from tidelock.cluster import LocalCluster
@@ -27,8 +30,11 @@ from workloads.history import CallEnd, Recorder
 
 #: Rows of one write in both tables.
 ROWS: Final = (1, 2)
-SCHEMA_A: Final = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64())])
-SCHEMA_B: Final = SCHEMA_A.append(pa.field("half", pa.string()))
+_BOTH: Final = (pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64()))
+#: Columns of the first table that hold an extreme value of their type in the first row of each write.
+_EXTREME: Final = ("c_double", "c_decimal_38", "c_string", "c_binary", "c_timestamp")
+SCHEMA_A: Final = pa.schema([*_BOTH, *((name, ALL_TYPES[name]) for name in _EXTREME)])
+SCHEMA_B: Final = pa.schema([*_BOTH, pa.field("half", pa.string())])
 #: Every so many writes of a writer one is rolled back, one refused by a statement, one of two partitions.
 ROLLBACK_EACH, REFUSAL_EACH, HALVES_EACH = 5, 11, 4
 
@@ -210,7 +216,7 @@ class _Writer(_Client):
         n = self.number + 1
         first, second = self.load.tables
         halves = ["left", "right" if self.number % HALVES_EACH == 0 else "left"]
-        tx.insert(first, pa.table({"k": [key], "n": [n]}))
+        tx.insert(first, rows_of_a(key, [n]))
         tx.insert(second, pa.table({"k": [key, key], "n": [1 - n, -1], "half": halves}))
         if self.number % REFUSAL_EACH == 0:
             tx.insert(first, pa.table({"k": [key], "n": ["no number"]}))
@@ -283,6 +289,36 @@ class _Reader(_Client):
         if self.replica is not None:
             self.load.has_read(self.replica)
         return _READ_PAUSE_S
+
+
+def extremes_of(key: str) -> dict[str, Any]:
+    """Return the extreme values of a write, which its key determines."""
+    drawn = random.Random(key)
+    return {name: drawn.choice(EXTREMES[name]) for name in _EXTREME}
+
+
+def rows_of_a(key: str, numbers: Sequence[int]) -> pa.Table:
+    """Return the rows of a write in the first table."""
+    rows = [{"k": key, "n": number} for number in numbers]
+    rows[0].update(extremes_of(key))
+    return pa.Table.from_pylist(rows, schema=SCHEMA_A)
+
+
+def wrong_extremes(snap: Snapshot, tables: Sequence[str]) -> list[str]:
+    """Return the keys whose first row does not have the extreme values that were written."""
+    first = tables[0].rpartition(".")[2]
+    columns = ", ".join(_EXTREME)
+    found = snap.sql(f"select k, {columns} from {first} where c_double is not null")
+    return [
+        row["k"]
+        for row in found.to_pylist()
+        if repr({name: _in_utc(row[name]) for name in _EXTREME}) != repr(extremes_of(row["k"]))
+    ]
+
+
+def _in_utc(value: object) -> object:
+    """Return a moment with the standard library's UTC; Arrow may give the zone of another library."""
+    return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value
 
 
 def balances(snap: Snapshot, tables: Sequence[str]) -> list[list[Any]]:

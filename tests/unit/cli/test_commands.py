@@ -20,6 +20,7 @@ from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock import errors
 from tidelock.cli import app as cli
+from tidelock.cli.inspecting import held_back
 from tidelock.cli.target import FOLDER_DEFAULT
 from tidelock.cli.writing import TYPES, parse_column
 from tidelock.cluster import LocalCluster
@@ -196,6 +197,27 @@ def test_status_as_json_lists_the_replicas(fake_cluster: FakeCluster, tidelock: 
         "pid": None,
     }
     assert "serving" in tidelock("status").stdout
+
+
+def test_status_says_who_holds_back_records() -> None:
+    """One line for a replica that stands still or is silent; none for one that follows, or is struck."""
+    bounds = {"timeout_s": 3600.0, "records": 100_000, "bytes": 128 << 20}
+    row: dict[str, Any] = {
+        "id": "r3",
+        "alive": True,
+        "held_records": 1234,
+        "held_bytes": 1 << 20,
+        "held_s": 75.4,
+    }
+    others: list[dict[str, Any]] = [{"held_s": 1.0}, {"held_records": 0}]
+    [line] = held_back({"strike": bounds, "replicas": [row, *(row | other for other in others)]})
+    assert line == (
+        "r3 holds back 1,234 records (1.0 MiB) in ZooKeeper: it applies nothing for 75 s; it is struck after "
+        "3,600 s, or with more than 100,000 records or 128.0 MiB"
+    )
+    [line] = held_back({"strike": bounds, "replicas": [row | {"alive": False}]})
+    assert "it is silent for 75 s" in line
+    assert held_back({"replicas": [row]}) == []  # an agent of before does not tell
 
 
 def test_a_status_without_a_replica_that_serves_has_an_exit_code_of_its_own(

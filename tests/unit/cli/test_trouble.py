@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import pytest
+import typer
 
-from tidelock.cli.trouble import reasons
+from tidelock.cli.trouble import reasons, resolve_lost
 
 
 def replica(name: str, at: int, phase: str = "following", **more: Any) -> dict[str, Any]:
     """Return a replica of a status."""
-    return {"id": name, "alive": True, "snapshot_csn": at, "phase": phase, "blocked_by": None} | more
+    found = {"id": name, "alive": True, "snapshot_csn": at, "phase": phase, "blocked_by": None}
+    return found | {"member": "serving"} | more
 
 
 def status(**more: Any) -> dict[str, Any]:
@@ -89,3 +93,58 @@ def test_lost_parts_are_shown_with_who_declared_them() -> None:
     }
     told = dict(reasons(status(lost=[lost])))
     assert told["part r1-1-4"] == "declared lost by ann: burnt; 5 rows of d.t, CSN 8, tid 6-r1-1-1"
+
+
+def test_replicas_that_are_left_out_hold_nothing_back() -> None:
+    """Tail, commits and locks wait for members only; the screen does not name any other replica."""
+    rows = [
+        replica("r1", 12),
+        replica("r2", 11),
+        replica("r3", 0, alive=False, member="removed"),
+        replica("r4", 5, alive=False, member="struck"),
+    ]
+    explained = {
+        "tid": "6-r1-1-1",
+        "home": "r1",
+        "outcome": "committed",
+        "csn": 11,
+        "replicas": {"r1": 12, "r2": 11, "r3": None, "r4": 5},
+    }
+    told = dict(reasons(status(replicas=rows), explained))
+    assert "r2 is at CSN 11" in told["tail"]
+    assert told["snapshot CSN of r3"] == "it was removed from the cluster; it holds nothing back"
+    assert "it was struck" in told["snapshot CSN of r4"]
+    assert "start its agent, and it clones" in told["snapshot CSN of r4"]
+    assert told["transaction 6-r1-1-1"] == "committed at CSN 11; applied everywhere"
+    assert "all replicas know of its removals" in told["locks of 6-r1-1-1"]
+
+
+class Operated:
+    """A target whose database is asked about a part."""
+
+    asked: ClassVar[list[dict[str, Any]]] = []
+
+    @contextmanager
+    def connect(self) -> Iterator[Operated]:
+        """Return the database."""
+        yield self
+
+    def resolve_lost(self, part: str, **given: Any) -> dict[str, Any]:
+        """Answer about a part."""
+        self.asked.append(given)
+        return {"kind": "part", "table": "d.t", "csn": 8, "tid": "6-r1-1-1", "replicas": [], "part": part}
+
+
+def test_an_operator_without_a_name_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the uid may have no name; a question needs none, and a declaration needs --by."""
+
+    def unknown() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr("getpass.getuser", unknown)
+    target: Any = Operated()
+    resolve_lost(target, "r1-1-4")
+    resolve_lost(target, "r1-1-4", confirm=True, by="ann", why="burnt")
+    with pytest.raises(typer.BadParameter, match="give --by NAME"):
+        resolve_lost(target, "r1-1-4", confirm=True, why="burnt")
+    assert [given["by"] for given in Operated.asked] == ["", "ann"]

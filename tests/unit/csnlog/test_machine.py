@@ -146,6 +146,7 @@ def test_a_hint_is_taken_in_every_phase() -> None:
         (ElementRole.EPOCH, Reason.BAD_VERSION, Requeue.READ_EPOCH),
         (ElementRole.HEAD, Reason.BAD_VERSION, Reject(commits.Cause.HEAD_MOVED)),
         (ElementRole.LABEL, Reason.NODE_EXISTS, Reject(commits.Cause.LABEL_EXISTS)),
+        (ElementRole.SKIP, Reason.NODE_EXISTS, Reject(commits.Cause.DECLARED_LOST)),
         (ElementRole.OWN, Reason.NODE_EXISTS, CorruptLog.CORRUPT),
         (ElementRole.FENCE, Reason.NO_NODE, CorruptLog.CORRUPT),
         (ElementRole.TABLE, Reason.DENIED, CorruptLog.CORRUPT),

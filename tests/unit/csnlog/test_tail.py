@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from tests.support.clusters.log_node import R1, R2, R3, LogNode, make_cluster
 from tidelock.csnlog import tail
+from tidelock.csnlog.cluster.replica_progress import locks_needed_from
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, csn
@@ -111,6 +113,54 @@ async def test_a_replica_that_comes_back_is_not_left_out(world: World) -> None:
 
     assert await move_tail(world.store, comes_back, 1) is None  # type: ignore[arg-type]
     assert await read_tail(world.store) == CSN_NONE
+
+
+async def _set_state(world: World, state: str) -> None:
+    session = await world.store.get(tree.session(R3))
+    assert isinstance(session, Ok)
+    changed = msgspec.structs.replace(codec.decode_session(session.value.data), state=state)
+    await world.ensemble.store().multi((SetData(tree.session(R3), codec.encode_session(changed)),))
+
+
+@pytest.mark.parametrize("state", ["struck", "removed"])
+async def test_a_replica_that_is_left_out_keeps_no_lock(world: World, state: str) -> None:
+    """Once all others have applied a removal its lock may go, however many records the tail leaves."""
+    await world.publish(r1=9, r2=7)
+    assert await locks_needed_from(world.store, Csn(3)) == 3
+    await _set_state(world, state)
+    assert await locks_needed_from(world.store, Csn(3)) == 8
+
+
+async def test_a_replaced_disk_needs_no_lock_that_went_before(world: World) -> None:
+    """It takes no transaction before it is where it was, so the audit misses no lock that went then."""
+    await world.publish(r1=9, r2=7, r3=8)
+    assert await locks_needed_from(world.store, Csn(3)) == 8
+    data = codec.encode_progress(Progress(CSN_NONE, CSN_NONE, published_max=Csn(8)))
+    await world.ensemble.store().multi((SetData(tree.progress(R3), data),))
+    assert await locks_needed_from(world.store, Csn(3)) == 8
+
+
+@pytest.mark.parametrize("comes", ["back", "new"])
+async def test_a_replica_that_comes_while_progress_is_read_keeps_the_locks(world: World, comes: str) -> None:
+    """It serves from the end of the log at its registration on, which the progress read last may exceed."""
+    await world.publish(r1=9, r2=7)
+    await _set_state(world, "struck")
+    registered: list[StoreRequest] = []
+
+    def registers(call: StoreRequest) -> None:
+        if not registered and call.path == tree.progress(R1):
+            registered.append(call)
+            if comes == "back":
+                session = world.ensemble.tree.get(tree.session(R3))
+                assert session is not None
+                data = msgspec.structs.replace(codec.decode_session(session.node.data), state="cloning")
+                world.ensemble.tree.apply((SetData(tree.session(R3), codec.encode_session(data)),), 0)
+            else:
+                world.ensemble.tree.apply((Create(f"{tree.REPLICAS}/r4"),), 0)
+
+    world.ensemble.plan = registers
+    assert await locks_needed_from(world.store, Csn(3)) is None
+    assert registered
 
 
 async def test_records_and_empty_epochs_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from tests.support.clusters.boots import R1, R2, any_request, paths
+from tests.support.clusters.boots import R1, R2, any_request, begin, paths
 from tidelock.csnlog import tree_maker
+from tidelock.csnlog.cluster.bootstrap import KnownState
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.csnlog.core.model import (
+    CLONING,
+    SERVING,
     STOPPED,
     STRUCK,
     ClusterState,
     LabelState,
     Progress,
+    RecordKind,
     SessionState,
 )
 from tidelock.csnlog.core.results import Ok
-from tidelock.csnlog.core.store import Create, Delete, Op
+from tidelock.csnlog.core.store import Create, Delete, Op, multi_bytes
 from tidelock.csnlog.testing.memory_store import (
     FaultPlan,
     MemoryEnsemble,
@@ -32,8 +39,9 @@ from tidelock.csnlog.testing.memory_store import (
 from tidelock.csnlog.tree_maker import Seat, TreePlan, make_again
 from tidelock.errors import ConfigError, UnavailableError
 
+MULTI_BYTES = 512 * 1024
 PLAN = TreePlan(
-    cluster=ClusterState("c", 1, 2, 100, "new"),
+    cluster=ClusterState("c", 1, 2, 100, "new", {"disk 1": Csn(41), "disk 2": Csn(40)}),
     end=Csn(41),
     horizon=Csn(7),
     home=R1,
@@ -60,7 +68,7 @@ async def made(plan: FaultPlan | None = None, patience_s: float = 5.0) -> Memory
     for path in (tree.CLUSTER, tree.REPLICAS, tree.replica(R1), tree.LABELS, tree.label("old")):
         assert isinstance(await store.multi((Create(path, b"old"),)), Ok)
     ensemble.plan = plan
-    await make_again(ensemble.store("rebuild"), PLAN, patience_s=patience_s)
+    await make_again(ensemble.store("rebuild"), PLAN, patience_s=patience_s, multi_bytes_max=MULTI_BYTES)
     ensemble.plan = None
     return ensemble
 
@@ -82,7 +90,29 @@ async def test_the_tree_is_that_of_the_plan() -> None:
     assert codec.decode_cluster(found[tree.CLUSTER][0]) == PLAN.cluster
     assert found[tree.table(TableName("t"))] == (codec.encode_definition({"v": 3}), 2)
     assert tree.label("old") not in found
-    assert tree.record(Csn(42)) in found
+    assert PLAN.cluster.closed == Csn(42)
+    assert codec.decode_record(found[tree.record(Csn(42))][0]).kind is RecordKind.END
+
+
+async def test_a_source_starts_on_it_whatever_it_has_noted_before() -> None:
+    """It had noted tail, horizon and a clone of the tree before, and what is gone with that tree."""
+    ensemble = await made()
+    known = KnownState(
+        cluster_id="c",
+        boot=3,
+        fence=7,
+        tail=Csn(50),
+        last_csn=Csn(41),
+        horizon=Csn(45),
+        disk="disk 1",
+        clone="the log begins behind it",
+        incarnation="old",
+    )
+    own = await begin(ensemble.store("r1"), R1, known=known, disk="disk 1")
+    assert (own.state.state, own.clone, own.tail, own.horizon) == (SERVING, "", Csn(42), Csn(7))
+    behind = replace(known, last_csn=Csn(40), boot=4, disk="disk 2")
+    other = await begin(ensemble.store("r2"), R2, known=behind, disk="disk 2")
+    assert (other.state.state, other.clone) == (CLONING, "it was struck")
 
 
 @pytest.mark.parametrize("fault", RequestFault)
@@ -147,4 +177,62 @@ async def test_a_foreign_writer_ends_the_command(meddle: Op) -> None:
 
     ensemble.plan = plan
     with pytest.raises(ConfigError, match="nothing else writes"):
-        await make_again(ensemble.store("rebuild"), PLAN, patience_s=5.0)
+        await make_again(ensemble.store("rebuild"), PLAN, patience_s=5.0, multi_bytes_max=MULTI_BYTES)
+
+
+async def test_a_large_tree_needs_few_requests_and_no_task_of_its_own() -> None:
+    """Thousands of labels, over thousands that were there: hundreds in a request, one after the other."""
+    ensemble = MemoryEnsemble()
+    store = ensemble.store("before")
+    await store.multi((Create(tree.LABELS),))
+    for begin_at in range(0, 3000, 1000):
+        old = (Create(f"{tree.LABELS}/old{number}") for number in range(begin_at, begin_at + 1000))
+        assert isinstance(await store.multi(tuple(old)), Ok)
+    tasks = requests = 0
+
+    def plan(_: StoreRequest) -> None:
+        nonlocal tasks, requests
+        tasks, requests = max(tasks, len(asyncio.all_tasks())), requests + 1
+
+    ensemble.plan = plan
+    labels = {f"job {number}": LabelState("4-r1-1-1", None) for number in range(3000)}
+    large = replace(PLAN, labels=labels)
+    await make_again(ensemble.store("rebuild"), large, patience_s=5.0, multi_bytes_max=MULTI_BYTES)
+    assert tasks == 1
+    assert requests < 100
+    names = await ensemble.store("reader").children(tree.LABELS)
+    assert isinstance(names, Ok)
+    assert len(names.value) == 3000
+
+
+async def test_a_folder_that_is_filled_again_and_again_ends_the_command() -> None:
+    """The deletion has the same patience as every request."""
+    ensemble = MemoryEnsemble()
+    assert isinstance(await ensemble.store("before").multi((Create(tree.LABELS),)), Ok)
+    numbers = itertools.count()
+
+    def plan(call: StoreRequest) -> None:
+        if Delete(tree.LABELS, -1) in call.ops:
+            assert isinstance(ensemble.write((Create(f"{tree.LABELS}/{next(numbers)}"),), 0), Ok)
+
+    ensemble.plan = plan
+    with pytest.raises(ConfigError, match="nothing else writes"):
+        async with asyncio.timeout(5.0):
+            await make_again(ensemble.store("rebuild"), PLAN, patience_s=0.0, multi_bytes_max=MULTI_BYTES)
+
+
+@pytest.mark.parametrize("size", [1, 700, MULTI_BYTES])
+async def test_a_request_is_never_too_large(size: int) -> None:
+    """Each request has at most so many bytes, unless a single znode needs more."""
+    ensemble = MemoryEnsemble()
+    sizes: list[int] = []
+
+    def plan(call: StoreRequest) -> None:
+        if len(call.ops) > 1 and any(op.path.startswith(tree.LABELS + "/") for op in call.ops):
+            sizes.append(multi_bytes(call.ops))
+
+    ensemble.plan = plan
+    large = replace(PLAN, labels={f"job {number}": LabelState("4-r1-1-1", None) for number in range(20)})
+    await make_again(ensemble.store("rebuild"), large, patience_s=5.0, multi_bytes_max=size)
+    assert all(one <= size for one in sizes)
+    assert bool(sizes) is (size > 1)

@@ -12,7 +12,8 @@ from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.settings import AgentSettings
 
 SECRET = {"TIDELOCK_SECRET": "0123456789abcdef"}
-REPLICAS = ("r1", "r2", "r3")
+FIRST = ("r1", "r2", "r3")
+REPLICAS = (*FIRST, "r4")
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, replica: str) -> AgentSettings:
@@ -28,7 +29,9 @@ def test_settings_of_a_replica(monkeypatch: pytest.MonkeyPatch, replica: str) ->
     """The agent knows and accepts all its settings, and has a secret and two copies."""
     given = settings(monkeypatch, replica)
     assert given.replica == replica
-    assert given.bootstrap == list(REPLICAS)
+    assert given.bootstrap == list(FIRST)
+    assert given.join is (replica not in FIRST)
+    assert compose.services(SECRET)[replica].profiles == (() if replica in FIRST else (replica,))
     assert (given.copies, given.secret, given.insecure) == (2, SECRET["TIDELOCK_SECRET"], False)
     names = {*compose.image_environment(), *compose.services(SECRET)[replica].environment}
     assert {name.removeprefix("TIDELOCK_").lower() for name in names} <= set(AgentSettings.model_fields)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import socket
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +20,7 @@ from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import Location, PartMeta, Peer, Wanted
+from tidelock.replication.core.room import RoomLimits
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
@@ -53,7 +56,7 @@ class PartStoreStub:
 
     async def note_undo(self, path: str) -> None:
         """Note a file, which must not have a byte yet."""
-        assert not list((self.files.data_dir / "tmp").iterdir())
+        assert not list((self.files.data_dir / "tmp").glob(f"{Path(path).name}.*"))
         assert not (self.files.data_dir / path).exists()
         self.steps.append(f"undo {path}")
 
@@ -405,6 +408,25 @@ async def test_large_parts_do_not_hold_up_small_ones(here: Here, r1: PartHolder,
     await until(lambda: len(here.held) == 10)
 
 
+async def test_a_clone_does_not_hold_up_the_parts_of_records(
+    here: Here, r1: PartHolder, r2: PartHolder
+) -> None:
+    """Parts that a clone lacks have places of their own, so the log is followed while they are fetched."""
+    r1.parts = {part(f"p{number}"): data for number in range(8) for data in [SMALL if number < 4 else LARGE]}
+    r2.parts = {part("p10"): SMALL, part("p11"): LARGE}
+    r1.gate.clear()
+    here.fetcher.members([r1.peer, r2.peer])
+    for number in range(8):
+        here.fetcher.want(wanted(f"p{number}", SMALL if number < 4 else LARGE, "r1"), clone=True)
+    await until(lambda: r1.in_flight == 5)
+    here.fetcher.want(wanted("p10", SMALL, "r2"))
+    here.fetcher.want(wanted("p11", LARGE, "r2"))
+    await until(lambda: set(here.held) == {part("p10"), part("p11")})
+    assert len(r1.asked) == 5  # no place became free meanwhile
+    r1.gate.set()
+    await until(lambda: len(here.held) == 10)
+
+
 async def test_early_fetches_have_a_bound(here: Here, r1: PartHolder) -> None:
     """Hints beyond the bound are dropped, parts of commits never are, and finished ones make room."""
     r1.parts = {part(f"p{number}"): SMALL for number in range(6)}
@@ -418,6 +440,23 @@ async def test_early_fetches_have_a_bound(here: Here, r1: PartHolder) -> None:
     await until(lambda: set(here.held) == {part("p0"), part("p1"), part("p4")})
     here.fetcher.want(wanted("p5", SMALL, "r1", csn=None))
     await until(lambda: part("p5") in here.held)
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_copy_leaves_the_floor_until_its_transaction_commits(
+    here: Here, r1: PartHolder, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is fetched early is refused below the floor; the same part of a commit is not."""
+    r1.parts = {part("p1"): data}
+    here.files.room._limits = RoomLimits(reserve_bytes=1 << 20, floor_share=1.0)
+    usage = SimpleNamespace(total=1 << 40, free=1 << 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    here.fetcher.members([r1.peer])
+    here.fetcher.want(wanted("p1", data, "r1", csn=None))
+    await until(lambda: "in reserve" in (here.fetcher.trouble(part("p1")) or ""))
+    assert (here.held, r1.asked) == ([], [])
+    here.fetcher.want(wanted("p1", data, "r1"))
+    await until(lambda: here.held == [part("p1")])
 
 
 async def test_closing_leaves_nothing_behind(here: Here, r1: PartHolder) -> None:

@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, csn
-from tidelock.csnlog.core.model import ReplicaPhase
-from tidelock.replication.core.lag import LagLimits, LagVerdict, LagWatch, csns_behind, delay_s
+from tidelock.csnlog.core.ids import Csn, ReplicaId, csn, epoch_of
+from tidelock.csnlog.core.model import ClusterState, ReplicaPhase
+from tidelock.replication.core.lag import (
+    Epochs,
+    LagLimits,
+    LagVerdict,
+    LagWatch,
+    csns_behind,
+    delay_s,
+    epochs_of,
+)
 from tidelock.replication.core.model import Peer
 
-_LIMITS = LagLimits(max_lag=10, delay_max_s=2.0, stalled_after_s=5.0, epoch_limit=1000)
+_LIMITS = LagLimits(max_lag=10, delay_max_s=2.0, stalled_after_s=5.0, epochs=Epochs(1000))
 _OWN = Csn(100)
 _STUCK = [ReplicaPhase.BLOCKED, ReplicaPhase.FULL]
 
@@ -107,6 +115,26 @@ def test_the_delay_grows_with_the_lag_and_is_bounded(lag: int, max_lag: int) -> 
 
 def test_distance_across_epochs_is_one_step() -> None:
     """A roll-over of the log is one step, not 2^31 of them."""
-    assert csns_behind(csn(4, 49), csn(5, 1), epoch_limit=50) == 2
-    assert csns_behind(csn(3, 49), csn(5, 1), epoch_limit=50) == 52
-    assert csns_behind(csn(5, 1), csn(4, 49), epoch_limit=50) == 0
+    assert csns_behind(csn(4, 49), csn(5, 1), Epochs(50)) == 2
+    assert csns_behind(csn(3, 49), csn(5, 1), Epochs(50)) == 52
+    assert csns_behind(csn(5, 1), csn(4, 49), Epochs(50)) == 0
+
+
+def test_an_epoch_that_a_rebuild_has_closed_has_the_records_that_it_has() -> None:
+    """Behind the closed one the next epoch begins; epochs before and after it are whole ones."""
+    epochs = Epochs(50, closed=csn(4, 8))
+    assert csns_behind(csn(4, 7), csn(5, 1), epochs) == 3
+    assert csns_behind(csn(4, 8), csn(5, 1), epochs) == 2
+    assert csns_behind(csn(3, 49), csn(5, 1), epochs) == 11
+    assert csns_behind(csn(4, 2), csn(4, 8), epochs) == 6
+    assert csns_behind(csn(5, 49), csn(6, 1), epochs) == 2
+    assert csns_behind(csn(4, 7), csn(6, 1), epochs) == 53
+
+
+@pytest.mark.parametrize("applied", [csn(0, 41), csn(3, 0)])
+def test_the_distance_to_a_tree_that_was_made_again(applied: Csn) -> None:
+    """A replica that it was made of is behind by the closing record and the new ones."""
+    cluster = ClusterState("c", 1, 2, 1_000_000_000, "new", {"disk 1": applied, "disk 2": Csn(40)})
+    end = csn(epoch_of(applied) + 1, 0)
+    assert csns_behind(applied, end, epochs_of(cluster)) == 2
+    assert csns_behind(csn(7, 5), csn(8, 5), epochs_of(ClusterState("c", 1, 2, 100))) == 100

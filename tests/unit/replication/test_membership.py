@@ -133,7 +133,7 @@ async def test_a_replica_that_lags_is_not_among_those_that_are_left(shard: Shard
 
 @pytest.mark.parametrize("change", [StrikeReplica(R3), RemoveReplica(R3), ReplaceReplica(R3, R4)])
 async def test_a_replica_leaves_when_others_have_all_that_it_has(shard: Shard, change: MemberChange) -> None:
-    """It may hold a copy of a commit that r1 and r2 are still to fetch, and the next change takes the other."""
+    """It may hold a copy of a commit that r2 is still to fetch, and the next change takes the other."""
     for number in range(1, 4):
         await shard.nodes[R3].commit(number)
     end = int(await shard.nodes[R1].log.barrier())

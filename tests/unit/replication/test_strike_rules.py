@@ -7,6 +7,7 @@ import pytest
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, ReplicaId
 from tidelock.csnlog.core.model import MemberState, Progress, Roster, SessionState
 from tidelock.csnlog.core.store import Node
+from tidelock.replication.core.lag import Epochs
 from tidelock.replication.core.membership_rules import MemberReading, MembersReading
 from tidelock.replication.core.strike_rules import (
     ZNODE_BYTES,
@@ -30,7 +31,7 @@ def member(snapshot: int, state: str = "serving") -> MemberReading:
 def reading(end: int, **replicas: MemberReading) -> MembersReading:
     """Return a reading of these replicas."""
     named = {ReplicaId(name): found for name, found in replicas.items()}
-    return MembersReading(Node(b"", 0, 0, 0, NO_STAMP), Roster(2), named, Csn(end), 1000, 10)
+    return MembersReading(Node(b"", 0, 0, 0, NO_STAMP), Roster(2), named, Csn(end), Epochs(1000), 10)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableName, Tid
 from tidelock.csnlog.core.model import AddPart, Entry, RemovePart
-from tidelock.errors import CorruptError, UpgradeNeededError
+from tidelock.errors import ClusterMismatchError, CorruptError, UpgradeNeededError
 from tidelock.replica_agent.cloning.manifest import (
     FoundPart,
     ManifestFacts,
@@ -67,6 +67,12 @@ async def applied(catalog: Catalog, csn: int, number: int, *entries: Entry) -> N
     record = jobs.AppliedRecord(
         Csn(csn), csn * 1000, [jobs.AppliedTid(str(tid(number)), entries, None, True)], {}
     )
+    await catalog.write(lambda db: jobs.apply(db, [record]))
+
+
+async def noted(catalog: Catalog, csn: int, zxid: int) -> None:
+    """Apply a record without transactions that has a stamp."""
+    record = jobs.AppliedRecord(Csn(csn), csn * 1000, [], {}, stamp=Stamp(zxid, 1), agreed_ms=csn * 1000)
     await catalog.write(lambda db: jobs.apply(db, [record]))
 
 
@@ -221,3 +227,25 @@ async def test_a_damaged_manifest_is_refused(source: Catalog, tmp_path: Path) ->
     path.write_bytes(data)
     with pytest.raises(CorruptError, match="checksum"):
         check_manifest(path, facts.checksum)
+
+
+@pytest.mark.parametrize(("zxid", "refused"), [(80, False), (81, True)])
+async def test_the_last_catalog_of_another_history_is_not_replaced(
+    own: Catalog, source: Catalog, tmp_path: Path, zxid: int, refused: bool
+) -> None:
+    """A struck replica has commits that a ZooKeeper which was set back has lost: they stay on its disk."""
+    await noted(source, 8, 80)
+    await noted(source, 9, 90)
+    await noted(own, 8, zxid)
+    path = tmp_path / "manifest"
+    write_manifest(tmp_path / "r1", path)
+    before = rows(tmp_path / "r2" / "catalog.db", "SELECT * FROM csns")
+    job = partial(install, manifest=path, disk="new", files=[], found=[])
+    if not refused:
+        await own.write(job)
+        assert own.reader.snapshot_csn() == 9
+        return
+    with pytest.raises(ClusterMismatchError, match=r"at CSN 8 this replica has applied .* zxid 0x51"):
+        await own.write(job)
+    assert rows(tmp_path / "r2" / "catalog.db", "SELECT * FROM csns") == before
+    assert own.reader.meta("disk") == "d2"

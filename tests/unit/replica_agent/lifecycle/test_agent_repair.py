@@ -37,6 +37,11 @@ class Told:
     wanted: list[Wanted] = field(default_factory=list)
     released: list[PartId] = field(default_factory=list)
 
+    def want(self, wanted: Wanted, *, clone: bool) -> None:
+        """Note a part that is wanted now: a reader waits for it, so it is none of a clone."""
+        assert not clone
+        self.wanted.append(wanted)
+
 
 @pytest.fixture
 async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
@@ -58,11 +63,11 @@ async def agent(catalog: Catalog, told: Told) -> Agent:
     """An agent that is not started, around a real catalog."""
     made: Any = Agent(settings())
     made._local = SimpleNamespace(catalog=catalog, readers=SimpleNamespace(released=told.released.append))
-    fetcher: Any = SimpleNamespace(want=told.wanted.append)
+    fetcher: Any = SimpleNamespace(want=told.want)
     made._parts = SimpleNamespace(
         replication=SimpleNamespace(
             applier=SimpleNamespace(part_held=told.held.append, part_lost=told.lost.append),
-            missing=MissingParts(reader=catalog.reader, fetcher=fetcher, ahead=1),
+            missing=MissingParts(catalog=catalog, fetcher=fetcher, ahead=1),
         ),
         uploads=SimpleNamespace(eager=SimpleNamespace(arrived=lambda _part: None)),
     )

@@ -34,8 +34,8 @@ def facts(replica: ReplicaId, csn: int, **others: Any) -> CatalogFacts:
         boot=3,
         csn=Csn(csn),
         time_ms=csn * 10,
-        tail=Csn(0),
         horizon=Csn(0),
+        clone="",
         zxids={Csn(number): 100 + number for number in range(2, csn + 1)},
         boots={replica: 3},
         tables={},
@@ -76,6 +76,13 @@ def test_horizon_is_the_largest() -> None:
     assert plan([facts(R1, 9, horizon=Csn(4)), facts(R2, 9)], **SETTINGS).horizon == 4
 
 
+def test_horizon_is_never_behind_the_end_of_the_log() -> None:
+    """A struck replica notes the present horizon at its start, before it has a clone that is as new."""
+    one = facts(R1, 9, horizon=Csn(5000), clone="the log begins behind its position")
+    assert plan([one, facts(R2, 7, horizon=Csn(3))], **SETTINGS).horizon == 9
+    assert plan([replace(one, csn=Csn(2)), facts(R2, 7, horizon=Csn(3))], **SETTINGS).horizon == 3
+
+
 def test_versions_of_tables_are_counted_from_the_first() -> None:
     """The version of a table is that of its znode; definitions that are forgotten are filled."""
     tables = {TableName("d.t"): {2: {"name": "two"}, 3: {"name": "three"}}}
@@ -89,7 +96,14 @@ def test_undecided_transactions_are_told_unless_the_newest_catalog_knows_them() 
     one, other = UndecidedFacts("4-r1-1-1", 3, ("d.t",)), UndecidedFacts("9-r1-1-2", 5, ("d.t",))
     catalogs = [facts(R1, 9, undecided=(other,)), facts(R2, 5, undecided=(one, other))]
     assert doubts(catalogs, {"4-r1-1-1"}).undecided == (other,)
+    assert not doubts(catalogs, set()).suspect
     assert doubts(catalogs, set()).undecided == (one, other)
+
+
+def test_a_catalog_that_was_to_be_replaced_is_told_where_it_serves() -> None:
+    """A replica that is behind clones anyway; the others serve, and an operator has to know."""
+    catalogs = [facts(R1, 9, clone="too late"), facts(R2, 7, clone="too late"), facts(R3, 9)]
+    assert doubts(catalogs, set()).suspect == {R1: "too late"}
 
 
 @pytest.mark.parametrize(

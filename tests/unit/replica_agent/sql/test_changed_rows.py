@@ -184,7 +184,7 @@ def test_below_the_horizon_nothing_is_told(directory: DataDir) -> None:
 
 
 @settings(max_examples=10)
-@given(before=batches(), after=batches(), share=st.booleans())
+@given(before=batches(rows_min=1), after=batches(rows_min=1), share=st.booleans())
 def test_rows_of_all_types_give_the_difference(
     tmp_path_factory: pytest.TempPathFactory, before: pa.RecordBatch, after: pa.RecordBatch, share: bool
 ) -> None:

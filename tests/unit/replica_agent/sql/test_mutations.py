@@ -259,7 +259,7 @@ def test_surplus_and_mixed_parameters_are_a_mistake(world: World) -> None:
 
 
 @settings(deadline=None, max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batch=batches(), other=batches(rows_max=1))
+@given(batch=batches(rows_min=1), other=batches(rows_min=1, rows_max=1))
 def test_values_of_all_types_pass_unchanged(
     tmp_path_factory: pytest.TempPathFactory, batch: pa.RecordBatch, other: pa.RecordBatch
 ) -> None:

@@ -300,3 +300,18 @@ async def test_a_damaged_catalog_is_not_tried_again(catalog: Catalog, tmp_path: 
     await catalog.write(damage)
     with pytest.raises(CorruptError, match="is damaged"):
         await catalog.write(lambda db: jobs.apply(db, [record(2)]))
+
+
+async def test_a_question_about_a_time_reads_few_rows(catalog: Catalog) -> None:
+    """Millions of CSNs may be kept, and the event loop asks: for status, for each table with a retention."""
+    sql = """
+        WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 50000)
+        INSERT INTO csns SELECT i, i / 2 * 2000, 1, NULL, NULL FROM n
+    """
+    await catalog.write(lambda db: db.execute(sql).rowcount)
+    steps: list[int] = []
+    catalog.reader._db.set_progress_handler(lambda: steps.append(1), 1000)  # each 1,000 steps of SQLite
+    found = [catalog.reader.csn_at(time_ms) for time_ms in (0, 1999, 2000, 25_000_500, 10**12)]
+    catalog.reader._db.set_progress_handler(None, 0)
+    assert found == [None, None, 3, 25001, 50000]
+    assert len(steps) < 20

@@ -87,6 +87,28 @@ async def test_a_catalog_of_a_format_before_all_known_ones_is_left_alone(tmp_pat
         assert db.execute("SELECT value FROM meta WHERE key = 'format'").fetchone() == (1,)
 
 
+async def test_a_catalog_of_a_newer_format_is_left_alone(tmp_path: Path) -> None:
+    """An agent of a version before is refused, and has made no table in the file of its successor."""
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
+        db.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value)")
+        db.execute("INSERT INTO meta VALUES ('format', ?)", (FORMAT + 1,))
+        db.commit()
+    with pytest.raises(ConfigError, match=f"has catalog format {FORMAT + 1}"):
+        Catalog(tmp_path, initial={}, cache_bytes=1 << 20)
+    assert list(columns(tmp_path)) == ["meta"]
+
+
+async def test_a_converted_catalog_keeps_the_lost_parts(tmp_path: Path) -> None:
+    """Versions of format 5 had this table already."""
+    made(tmp_path, 5)
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
+        row = ("r1-1-1", "default.t", 5, 3, "1-r1-1-1", "ann", "burnt", "", 7000)
+        db.execute("INSERT INTO skips VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        db.commit()
+    async with opened(tmp_path) as catalog:
+        assert [one.part for one in catalog.reader.skipped()] == ["r1-1-1"]
+
+
 async def test_a_converted_catalog_knows_the_last_change_of_each_table(tmp_path: Path) -> None:
     """As far as its parts and definitions tell; compaction is no change."""
     made(tmp_path, 4)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart
+from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import (
+    AddPart,
+    DefineTable,
+    Entry,
+    RecordKind,
+    RemovePart,
+    SkipPart,
+    TidRecord,
+)
 from tidelock.errors import CorruptError
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replication.core.model import Location, PartMeta, Wanted
+from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, Wanted
+from tidelock.replication.partfs import PartFs
 
 TABLE = TableName("default.t")
 TID, OTHER, OPERATOR = (Tid(Csn(1), ReplicaId("r1"), 1, number) for number in (1, 2, 3))
@@ -129,13 +139,44 @@ async def test_the_word_is_kept_once_and_forever(tmp_path: Path, catalog: Catalo
     await again.close()
 
 
-async def test_a_catalog_of_before_has_no_lost_parts(tmp_path: Path, catalog: Catalog) -> None:
-    """An older version made no such table: it is made at the next start."""
-    await catalog.close()
-    with closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
-        db.execute("DROP TABLE skips")
-    again = opened(tmp_path)
-    assert again.reader.skipped() == []
-    await again.write(lambda db: jobs.skip(db, SKIP))
-    assert again.reader.is_skipped(LOST)
-    await again.close()
+MANIFEST = PartId("r1-1-3")
+MANIFEST_SKIP = SkipPart(TableName(""), MANIFEST, 0, Csn(3), str(TID), "ann", "burnt", 7000)
+
+
+async def test_a_word_after_the_changes_of_a_manifest_has_the_catalog_replaced(catalog: Catalog) -> None:
+    """They are visible here and nowhere else; a word before them finds nothing to undo."""
+    await catalog.write(lambda db: jobs.add_staged(db, [staged(KEPT)], []))
+    await catalog.write(lambda db: jobs.apply(db, [record(3, TID, added(KEPT))]))
+    await catalog.write(lambda db: jobs.skip(db, MANIFEST_SKIP))
+    assert "r1-1-3 was declared lost after CSN 3" in catalog.reader.meta("clone")
+
+
+async def test_a_word_that_is_applied_with_the_changes_has_the_catalog_replaced(catalog: Catalog) -> None:
+    """One batch may hold both: the manifest was read before the word was known."""
+    batch = [record(3, TID, added(KEPT)), record(5, OPERATOR, MANIFEST_SKIP)]
+    await catalog.write(lambda db: jobs.apply(db, batch))
+    assert "r1-1-3 was declared lost after CSN 3" in catalog.reader.meta("clone")
+
+
+async def test_a_word_that_came_first_leaves_the_catalog_as_it_is(catalog: Catalog) -> None:
+    """The manifest reads as one without entries; the record of the word says nothing new then."""
+    await catalog.write(lambda db: jobs.skip(db, MANIFEST_SKIP))
+    for one in (record(3, TID), record(5, OPERATOR, MANIFEST_SKIP)):
+        await catalog.write(lambda db, one=one: jobs.apply(db, [one]))  # type: ignore[misc]
+    assert not catalog.reader.meta("clone")
+
+
+async def test_the_file_of_a_part_is_deleted_soon_after_the_record_of_the_word(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    """Not only at the next start, when the rows of `undo` are read."""
+    port = ReplicaCatalogPort(catalog, PartFs(tmp_path), cast("Any", None), Metrics())
+    await catalog.write(lambda db: jobs.add_staged(db, [staged(LOST)], []))
+    await port.apply([resolved(3, TID, added(LOST), added(KEPT)), resolved(5, OPERATOR, SKIP)])
+    assert catalog.late_removals == {f"packs/00/{LOST}.pack"}
+
+
+def resolved(csn: int, tid: Tid, *entries: Entry) -> ResolvedRecord:
+    """Return a record with one transaction, as the log has it."""
+    tids = (TidRecord(str(tid), tuple(entries)),)
+    return ResolvedRecord(Csn(csn), RecordKind.COMMIT, ReplicaId("r1"), csn * 1000, tids, NO_STAMP, "", None)

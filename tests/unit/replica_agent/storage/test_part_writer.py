@@ -81,10 +81,14 @@ def text_column(offsets: list[int], data: bytes) -> pa.Array:
 
 @given(batch=batches())
 def test_rows_of_all_types_round_trip(batch: pa.RecordBatch) -> None:
-    """The Parquet file holds the inserted rows: types, nullability and values."""
+    """The Parquet file holds the inserted rows: types, nullability and values; no rows make no file."""
     sinks = Sinks()
     schema = TableSchema.from_request("t", batch.schema)
-    [part] = encode_small(stream(batch), sinks.maker(schema))
+    parts = encode_small(stream(batch), sinks.maker(schema))
+    if not batch.num_rows:
+        assert parts == []
+        return
+    [part] = parts
     table = pq.read_table(pa.BufferReader(content(part, sinks)))
     assert table.schema.equals(batch.schema)
     assert repr(table.to_pylist()) == repr(batch.to_pylist())  # in which NaN is equal to NaN

@@ -172,7 +172,7 @@ def _is_refused(row: dict[str, Any]) -> bool:
 )
 def test_splitting_by_partition_loses_no_row(batch: pa.RecordBatch, partition_by: list[str]) -> None:
     """The partitions' paths and rows, put together again, are the rows that were split."""
-    batch = batch.filter(pa.array([not _is_refused(row) for row in batch.to_pylist()]))
+    batch = batch.filter(pa.array([not _is_refused(row) for row in batch.to_pylist()], pa.bool_()))
     schema = TableSchema.from_request("t", batch.schema, partition_by)
     together = []
     paths = []

@@ -1,0 +1,86 @@
+"""The options of the command that makes the tree in ZooKeeper again.
+
+Where an agent has a setting of the same name, its default and its bounds are those of the setting.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from tidelock.replica_agent.config.settings import AgentSettings, Positive
+
+#: The options that are settings of agents, and what they mean here where the setting says it otherwise.
+_SETTINGS: Final = {
+    "copies": "Durable copies that a commit needs.",
+    "epoch_limit": "Records of an epoch of the log.",
+    "session_timeout_s": "",
+    "request_timeout_s": "",
+    "connect_timeout_s": "How long the command waits for its ZooKeeper session.",
+    "multi_bytes_max": "",
+}
+#: Default and meaning of the other limits.
+_LIMITS: Final = {
+    "silence_s": (60.0, "How long to wait for the end of the sign of life of agents that were killed."),
+    "patience_s": (30.0, "How long a request is repeated while ZooKeeper does not answer."),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
+    found = argparse.ArgumentParser(
+        prog="tidelock admin rebuild-zookeeper",
+        description="Make the tree in ZooKeeper again out of the catalogs of stopped replicas.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    found.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        action="append",
+        required=True,
+        default=argparse.SUPPRESS,
+        metavar="FOLDER",
+        help="Data directory of a replica, or a copy of its catalog.db (with catalog.db-wal); repeat it for "
+        "each replica that is left.",
+    )
+    found.add_argument(
+        "--zk",
+        required=True,
+        default=argparse.SUPPRESS,
+        metavar="CONNECT",
+        help="ZooKeeper connect string with the cluster's root.",
+    )
+    for name, meaning in _SETTINGS.items():
+        field = AgentSettings.model_fields[name]
+        _add_limit(found, name, _checked(field), field.default, meaning or str(field.description))
+    for name, (default, meaning) in _LIMITS.items():
+        _add_limit(found, name, _checked(FieldInfo.from_annotation(Positive)), default, meaning)
+    found.add_argument("--confirm", default="", metavar="CLUSTER_ID", help="Carry it out.")
+    found.add_argument("--json", action="store_true", help="Print the report as JSON.")
+    return found
+
+
+def _add_limit(
+    to: argparse.ArgumentParser, name: str, checked: Callable[[str], Any], default: float, meaning: str
+) -> None:
+    to.add_argument("--" + name.replace("_", "-"), type=checked, default=default, metavar="N", help=meaning)
+
+
+def _checked(field: FieldInfo) -> Callable[[str], Any]:
+    """Return the check of a text against type and bounds of a field."""
+    kind: Any = Annotated[field.annotation, *field.metadata]
+    adapter = TypeAdapter(kind)
+
+    def check(text: str) -> Any:
+        try:
+            return adapter.validate_python(text)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(f"{error.errors()[0]['msg']}, found {text}") from error
+
+    return check

@@ -1,0 +1,106 @@
+"""Catalogs that cannot be read: each is an error that says what to do, and none is a traceback."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tidelock.csnlog.core.ids import PartId
+from tidelock.errors import ConfigError, CorruptError, TidelockError
+from tidelock.exits import Exit
+from tidelock.replica_agent.rebuilding.facts import decided, read_facts
+from tidelock.replica_agent.rebuilding.main import main
+from tidelock.replica_agent.storage.catalog import Catalog
+
+PART = PartId("r1-1-1")
+NAMED = "INSERT INTO prepared VALUES ('9-r1-4-1', 'r1', 4)"
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    """A data directory with the catalog of a cluster."""
+    made = tmp_path / "data"
+    made.mkdir()
+    catalog = Catalog(made, initial={"replica": "r1", "disk": "d1"}, cache_bytes=1 << 20)
+    await catalog.close()
+    changed(made, "INSERT OR REPLACE INTO meta VALUES ('cluster_id', 'c')", NAMED)
+    return made
+
+
+def changed(folder: Path, *statements: str) -> None:
+    """Change the catalog of a data directory."""
+    with closing(sqlite3.connect(folder / "catalog.db", isolation_level=None)) as db:
+        for sql in statements:
+            db.execute(sql)
+
+
+def test_a_catalog_that_is_whole_is_read(folder: Path) -> None:
+    """The tests below damage a catalog that says what it has to say."""
+    found = read_facts(folder)
+    assert (found.replica, found.cluster_id, found.boots) == ("r1", "c", {"r1": 4})
+    assert decided(folder, ["9-r1-4-1"]) == set()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM meta WHERE key = 'format'",
+        "DELETE FROM meta WHERE key = 'snapshot_csn'",
+        "UPDATE meta SET value = 'many' WHERE key = 'boot'",
+        "UPDATE meta SET value = NULL WHERE key = 'boot'",
+        "UPDATE prepared SET tid = 'no tid'",
+        "INSERT INTO tables VALUES ('d.t', 0, 2, '{', x'', x'', 'live')",
+        "DROP TABLE meta",
+        "DROP TABLE skips",
+    ],
+)
+def test_a_damaged_catalog_is_named(folder: Path, statement: str) -> None:
+    """Its replica is left out, and no value of it decides anything."""
+    changed(folder, statement)
+    with pytest.raises(
+        CorruptError, match=r"catalog\.db cannot be read as a catalog .* leave this replica out"
+    ):
+        read_facts(folder)
+
+
+def _no_file(folder: Path) -> Path:
+    (folder / "catalog.db").unlink()
+    return folder
+
+
+def _no_log(folder: Path) -> Path:
+    changed(folder, "PRAGMA journal_mode = WAL")
+    (folder / "catalog.db-wal").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (_no_file, "no catalog.db"),
+        (_no_log, "as the user of the agent"),
+        (lambda folder: folder / ("x" * 300), "as the user of the agent"),
+    ],
+    ids=["no file", "no log", "a folder that cannot be looked at"],
+)
+def test_a_catalog_that_cannot_be_opened(
+    folder: Path, spoil: Callable[[Path], Path], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That says nothing about the data, so the advice is another one."""
+    place = spoil(folder)
+    with pytest.raises(ConfigError, match=words):
+        read_facts(place)
+    assert main(["--from", str(place), "--zk", "nowhere:1"]) == Exit.USAGE
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("read", [read_facts, lambda folder: decided(folder, ["9-r1-4-1"])])
+def test_bytes_that_are_no_catalog(folder: Path, read: Callable[[Path], object]) -> None:
+    """Both questions to a catalog end with an error of Tidelock."""
+    (folder / "catalog.db").write_bytes(b"something else" * 1000)
+    with pytest.raises(TidelockError, match="cannot be read as a catalog"):
+        read(folder)
