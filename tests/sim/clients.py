@@ -377,7 +377,7 @@ def note_outcome(session: SimSession, replica: str, tid: Tid, found: Outcome) ->
             told = {"outcome": "aborted"}
         case _:
             return
-    log = session.world.oracle.follows(replica, told.get("csn") or session.world.oracle.logs.older + 1)
+    log = session.world.oracle.follows(replica, Csn(told.get("csn", session.world.oracle.logs.older + 1)))
     session.note(CallEnd.OK, "outcome", replica=replica, tid=str(tid), log=log, **told)
 
 

@@ -12,7 +12,7 @@ from tests.sim.plan import RunPlan
 from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
 from tidelock.csnlog.testing.memory_store import MemoryStore
-from tidelock.errors import ConfigError, TidelockError
+from tidelock.errors import ClusterMismatchError, ConfigError, TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
@@ -79,9 +79,10 @@ class Host:
 
     Attributes:
         joined: The end of the log when its agent was registered in a cluster that existed; 0 for the first.
-        retired: Its replica was removed, or another machine has its id: it is started once more, and no more.
+        retired: Its replica was removed: it is started once more, and no more.
         over: Another machine has its id: nobody starts it again.
         told_of: The address of that one, as its agent says; "" if it has said nothing.
+        of_another: Its last start was refused, since its catalog is of another history than ZooKeeper's.
         doomed: Another machine may take its id over, and then its disk is out of use.
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
@@ -101,6 +102,7 @@ class Host:
         self.retired = False
         self.over = False
         self.told_of = ""
+        self.of_another = False
         self.doomed = False
         self.skew_s = 0.0
         self.cut_off = False
@@ -147,6 +149,7 @@ class Host:
         if life.dead or task.cancelled():
             return "killed"
         error = task.exception()
+        self.of_another = isinstance(error, ClusterMismatchError)
         if error is None:
             if task.result() is BootEnd.STOPPED and life.agent is not None:
                 self._world.oracle.stopped(self, life.agent)

@@ -51,7 +51,7 @@ class LogLives:
     base: Csn = CSN_NONE
     base_of: LogLife = LogLife.FIRST
     lost: frozenset[str] = frozenset()
-    #: What the lives of changers read: log and CSN, by tid.
+    #: The reads of the lives of changers: log and CSN, by tid.
     _read: dict[str, list[tuple[LogLife, Csn]]] = field(default_factory=dict)
     #: The log that ZooKeeper held when a life ended, by tid.
     _ended: dict[str, LogLife] = field(default_factory=dict)
@@ -82,11 +82,13 @@ class LogLives:
         first, other = self.logs[LogLife.FIRST], self.logs.get(LogLife.OLDER, {})
         found = set()
         for csn in sorted({csn for csn in first.keys() | other.keys() if self.older < csn <= reached}):
+            if (csn in first) != (csn in other):  # also a record without transactions
+                found.add(LogLife.FIRST if csn in first else LogLife.OLDER)
+                continue
             rows = db.execute("SELECT tid FROM outcomes WHERE csn = ?", (csn,))
             there = {tid for (tid,) in rows}
             for which, log in ((LogLife.FIRST, first), (LogLife.OLDER, other)):
-                tids = {tid.tid for tid in log[csn].tids} if csn in log else set()
-                if there & tids and not there & _tids(other if log is first else first, csn):
+                if there & _tids(log, csn) and not there & _tids(other if log is first else first, csn):
                     found.add(which)
         return found
 

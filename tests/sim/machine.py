@@ -204,7 +204,7 @@ async def _open_local(
     stack.push_async_callback(made.close)
     await _sweep(files, made)
     waiters = CsnWaiters(made.reader.snapshot_csn())
-    readers: Any = SimReaders(f"{settings.replica}:2")
+    readers: Any = SimReaders(f"{settings.advertise}:2")
     listener: Any = SimListener()
     return Local(settings, files, made, waiters, PartCounts(made.reader), listener, readers)
 

@@ -39,6 +39,9 @@ _LEADER_SHARE: Final = 0.25
 _OPERATED: Final = MEMBERS | {"set_back", "twin"}
 #: So long after a fault a replica counts as well again: sessions have expired, fences are raised.
 _WELL_AFTER_S: Final = 10.0
+#: So long after it an agent whose id another machine has may take to say so, and what befalls the two goes on
+#: meanwhile: each start of one of them waits once more for the end of the other one's sign of life.
+_SAYS_S: Final = 30.0
 
 
 class SimNemesis:
@@ -172,7 +175,8 @@ class SimNemesis:
     async def _twin(self, host: Host, length_s: float) -> None:
         """Start a second machine under the id of a replica that lives, or that has lost ZooKeeper.
 
-        One of the two goes on. The other says who has the id, and is not started any more.
+        One of the two goes on. The other names that one, or says that its catalog is of another history, and
+        is not started any more.
         """
         world = self._world
         host.doomed = True
@@ -183,7 +187,7 @@ class SimNemesis:
         if host.cut_off:
             self._reconnect(host)
         both = (host, twin)
-        until_s = world.loop.time() + _WELL_AFTER_S
+        until_s = world.loop.time() + _SAYS_S
         while world.loop.time() < until_s and not any(one.told_of for one in both):  # noqa: ASYNC110 - a look
             await asyncio.sleep(1.0)
         owner = world.host_of(host.replica)
@@ -191,7 +195,8 @@ class SimNemesis:
         host.doomed = False
         if other.agent is not None and other.serving and owner.serving:
             world.oracle.violated("I1 UNIQUE", f"{owner.name} and {other.name} both serve as {host.replica}")
-        if owner.serving and not other.told_of and other.may_run.is_set() and not other.over:
+        told = other.told_of or other.of_another or other.over
+        if owner.serving and not told and other.may_run.is_set():
             world.oracle.violated("I15 FAILSTOP", f"{other.name} does not say that {owner.name} has its id")
         if other.told_of and other.told_of.partition(":")[0] != owner.name:
             what = f"{other.name} says that {other.told_of} has its id, and {owner.name} has it"

@@ -80,9 +80,11 @@ class Oracle:
         #: CSNs at which parts are added and removed, by the log.
         self._added: dict[str, Csn] = {}
         self._removed: dict[str, Csn] = {}
-        #: The statements of the changers.
         #: The replicas that were removed for good.
         self._gone: set[str] = set()
+        #: The copies that a commit needs.
+        self._copies = world.plan.copies
+        #: The statements of the changers.
         self.story = Story(CHANGED, 0)
         self.changers: set[str] = set()
 
@@ -137,8 +139,16 @@ class Oracle:
                 self._world.registered(op.path.split("/")[1], max(self.records, default=CSN_NONE))
             elif isinstance(op, SetData) and op.path.endswith("/session"):
                 self._session(op.path.split("/")[1], codec.decode_session(op.data))
+            elif isinstance(op, SetData) and op.path == tree.REPLICAS:
+                self._roster_changed()
             elif isinstance(op, SetData) and op.path == tree.HORIZON:
                 self._raised(codec.decode_csn(op.data))
+
+    def _roster_changed(self) -> None:
+        """No change lowers `copies` unless that is asked for, and nobody asks for it (I4)."""
+        before, self._copies = self._copies, self.roster.copies
+        if self._copies < before:
+            self.violated("I4 DURABLE", f"copies went from {before} to {self._copies}")
 
     def _raised(self, horizon: Csn) -> None:
         """The horizon never passes a pin, nor what an open transaction reads (I12).
@@ -173,10 +183,14 @@ class Oracle:
         if replica in self._gone:
             self.violated("I1 UNIQUE", f"{replica} was removed, and boot {session.boot} has begun")
         life = LIFE.get(None)
-        own = life is not None and life.host.replica == replica and session.disk != self._current.get(replica)
-        if own and life.host is not self._world.host_of(replica):
+        host = life.host if life is not None and life.host.replica == replica else None
+        if (
+            host is not None
+            and host is not self._world.host_of(replica)
+            and session.disk != self._current.get(replica)
+        ):
             self.did["taken"] += 1
-            self._world.taken(life.host)
+            self._world.taken(host)
         if session.disk:  # else it was fenced before its first start
             self._registered(replica, session.disk)
 
@@ -207,6 +221,7 @@ class Oracle:
             known[before] = now
         if disk not in self._folders and not (self._world.folder / disk).exists():
             self._cloned(replica, before, disk)
+        self._held_before.pop(disk, None)  # it is in use again: its clone never was, in the older state
         self._current[replica] = disk
         known[disk] = now
 
@@ -274,6 +289,7 @@ class Oracle:
         names = children(self._world.zookeeper.tree.get(tree.REPLICAS))
         states = {name: self._state(ReplicaId(name)) for name in names}
         self._gone = {name for name, state in states.items() if state == REMOVED}
+        self._copies = self.roster.copies
         self._world.members_are(states.keys() - self._gone)
 
     def follows(self, name: str, csn: Csn) -> LogLife:
@@ -297,7 +313,7 @@ class Oracle:
         return min(found, default=LogLife.OLDER)
 
     def nobody_serves_another_log(self) -> None:
-        """Whoever has what the older state does not know has stopped (I15)."""
+        """A replica has stopped that has applied what the older state does not know (I15)."""
         for host in self._world.hosts:
             if host.serving and not host.cut_off and self._log_of(host) is LogLife.FIRST:
                 what = f"{host.name} still serves, and ZooKeeper was set back behind what it has applied"
@@ -399,7 +415,7 @@ class Oracle:
         while True:
             await asyncio.sleep(LOOK_S)
             for host in self._world.hosts:
-                # Who follows another log than ZooKeeper has will stop.
+                # A replica that follows another log than ZooKeeper has will stop.
                 if self._has_catalog(host) and (
                     self.logs.now is not LogLife.OLDER or self._log_of(host) is LogLife.OLDER
                 ):

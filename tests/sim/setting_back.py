@@ -79,7 +79,9 @@ class SettingBack:
         given = [world.host_at(one.folder) for one in catalogs]
         with world.oracle.rebuilding(given):
             await require_idle(store, base.cluster_id, silence_s=_SILENCE_S, patience_s=_PATIENCE_S)
-            await make_again(store, tree_plan, patience_s=_PATIENCE_S)
+            await make_again(
+                store, tree_plan, patience_s=_PATIENCE_S, multi_bytes_max=given[0].settings.multi_bytes_max
+            )
         await store.close()
         self._operator.fill_up(given)
 

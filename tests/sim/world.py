@@ -139,9 +139,9 @@ class SimWorld:
         """Take over who is a member; the agents of all others are started once more."""
         self.hosts = [self.host_of(replica) for replica in sorted(replicas)]
         for host in self.machines:
-            host.retired = host not in self.hosts
-        for host in self.hosts:
-            self._keep_running(host)
+            host.retired = host.replica not in replicas
+            if not host.retired:
+                self._keep_running(host)
 
     def _keep_running(self, host: Host) -> None:
         """See to it that somebody starts the agent of a machine."""
