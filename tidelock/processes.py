@@ -20,7 +20,8 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: process that has ended.
 STATE, GROUP, SESSION, START_TICKS = 0, 2, 3, 19
 ENDED: Final = frozenset("ZX")
+#: The states of a thread that runs nothing, and how long the kernel may take to stop one, in seconds.
+_HELD: Final = frozenset("TtZX")
+_STOPPED_S: Final = 5.0
 #: Pids of children of this process. A pid is kept until its child was reaped, which only the parent can do.
 _children: set[int] = set()
 
@@ -112,7 +116,10 @@ def alive(process: Identity) -> bool:
 
 
 def send(process: Identity, signum: signal.Signals) -> bool:
-    """Send a signal to exactly this process; return False if it has ended."""
+    """Send a signal to exactly this process; return False if it has ended.
+
+    After SIGSTOP the call returns when the process has stopped, see :func:`await_stopped`.
+    """
     with _pidfd(process) as pidfd:
         if pidfd is None:
             return False
@@ -120,7 +127,30 @@ def send(process: Identity, signum: signal.Signals) -> bool:
             signal.pidfd_send_signal(pidfd, signum)
         except ProcessLookupError:
             return False
+        if signum is signal.SIGSTOP:
+            await_stopped([process.pid])
         return True
+
+
+def await_stopped(pids: Iterable[int]) -> None:
+    """Wait until all threads of processes have stopped, which SIGSTOP does not do at once.
+
+    A thread on another processor may still answer a request. A thread that waits for a disk stops only after
+    it, so the wait is bounded.
+    """
+    until = time.monotonic() + _STOPPED_S
+    for pid in pids:
+        while time.monotonic() < until and not _is_stopped(pid):
+            time.sleep(0.001)
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        threads = [int(folder.name) for folder in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return True  # it has ended
+    found = (stat_of(thread) for thread in threads)
+    return all(fields is None or fields[STATE] in _HELD for fields in found)
 
 
 def wait(process: Identity, timeout_s: float) -> bool:

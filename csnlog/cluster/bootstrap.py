@@ -112,7 +112,9 @@ async def bootstrap(
         UnavailableError: ZooKeeper did not answer in time; the cluster was made completely or not at all.
     """
     _check_settings(replicas, copies)
-    cluster = ClusterState(new_id(), FORMAT_VERSION, copies, epoch_limit, new_id())
+    cluster = ClusterState(
+        new_id(), FORMAT_VERSION, copies, epoch_limit, new_id(), founders=tuple(sorted(replicas))
+    )
     ops = _cluster_ops(cluster, replicas, time.time_ns() // 1_000_000 if time_ms is None else time_ms)
     async with _bounded(timeout_s, "make the cluster"):
         while True:

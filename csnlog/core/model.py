@@ -272,6 +272,8 @@ class ClusterState(
             another one, so a replica that took no part in it is refused. Empty in trees of before.
         made_of: The data directories out of which this tree was made again, by their disks: the CSN up to
             which each had applied. Empty in a tree that was never made again.
+        founders: The replicas with which the tree was made the first time. Empty in trees of before, and in
+            one that was made again.
     """
 
     cluster_id: str
@@ -280,6 +282,7 @@ class ClusterState(
     epoch_limit: int
     incarnation: str = ""
     made_of: dict[str, Csn] = {}
+    founders: tuple[ReplicaId, ...] = ()
 
     @property
     def closed(self) -> Csn:

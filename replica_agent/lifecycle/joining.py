@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -9,7 +10,7 @@ from typing import Final
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession, bootstrap, open_session
 from tidelock.csnlog.cluster.start_check import KnownState, is_remade
-from tidelock.csnlog.core import tree
+from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Store
@@ -113,12 +114,13 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
 async def require_own_cluster(store: Store, made_of: Sequence[str]) -> None:
     """Raise ConfigError if the cluster at this root is not the one that these replicas make.
 
-    A mistyped root may be that of another cluster, which an agent must not join by accident.
+    A mistyped root may be that of another cluster, which an agent must not join by accident. Members that
+    came and went since it was made do not count: a replica whose disk was replaced has the list of then.
     """
-    names = await store.children(tree.REPLICAS)
-    if not isinstance(names, Ok):
+    names, node = await asyncio.gather(store.children(tree.REPLICAS), store.get(tree.CLUSTER))
+    if not isinstance(names, Ok) or not isinstance(node, Ok):
         raise UnavailableError("the members could not be read from ZooKeeper; start again")
-    found = sorted(names.value)
+    found = sorted(codec.decode_cluster(node.value.data).founders or names.value)
     if set(found) != set(made_of):
         raise ConfigError(
             f"expected to make a cluster of {', '.join(made_of)} (bootstrap), found one of "

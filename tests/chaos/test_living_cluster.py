@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 
 from tests.chaos.living.availability import (
@@ -34,7 +35,7 @@ from tests.chaos.living.spark_readers import SparkReaders
 from tests.support.clusters.clocks import Clocks
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import verify
-from tests.support.histories.workload import SCHEMA_A, Workload
+from tests.support.histories.workload import Workload
 from tests.support.telling import Tell
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock import zookeeper
@@ -62,6 +63,8 @@ SETTINGS: Final = {
     # The check of a round reads its records.
     "log_keep_records": 20_000,
 }
+#: The rows of a job that counts once.
+ONCE: Final = pa.table({"job": [1]})
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(SECONDS * 4 + 600)]
 
@@ -129,9 +132,9 @@ def once(local: LocalCluster) -> None:
     """Run a job that counts once, whatever clocks say later."""
     with local.connect() as db:
         if not db.tables():
-            db.create_table("once", SCHEMA_A)
-        with db.begin(label="once") as tx:
-            tx.insert("once", SCHEMA_A.empty_table())
+            db.create_table("once", ONCE.schema)
+        with db.begin(label="once") as tx:  # it would take no label without rows
+            tx.insert("once", ONCE)
             tx.commit()
 
 

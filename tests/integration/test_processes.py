@@ -20,6 +20,18 @@ from tidelock import processes
 from tidelock.processes import Identity
 
 TIMEOUT_S = 30.0
+#: Threads that run without the interpreter's lock, so several at a time.
+BUSY_THREADS = """
+import hashlib, threading
+data = bytes(1 << 24)
+def work():
+    while True:
+        hashlib.sha256(data)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 1; done"
 
 
@@ -115,6 +127,18 @@ def test_a_frozen_process_is_killed(start: Starter) -> None:
     processes.send(process, signal.SIGSTOP)
     processes.stop(process, grace_s=0.05)
     assert not processes.alive(process)
+
+
+def test_a_frozen_process_runs_nothing_more(start: Starter) -> None:
+    """The kernel stops threads on other processors later; one of them may answer a request until then."""
+    process = start(sys.executable, "-c", BUSY_THREADS)
+    eventually(lambda: (start.folder / "out").read_text(encoding="utf-8") == "ready\n")
+    for _ in range(50):
+        processes.send(process, signal.SIGSTOP)
+        threads = [processes.stat_of(int(path.name)) for path in Path(f"/proc/{process.pid}/task").iterdir()]
+        assert len(threads) > 4
+        assert {fields[processes.STATE] for fields in threads if fields} == {"T"}
+        processes.send(process, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])

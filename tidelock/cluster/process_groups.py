@@ -21,13 +21,18 @@ _POLL_S: Final = 0.02
 
 
 def send(leader: Identity, signum: signal.Signals) -> bool:
-    """Send a signal to the group of a process, even if only workers are left; return False if it is empty."""
-    if not any(True for _ in _members(leader)):
+    """Send a signal to the group of a process, even if only workers are left; return False if it is empty.
+
+    After SIGSTOP the call returns when all of them have stopped.
+    """
+    if not (members := list(_members(leader))):
         return False
     try:
         os.killpg(leader.pid, signum)
     except ProcessLookupError:
         return False
+    if signum is signal.SIGSTOP:
+        processes.await_stopped(members)
     return True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import pytest
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.refusals import ROWS, SCHEMA, Addresses, check_message, check_state, command, http
 from tests.support.waiting import eventually
+from tidelock import processes
 from tidelock.client import Database, Decision, TransactionState, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -87,11 +87,11 @@ def frozen_zookeeper(local: LocalCluster) -> Iterator[None]:
     assert servers is not None
     process = servers.servers[0].process
     assert process is not None
-    os.kill(process.pid, signal.SIGSTOP)
+    processes.send(process, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(process.pid, signal.SIGCONT)
+        processes.send(process, signal.SIGCONT)
         local.up()
         eventually(lambda: states(local) == {"serving"}, what="the return of all agents")
 

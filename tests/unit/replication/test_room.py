@@ -118,3 +118,49 @@ def test_a_file_that_grows_stops_at_the_reserve(free: SetFree, tmp_path: Path) -
     with pytest.raises(DiskFullError, match="in reserve"):
         files.scratch()
     files.close()
+
+
+def test_a_disk_with_plenty_of_room_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look costs more than an insert; the bytes that were admitted since the look count."""
+    usage, looks, now_s = SimpleNamespace(total=100 * _GIB, free=_GIB), [0], [0.0]
+
+    def look(_: Path) -> SimpleNamespace:
+        looks[0] += 1
+        return usage
+
+    monkeypatch.setattr(shutil, "disk_usage", look)
+    room = DiskRoom(Path("/data"), replica="r1", limits=_LIMITS, clock=lambda: now_s[0])
+    for _ in range(5):
+        room.admit(DiskUse.NEW, 100 * _MIB)
+    assert looks == [1]
+    now_s[0] = 0.2
+    room.admit(DiskUse.NEW, 0)
+    assert looks == [2]
+    usage.free = 255 * _MIB
+    now_s[0] = 0.4
+    with pytest.raises(DiskFullError, match=f"has {usage.free} bytes free"):
+        room.admit(DiskUse.NEW, 0)
+
+
+def test_bytes_that_were_admitted_since_the_look_are_not_free(free: SetFree) -> None:
+    """The sixth time little would be left, so the disk is looked at again; it says what is there."""
+    free(_GIB)
+    room = DiskRoom(Path("/data"), replica="r1", limits=_LIMITS, clock=lambda: 0.0)
+    for _ in range(5):
+        room.admit(DiskUse.NEW, 100 * _MIB)
+    free(300 * _MIB)
+    room.admit(DiskUse.NEW, 10 * _MIB)
+    with pytest.raises(DiskFullError, match="takes no 100000000 bytes more"):
+        room.admit(DiskUse.NEW, 100_000_000)
+
+
+def test_little_room_is_looked_at_every_time(free: SetFree) -> None:
+    """A look of before neither refuses bytes nor admits them."""
+    room = DiskRoom(Path("/data"), replica="r1", limits=_LIMITS, clock=lambda: 0.0)
+    free(300 * _MIB)
+    room.admit(DiskUse.NEW, 0)
+    free(255 * _MIB)
+    with pytest.raises(DiskFullError):
+        room.admit(DiskUse.NEW, 0)
+    free(300 * _MIB)
+    room.admit(DiskUse.NEW, 0)
