@@ -42,30 +42,6 @@ _STUCK = tuple(
     replace(_SMALL, tight=True, transactions=12, faults=(PlannedFault(3.0, kind, 2, 34.0),))
     for kind in sorted(STUCK)
 )
-#: The network of a replica is slow from its registration on.
-_GROWING = replace(
-    _SMALL,
-    tight=True,
-    transactions=24,
-    faults=tuple(
-        fault
-        for at_s in (8.0, 22.0)
-        for fault in (PlannedFault(at_s, "add", 0), PlannedFault(at_s + 0.3, "slow", 3, 12.0))
-    ),
-)
-#: Replicas leave one after the other, while one that stays hears nothing of its peers.
-_LEAVING = replace(
-    _SMALL,
-    replicas=4,
-    writers=6,
-    transactions=16,
-    faults=(
-        PlannedFault(5.0, "deaf", 1, 6.0),
-        PlannedFault(6.0, "remove", 2),
-        PlannedFault(8.0, "remove", 3),
-        PlannedFault(20.0, "replace_member", 0),
-    ),
-)
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
     "acknowledge-before-durable": _SMALL,
@@ -140,22 +116,8 @@ SHOWN_BY = {
     "merge-a-manifest": replace(
         _REMOVING, faults=(PlannedFault(6.0, "kill", 2, 24.0), PlannedFault(8.0, "strike", 2))
     ),
-    "take-a-clone-that-fetches-for-a-whole-one": _LEAVING,
-    "leave-before-others-have-all": _LEAVING,
     "lower-copies-when-a-replica-leaves": replace(
         _SMALL, replicas=2, faults=tuple(PlannedFault(at_s, "remove", 1) for at_s in (6.0, 18.0, 30.0))
-    ),
-    # Two replicas come back after the accident and go on in the older log; two come later, with commits that
-    # it does not know.
-    "compare-no-stamp": replace(
-        _SMALL,
-        replicas=4,
-        transactions=24,
-        faults=(
-            *(PlannedFault(9.0, "kill", target, 7.5) for target in (1, 2)),
-            PlannedFault(10.0, "set_back", 0, 6.0),
-            *(PlannedFault(15.9, "kill", target, 4.0) for target in (0, 3)),
-        ),
     ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
@@ -253,11 +215,6 @@ def _is_found(bug: str, plan: RunPlan) -> bool:
 def test_a_planted_bug_is_found(bug: str) -> None:
     """Each within a few seeds."""
     assert _is_found(bug, SHOWN_BY[bug])
-
-
-def test_a_registered_replica_that_serves_at_once_is_found() -> None:
-    """It must not serve below its registration, as one with a new disk must not serve where it is."""
-    assert _is_found("serve-before-it-is-where-it-was", _GROWING)
 
 
 def test_a_machine_that_breaks_an_invariant_stops_its_agent_with_its_story() -> None:
