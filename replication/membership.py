@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.cluster.replica_progress import Fenced
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import ClusterState
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.roster import roster_of
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnavailableError
 from tidelock.replication.core.lag import epochs_of
-from tidelock.replication.core.membership_rules import MemberChange, MemberReading, MembersReading, plan
+from tidelock.replication.core.membership_rules import (
+    MemberChange,
+    MemberReading,
+    MembersReading,
+    NotYet,
+    plan,
+)
 
 CHANGE: Final = faults.step("membership.change")
 #: How often a change is planned again because another write came between, and the pause before that.
@@ -41,6 +47,7 @@ class MemberChanges:
         fenced: Applies a multi under the own fence.
         end: Returns the end of the log, behind a write barrier.
         lag_max: CSNs that a replica which is well may be behind the end of the log.
+        patience_s: How long a replica that leaves waits for those that stay to have all that it has.
         nonce: Returns a text that is unique.
     """
 
@@ -50,6 +57,7 @@ class MemberChanges:
     fenced: Fenced
     end: Callable[[], Awaitable[Csn]]
     lag_max: int
+    patience_s: float
     nonce: Callable[[], str]
 
     async def read(self) -> MembersReading | None:
@@ -114,17 +122,26 @@ class MemberChanges:
             FencedError: Another replica has raised the own fence.
             UnavailableError: ZooKeeper could not be read or written; repeat the call.
         """
-        sent = False
-        for _ in range(_TRIES):
+        sent, tries, asked = False, 0, CSN_NONE
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.patience_s
+        while tries < _TRIES:
             seen = await self.read()
-            ops = None if seen is None else plan(change, seen, by=self.replica, nonce=self.nonce())
-            if seen is not None and ops is None:
-                return sent
-            if ops is not None:
+            if seen is not None:
+                asked = asked or seen.end
+                ops = plan(change, replace(seen, asked=asked), by=self.replica, nonce=self.nonce())
+                if ops is None:
+                    return sent
+                if isinstance(ops, NotYet):
+                    if clock() >= until:
+                        raise ops.error
+                    await asyncio.sleep(_AGAIN_S)
+                    continue
                 await CHANGE.before()
                 sent = True
                 if isinstance(await self.fenced(ops), Ok):
                     await CHANGE.after()
                     return True
+            tries += 1
             await asyncio.sleep(_AGAIN_S)
         raise UnavailableError("the members could not be changed now, others change them too; try again")

@@ -84,17 +84,23 @@ async def read_progress(store: Store) -> ReplicaProgress | None:
     return ReplicaProgress(progress, tuple(left_out), tuple(counted))
 
 
-async def locks_needed_from(store: Store, tail: Csn) -> Csn:
+async def locks_needed_from(store: Store, tail: Csn) -> Csn | None:
     """Return the CSN from which on locks of committed removals are needed (rule lock-deletion).
 
-    The bound is the CSN that all members have applied: the tail itself stays ``log_keep_records`` behind it,
-    for people. A replica that is struck or removed needs no lock. If it comes back, or another one is
-    registered, it serves from the end of the log at its registration on. So the registration must be behind
-    the progress that was read: the replicas are looked at once more after it.
+    A replica takes no transaction before it has applied the largest CSN that was ever published for it, also
+    where its disk was replaced, where it clones, or where it was registered and has not begun. So it needs no
+    lock up to there. The tail itself stays ``log_keep_records`` behind that bound, for people. A replica that
+    is struck or removed needs no lock. If it comes back, or another one is registered, it serves from the end
+    of the log at its registration on. So the registration must be behind the progress that was read: the
+    replicas are looked at once more after it. The bound never goes back: the audit misses no lock that was
+    freed before a replica came, left, or lost its disk.
 
     Args:
         store: A store.
-        tail: ``csn/tail``; also the answer when the replicas could not be read, or have changed meanwhile.
+        tail: ``csn/tail``.
+
+    Returns:
+        The CSN; None if the replicas could not be read, or have changed meanwhile.
 
     Raises:
         CorruptError: A znode cannot be decoded.
@@ -102,8 +108,9 @@ async def locks_needed_from(store: Store, tail: Csn) -> Csn:
     session = store.session
     seen = await read_progress(store)
     if seen is None or not await _same_members(store, seen) or store.session != session:
-        return tail
-    return max(tail, Csn(seen.applied + 1))
+        return None
+    known = min((one.most for one in seen.progress.values()), default=CSN_NONE)
+    return max(tail, Csn(known + 1))
 
 
 async def _same_members(store: Store, seen: ReplicaProgress) -> bool:

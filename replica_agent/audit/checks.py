@@ -18,7 +18,7 @@ from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.core.store import Store
-from tidelock.errors import UnknownTransactionError
+from tidelock.errors import UnavailableError, UnknownTransactionError
 from tidelock.replica_agent.audit import judgements
 from tidelock.replica_agent.audit.judgements import CheckResult, Definition, Labelled, PartRemoval
 from tidelock.replica_agent.audit.records import LogFacts
@@ -179,6 +179,11 @@ class LockCheck:
         outcomes = await _outcomes({lock.tid for lock in locks}, cluster.outcome)
         tail = await znodes.csn(tree.TAIL)
         needed_from = await locks_needed_from(cluster.store, tail)
+        if needed_from is None:
+            raise UnavailableError(
+                "expected the same replicas before and after their progress was read, found others, or "
+                "ZooKeeper could not be read; ask for the audit again"
+            )
         silent = {replica for replica, alive in cluster.members().items() if not alive}
         found = [
             *judgements.stale_locks(locks, outcomes, tail=tail, silent=silent),

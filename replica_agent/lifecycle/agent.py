@@ -168,7 +168,7 @@ class Agent:
         """
         waiters, session = self.local.waiters, parts.means.session
         owed = Arrears.noted(self.local.catalog.reader, session.published_max)
-        self._clones = owed.base > CSN_NONE
+        self._clones = parts.replication.own_phase.fetches = owed.base > CSN_NONE
         background = BackgroundTasks(parts, owed)
         # Before a record is applied: what a manifest lists cannot be taken back.
         await parts.replication.skips.learn_all()
@@ -222,7 +222,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(parts.replication.missing.complete.wait(), _CATCH_UP_TICK_S)
                 await owed.fetched(self.local.catalog)
-                self._clones = False
+                self._clones = parts.replication.own_phase.fetches = False
 
     async def _clone_next(self, reason: str) -> None:
         """End this boot, and let the next one clone: the log no longer has the records that follow."""

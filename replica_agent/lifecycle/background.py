@@ -209,7 +209,8 @@ class BackgroundTasks:
     async def _sweep_locks(self) -> None:
         """Delete removal locks that are not needed any more."""
         tail = await read_tail(self._store) or CSN_NONE
-        await self._locks.sweep(await locks_needed_from(self._store, tail))
+        needed_from = await locks_needed_from(self._store, tail)
+        await self._locks.sweep(tail if needed_from is None else needed_from)
         self._metrics.locks.set(self._locks.held)
 
     async def _clean(self) -> None:

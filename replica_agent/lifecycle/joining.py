@@ -114,14 +114,14 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
 async def require_own_cluster(store: Store, made_of: Sequence[str]) -> None:
     """Raise ConfigError if the cluster at this root is not the one that these replicas make.
 
-    A mistyped root may be that of another cluster, which an agent must not join by accident. Members that
-    came and went since it was made do not count: a replica whose disk was replaced has the list of then.
+    A mistyped root may be that of another cluster, which an agent must not join by accident. The list may be
+    that with which the cluster was made, which a replica has whose disk was replaced, or that of now.
     """
     names, node = await asyncio.gather(store.children(tree.REPLICAS), store.get(tree.CLUSTER))
     if not isinstance(names, Ok) or not isinstance(node, Ok):
         raise UnavailableError("the members could not be read from ZooKeeper; start again")
-    found = sorted(codec.decode_cluster(node.value.data).founders or names.value)
-    if set(found) != set(made_of):
+    found = sorted(names.value)
+    if set(made_of) not in (set(found), set(codec.decode_cluster(node.value.data).founders)):
         raise ConfigError(
             f"expected to make a cluster of {', '.join(made_of)} (bootstrap), found one of "
             f"{', '.join(found)} at this root: check the root in zk, or start with --join if this is the "

@@ -168,6 +168,7 @@ def _changes(means: Means, log: CsnLog) -> MemberChanges:
         fenced=log.fenced,
         end=log.barrier,
         lag_max=means.settings.max_lag,
+        patience_s=means.settings.commit_timeout_s,
         nonce=lambda: secrets.token_hex(16),
     )
 

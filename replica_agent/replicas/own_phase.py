@@ -26,6 +26,7 @@ class OwnPhase:
     Attributes:
         clock: Monotonic seconds.
         wall_ms: Wall time (Unix, ms), for people.
+        fetches: Parts of its clone are missing: it starts, and stands for no other replica (rule clone).
     """
 
     applier: Applier
@@ -36,6 +37,7 @@ class OwnPhase:
     condition: Condition
     clock: Callable[[], float]
     wall_ms: Callable[[], int]
+    fetches: bool = False
     #: The CSN from which on it has caught up; None while the end of the log is not known.
     _aim: Csn | None = field(default=None, init=False)
     _report: PhaseReport = field(default=PhaseReport(ReplicaPhase.STARTING), init=False)
@@ -54,7 +56,7 @@ class OwnPhase:
         """Return the phase, and the time since when it is this one (Unix, ms)."""
         applier = self.applier
         signs = Signs(
-            caught_up=self._aim is not None and applier.snapshot_csn >= self._aim,
+            caught_up=not self.fetches and self._aim is not None and applier.snapshot_csn >= self._aim,
             movement=applier.movement(),
             waits=applier.waiting > 0,
             blocked=applier.blocked,

@@ -7,6 +7,10 @@ after a lost answer.
 
 No change leaves fewer than ``copies`` replicas that are *well*: alive, in a state in which copies count, not
 draining, and at most ``lag_max`` CSNs behind the end of the log. A timeout alone never lowers ``copies``.
+
+A replica that leaves may hold one of the ``copies`` of a commit, and those that are well need not have it
+yet. So it leaves when ``copies`` of them have all that was committed when the change was asked for. Otherwise
+two changes, one after the other, take all copies of a commit away.
 """
 
 from __future__ import annotations
@@ -19,7 +23,16 @@ import msgspec
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
-from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, MemberState, Progress, Roster, SessionState
+from tidelock.csnlog.core.model import (
+    REMOVED,
+    STOPPED,
+    STRUCK,
+    MemberState,
+    Progress,
+    ReplicaPhase,
+    Roster,
+    SessionState,
+)
 from tidelock.csnlog.core.roster import COUNTED, LEFT_OUT, group_of, raised
 from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.errors import MembershipError
@@ -52,6 +65,7 @@ class MembersReading:
         end: The end of the log, read before everything else.
         epochs: The records of the epochs.
         lag_max: CSNs that a replica which is well may be behind ``end``.
+        asked: The end of the log when the change was asked for, which is planned perhaps several times.
     """
 
     node: Node
@@ -60,6 +74,7 @@ class MembersReading:
     end: Csn
     epochs: Epochs
     lag_max: int
+    asked: Csn = CSN_NONE
 
     def behind(self, replica: ReplicaId) -> int:
         """Return how many records of the log a replica has not applied."""
@@ -82,6 +97,14 @@ class MembersReading:
             and replica not in self.roster.draining
             and self.behind(replica) <= self.lag_max
         )
+
+    def has_all(self, replica: ReplicaId) -> bool:
+        """Return whether a replica holds all that was committed when the change was asked for.
+
+        One that starts may show the progress of a clone whose parts it still fetches.
+        """
+        progress = self.replicas[replica].progress
+        return progress.phase is ReplicaPhase.FOLLOWING and progress.snapshot >= self.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +154,19 @@ class SetCopies:
     racks: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """A change that those which stay are not ready for; ``error`` refuses it if that lasts."""
+
+    error: MembershipError
+
+
 MemberChange = AddReplica | RemoveReplica | ReplaceReplica | StrikeReplica | DrainReplica | SetCopies
 
 
-def plan(change: MemberChange, seen: MembersReading, *, by: ReplicaId, nonce: str) -> tuple[Op, ...] | None:
+def plan(
+    change: MemberChange, seen: MembersReading, *, by: ReplicaId, nonce: str
+) -> tuple[Op, ...] | NotYet | None:
     """Return the multi of a change, without the check of the own fence; None if the change was made before.
 
     Args:
@@ -178,6 +210,27 @@ def left_after(seen: MembersReading, leaving: ReplicaId) -> tuple[ReplicaId, ...
             need=need,
         )
     return staying
+
+
+def _require_all(seen: MembersReading, staying: tuple[ReplicaId, ...], leaving: ReplicaId) -> NotYet | None:
+    """Return why a replica may not leave yet; None if enough of those that stay have all that it has."""
+    whole = tuple(replica for replica in staying if seen.has_all(replica))
+    have, need = _groups(seen, seen.roster, whole), seen.roster.copies
+    if have >= need:
+        return None
+    shown = ", ".join(
+        f"{one} at {seen.replicas[one].progress.snapshot}" for one in staying if one not in whole
+    )
+    return NotYet(
+        MembershipError(
+            f"expected at least copies={need} replicas without {leaving} that have all commits up to CSN "
+            f"{seen.asked}, found {have} (behind, or without all parts: {shown}): wait until they have "
+            "caught up, or drain it first, and ask again",
+            replica=leaving,
+            have=have,
+            need=need,
+        )
+    )
 
 
 def _groups(seen: MembersReading, roster: Roster, replicas: tuple[ReplicaId, ...]) -> int:
@@ -228,7 +281,7 @@ def _added(seen: MembersReading, replica: ReplicaId, rack: str, by: ReplicaId) -
 
 def _taken_out(
     seen: MembersReading, replica: ReplicaId, state: str, by: ReplicaId, nonce: str
-) -> tuple[Op, ...] | None:
+) -> tuple[Op, ...] | NotYet | None:
     """Return the multi that strikes or removes a replica."""
     found = _found(seen, replica)
     if found.session.state in {state, REMOVED}:
@@ -237,8 +290,11 @@ def _taken_out(
         raise MembershipError(
             f"{replica} cannot take itself out: ask another replica for it", replica=replica
         )
-    # A struck replica has left already: its removal takes no copies away.
-    staying = () if found.session.state == STRUCK else left_after(seen, replica)
+    staying: tuple[ReplicaId, ...] = ()
+    if found.session.state != STRUCK:  # else it has left already: its removal takes no copies away
+        staying = left_after(seen, replica)
+        if not_yet := _require_all(seen, staying, replica):
+            return not_yet
     kept = tuple(one for one in seen.roster.draining if one != replica)
     return (
         _ended(replica, found, state, nonce),
@@ -259,10 +315,10 @@ def _ended(replica: ReplicaId, found: MemberReading, state: str, nonce: str) -> 
 
 def _replaced(
     seen: MembersReading, old: ReplicaId, new: ReplicaId, rack: str, by: ReplicaId, nonce: str
-) -> tuple[Op, ...] | None:
+) -> tuple[Op, ...] | NotYet | None:
     removal = _taken_out(seen, old, REMOVED, by, nonce)
     addition = _added(seen, new, rack or seen.replicas[old].member.rack, by)
-    if removal is None or addition is None:
+    if removal is None or addition is None or isinstance(removal, NotYet):
         return removal or addition
     return (*(op for op in addition if op.path != tree.REPLICAS), *removal)
 

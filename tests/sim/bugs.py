@@ -16,6 +16,7 @@ from typing import Any, Final
 from unittest import mock
 
 from tests.sim.disk import SimDisk
+from tests.sim.member_bugs import MEMBER_BUGS
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.log_time import NEVER_MS, Clocking
@@ -357,5 +358,6 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         the_clock_of_the_home_alone,
         forget_by_the_wall_clock,
         count_a_stuck_replica,
+        *MEMBER_BUGS,
     )
 }

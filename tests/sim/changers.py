@@ -169,9 +169,10 @@ class Changer(SimSession):
         except TidelockError as error:
             self.world.trace.comment(f"{self.name} does not begin at {home}: {error!r}")
             return None
+        self.world.oracle.began(tid)
         name = f"{self.name}-{number}"
         life = Life(name, home, isolation, str(tid), tid.snapshot, began_ns)
-        self.world.oracle.began(life)
+        self.world.oracle.lives(life)
         self.csn = max(self.csn, tid.snapshot)
         for statement in statements:
             if not await self._run(life, tid, statement):
@@ -220,6 +221,8 @@ class Changer(SimSession):
             self._refused(life, error, began_ns)
             return False
         life.ran.append(ran)
+        oracle = self.world.oracle
+        oracle.logs.read(life.tid, oracle.follows(life.replica, Csn(ran.csn)), Csn(ran.csn))
         life.failed = None
         return True
 
@@ -279,6 +282,7 @@ class Changer(SimSession):
 
     def _end(self, life: Life, end: CallEnd, error: str = "", *, over: bool = True) -> None:
         life.end, life.error = end, error or life.error
+        self.world.oracle.logs.ended(life.tid)
         # In a run with faults nobody can say when the locks of what has failed are given back.
         known = end is CallEnd.OK or (over and self.world.plan.is_calm)
         life.ended_ns = self.world.now_ns if known else 0

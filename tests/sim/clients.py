@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.sim.log_lives import LogLife
 from tests.sim.network import RefusedConnectionError, Serve
 from tests.sim.sql import part_rows
 from tests.support.histories import table_model
@@ -218,8 +219,21 @@ class SimSession:
         self.world = world
         self.name = name
         self.chance = world.chance(f"client {name}")
-        self.csn = Csn(0)
+        self._csn, self._of = Csn(0), world.oracle.logs.now
         self._number = number
+
+    @property
+    def csn(self) -> Csn:
+        """The largest CSN that it was told, without those that a rebuild has left out."""
+        logs = self.world.oracle.logs
+        if self._of is not logs.now:
+            self._of = logs.now
+            self._csn = min(self._csn, logs.base) if logs.now is LogLife.REMADE else self._csn
+        return self._csn
+
+    @csn.setter
+    def csn(self, csn: Csn) -> None:
+        self._csn = csn
 
     @property
     def process(self) -> str:
@@ -328,6 +342,7 @@ class SimWriter(SimSession):
         try:
             fresh, acknowledged = self.chance.random() < 0.15, self.world.acknowledged
             tid = await self.ask("begin", lambda at: begin(at, label, self.csn, fresh, batch=batch), at=home)
+            self.world.oracle.began(tid)
             self.csn = max(self.csn, tid.snapshot)
             if fresh and tid.snapshot < acknowledged:
                 what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"
@@ -362,7 +377,8 @@ def note_outcome(session: SimSession, replica: str, tid: Tid, found: Outcome) ->
             told = {"outcome": "aborted"}
         case _:
             return
-    session.note(CallEnd.OK, "outcome", replica=replica, tid=str(tid), **told)
+    log = session.world.oracle.follows(replica, Csn(told.get("csn", session.world.oracle.logs.older + 1)))
+    session.note(CallEnd.OK, "outcome", replica=replica, tid=str(tid), log=log, **told)
 
 
 class SimReader(SimSession):
@@ -397,7 +413,7 @@ class SimReader(SimSession):
         if old is None:
             self.csn = max(self.csn, pin.csn)
         self._seen = [*self._seen[-5:], pin.csn]
-        held = _Held(pin, replica, asked_s + PIN_S)
+        held = _Held(pin, replica, asked_s + PIN_S, self.world.oracle.logs.now)
         try:
             await self._look(held, replica, exact=old is not None)
             while self.chance.random() < 0.4:  # fail over, and come back
@@ -422,7 +438,7 @@ class SimReader(SimSession):
         try:
             found = await self.ask("read", asking_lists(csn), at=replica)
         except SnapshotTooOldError as error:
-            if asyncio.get_running_loop().time() <= held.until_s:
+            if asyncio.get_running_loop().time() <= held.until_s and held.log is self.world.oracle.logs.now:
                 what = f"{replica} refuses CSN {csn}, which {held.pin.id} pins: {error.message}"
                 self.world.oracle.violated("I12 GC-SAFE", what)
             raise
@@ -432,18 +448,20 @@ class SimReader(SimSession):
 class _Held:
     """A pin, the replica that renews it, and until when it certainly holds."""
 
-    def __init__(self, pin: Pin, replica: str, until_s: float) -> None:
-        self.pin, self.replica, self.until_s = pin, replica, until_s
+    def __init__(self, pin: Pin, replica: str, until_s: float, log: LogLife) -> None:
+        self.pin, self.replica, self.until_s, self.log = pin, replica, until_s, log
 
 
 def note_read(session: SimSession, replica: str, csn: Csn, found: Lists, *, exact: bool) -> None:
     """Write down a read: rows and lists."""
-    session.note(CallEnd.OK, "read", replica=replica, csn=csn, exact=exact, rows=balances(found))
+    log = session.world.oracle.follows(replica, csn)
+    session.note(CallEnd.OK, "read", replica=replica, csn=csn, exact=exact, rows=balances(found), log=log)
     for table, rows in found.items():
         parts = [[row.part, row.path, row.rows, row.length, row.checksum] for row, _ in rows]
-        session.note(CallEnd.OK, "parts", replica=replica, csn=csn, table=table, parts=parts)
+        session.note(CallEnd.OK, "parts", replica=replica, csn=csn, table=table, parts=parts, log=log)
     tables = {table: _changed_rows(found[full_name(table)]) for table in CHANGED}
     session.world.oracle.story.seen.append(Seen(replica, csn, tables))
+    session.world.oracle.logs.seen(log)
 
 
 def _changed_rows(parts: list[tuple[PartRow, bytes]]) -> table_model.Rows:

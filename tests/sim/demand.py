@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.clients import SimWriter
+from tests.sim.plan import MEMBERS
 from workloads.history import CallEnd
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _LOOK_S: Final = 0.1
 
 
 class CommitDemand:
-    """A client that commits at well replicas while another one is stuck, and accepts no refusal.
+    """A client that commits at well replicas while another one is stuck, comes or goes: none is refused.
 
     Attributes:
         made: The number of its demands.
@@ -39,7 +40,7 @@ class CommitDemand:
         while not until.done():
             await asyncio.sleep(_PAUSE_S)
             well = self._nemesis.well()
-            if self._nemesis.befallen(STUCK) and len(well) >= plan.copies:
+            if self._nemesis.befallen(STUCK | MEMBERS) and len(well) >= plan.copies:
                 await self._demand(well)
 
     async def _demand(self, well: set[str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from tests.sim.clients import (
     note_outcome,
     note_read,
 )
+from tests.sim.log_lives import LogLife
 from tests.sim.machine import EPOCH_S
 from tests.sim.oracle import children
 from tests.support.histories import replay
@@ -28,7 +30,7 @@ from tests.support.histories.evidence import leftovers
 from tests.support.histories.table_model import Statement, Truncate
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid
-from tidelock.csnlog.core.model import AddPart, RecordKind, RemovePart, TidRecord
+from tidelock.csnlog.core.model import AddPart, Record, RecordKind, RemovePart, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.errors import SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.lifecycle.agent import Agent
@@ -45,6 +47,9 @@ CONVERGE_S: Final = 90.0
 #: CSNs at which all replicas are compared, besides the last one.
 SAMPLED_CSNS: Final = 3
 _POLL_S: Final = 0.5
+#: A retention clock that is not further behind is right; how long one that is gets to show its rate.
+_NEAR_S: Final = 5.0
+_CATCHES_UP_S: Final = 10.0
 
 
 async def converge(world: SimWorld) -> None:
@@ -70,6 +75,7 @@ async def converge(world: SimWorld) -> None:
     await _clean_tree(world)
     await _old_is_gone(world)
     await _true_times(world)
+    await _clocks_catch_up(world)
     await _read_everywhere(world, max(world.oracle.records))
     await _audit(world)
 
@@ -141,6 +147,8 @@ async def _ask_outcomes(world: SimWorld) -> None:
     for text in [*asked, *(life.tid for life in world.oracle.story.lives)]:
         for host in world.hosts:
             tid = Tid.parse(text)
+            if world.oracle.is_foreign(tid.home):
+                continue
             found: Outcome | None = None
             until_s = world.loop.time() + CONVERGE_S
             while not isinstance(found, Committed | Aborted) and world.loop.time() < until_s:
@@ -175,7 +183,7 @@ async def _clean_tree(world: SimWorld) -> None:
         return found + [
             f"{host.name} shows no sign of life"
             for host in world.hosts
-            if znodes.get(tree.alive(host.name)) is None  # type: ignore[arg-type]
+            if znodes.get(tree.alive(host.replica)) is None
         ]
 
     if not await _within(world, lambda: not left()):
@@ -250,6 +258,27 @@ async def _true_times(world: SimWorld) -> None:
             world.oracle.violated("I14 LIVE", f"{host.name}: the log's time is off by {off_s:.0f} s")
 
 
+async def _clocks_catch_up(world: SimWorld) -> None:
+    """A retention clock that is behind the true time goes at about the double rate (I13)."""
+
+    def behind_s(host: Host) -> float:
+        if host.agent is None:
+            return 0.0  # told before
+        now_ms = host.agent.parts.replication.retention.now_ms()
+        return EPOCH_S + world.loop.time() - now_ms / 1000
+
+    before = {host.name: behind_s(host) for host in world.hosts}
+    if max(before.values()) <= _NEAR_S:
+        return
+    await asyncio.sleep(_CATCHES_UP_S)
+    for host in world.hosts:
+        if (now_s := behind_s(host)) > max(_NEAR_S, before[host.name] - 0.8 * _CATCHES_UP_S):
+            what = (
+                f"the retention clock of {host.name} was {before[host.name]:.0f} s behind, and is {now_s:.0f}"
+            )
+            world.oracle.violated("I13 NOLEAK", f"{what} s behind {_CATCHES_UP_S:.0f} s later")
+
+
 async def _audit(world: SimWorld) -> None:
     """The product's own audit finds nothing."""
     session = SimSession(world, "c-audit", 1)
@@ -295,25 +324,39 @@ async def _read_everywhere(world: SimWorld, end: Csn) -> None:
 
 def judge(world: SimWorld) -> None:
     """Judge the clients' history by the log."""
-    world.note(
-        CallEnd.OK, "log", "the end", records=[_line(world, csn) for csn in sorted(world.oracle.records)]
-    )
-    story = world.oracle.story
-    history = replace(parse(world.lines), elsewhere=frozenset(life.tid for life in story.lives))
-    story.created = world.oracle.tables_made()
+    oracle = world.oracle
+    for which in oracle.logs.logs:
+        _judge_by(world, which)
+    for tid in oracle.logs.acknowledged_nowhere(world.lines, oracle.story.lives):
+        oracle.violated("I4 DURABLE", f"{tid} was acknowledged, and is in no log")
+    ended = Counter(line["type"] for line in world.lines if line["f"] == "write")
+    for end in (CallEnd.OK, CallEnd.FAIL, CallEnd.INFO):
+        oracle.did[str(end)] = ended[end]
+
+
+def _judge_by(world: SimWorld, which: LogLife) -> None:
+    """Judge by one of the logs what it has to explain."""
+    oracle = world.oracle
+    records = oracle.logs.logs[which]
+    log = [_line(world, csn, records[csn]) for csn in sorted(records)]
+    lines = oracle.logs.lines(world.lines, which)
+    lines.append({"type": "ok", "f": "log", "process": "the end", "ns": world.now_ns, "records": log})
+    story = oracle.logs.story(oracle.story, which)
+    history = replace(parse(lines), elsewhere=frozenset(life.tid for life in oracle.story.lives))
+    story.created = oracle.tables_made()
     story.log = tuple(_of_story(world, line) for line in history.log)
     for what in replay.judge(story):
-        world.oracle.violated("I3 to I7, by replay", what)
-    world.oracle.did["ok"] = len(history.ended(CallEnd.OK))
-    world.oracle.did["fail"] = len(history.ended(CallEnd.FAIL))
-    world.oracle.did["info"] = len(history.ended(CallEnd.INFO))
+        oracle.violated("I3 to I7, by replay", f"{what}{_by(which)}")
     for violation in check(history):
-        world.oracle.violated(violation.invariant, violation.what)
-    _labels(world)
+        oracle.violated(violation.invariant, f"{violation.what}{_by(which)}")
+    _labels(world, records)
 
 
-def _line(world: SimWorld, csn: Csn) -> list[Any]:
-    record = world.oracle.records[csn]
+def _by(which: LogLife) -> str:
+    return "" if which is LogLife.FIRST else f" (by the {which.name.lower()} log)"
+
+
+def _line(world: SimWorld, csn: Csn, record: Record) -> list[Any]:
     return [csn, record.kind is RecordKind.END, [_logged(world, tid) for tid in record.tids]]
 
 
@@ -334,10 +377,10 @@ def _of_story(world: SimWorld, line: LogLine) -> LogLine:
     return replace(line, tids=tuple(one for one in line.tids if one.compaction or one.tid in changers))
 
 
-def _labels(world: SimWorld) -> None:
+def _labels(world: SimWorld, records: Mapping[Csn, Record]) -> None:
     """A label is committed once; that of a streaming query once for each batch, in their order."""
     seen: dict[str, TidRecord] = {}
-    for _, record in sorted(world.oracle.records.items()):
+    for _, record in sorted(records.items()):
         for tid in record.tids:
             if tid.label is None:
                 continue

@@ -10,8 +10,9 @@ from tests.sim.disk import SimDisk
 from tests.sim.life import LIFE, AgentLife
 from tests.sim.plan import RunPlan
 from tests.sim.zookeeper import DELAY_S
+from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId
 from tidelock.csnlog.testing.memory_store import MemoryStore
-from tidelock.errors import TidelockError
+from tidelock.errors import ClusterMismatchError, ConfigError, TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
@@ -71,16 +72,38 @@ _TIGHT: Final = {
 class Host:
     """One machine.
 
+    Args:
+        name: Its address in the network.
+        replica: The id of its agent.
+        joins: The cluster exists before it.
+
     Attributes:
+        joined: The end of the log when its agent was registered in a cluster that existed; 0 for the first.
+        retired: Its replica was removed: it is started once more, and no more.
+        over: Another machine has its id: nobody starts it again.
+        told_of: The address of that one, as its agent says; "" if it has said nothing.
+        of_another: Its last start was refused, since its catalog is of another history than ZooKeeper's.
+        doomed: Another machine may take its id over, and then its disk is out of use.
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
         answer_s: How long ZooKeeper's answers take, about.
         may_run: Cleared while the machine is down.
     """
 
-    def __init__(self, world: SimWorld, name: str, template: AgentSettings) -> None:
+    def __init__(
+        self, world: SimWorld, name: str, template: AgentSettings, *, replica: str = "", joins: bool = False
+    ) -> None:
         self.name = name
-        self.settings = template.model_copy(update={"replica": name, "advertise": name})
+        self.replica = ReplicaId(replica or name)
+        self.settings = template.model_copy(
+            update={"replica": self.replica, "advertise": name, "join": joins}
+        )
+        self.joined = CSN_NONE
+        self.retired = False
+        self.over = False
+        self.told_of = ""
+        self.of_another = False
+        self.doomed = False
         self.skew_s = 0.0
         self.cut_off = False
         self.answer_s = DELAY_S
@@ -105,8 +128,11 @@ class Host:
 
     async def keep_running(self) -> None:
         """Start one life after the other."""
-        while True:
+        last = False
+        while not last and not self.over:
             await self.may_run.wait()
+            await self._world.may_start.wait()
+            last = self.retired
             self._lives += 1
             life = AgentLife(self, self._lives)
             context = life.context.copy()
@@ -123,13 +149,17 @@ class Host:
         if life.dead or task.cancelled():
             return "killed"
         error = task.exception()
+        self.of_another = isinstance(error, ClusterMismatchError)
         if error is None:
             if task.result() is BootEnd.STOPPED and life.agent is not None:
-                self._world.oracle.stopped(self.name, life.agent.condition.reason)
+                self._world.oracle.stopped(self, life.agent)
+            self.over = task.result() is BootEnd.REPLACED
             return task.result().value
         if not isinstance(error, TidelockError):
             self._world.unforeseen(f"the start of {self.name}", error)
         self._world.trace.comment(f"{self.name} ended: {error!r}")
+        if isinstance(error, ConfigError) and "api" in error.details:
+            self.told_of = str(error.details["api"])
         return type(error).__name__
 
     def crash(self, *, power: bool, replace: bool = False) -> None:

@@ -131,11 +131,11 @@ class Site:
 
     async def start(self) -> None:
         """Answer from now on."""
-        self._world.network.listen(self._services.peers.session.replica, self._services)
+        self._world.network.listen(LIFE.get().host.name, self._services)
 
     async def cleanup(self) -> None:
         """Answer no more; what runs may end."""
-        self._world.network.close(self._services.peers.session.replica, LIFE.get())
+        self._world.network.close(LIFE.get().host.name, LIFE.get())
         await self._world.network.drain(LIFE.get(), self._services.settings.drain_s)
 
 
@@ -204,7 +204,7 @@ async def _open_local(
     stack.push_async_callback(made.close)
     await _sweep(files, made)
     waiters = CsnWaiters(made.reader.snapshot_csn())
-    readers: Any = SimReaders(f"{settings.replica}:2")
+    readers: Any = SimReaders(f"{settings.advertise}:2")
     listener: Any = SimListener()
     return Local(settings, files, made, waiters, PartCounts(made.reader), listener, readers)
 

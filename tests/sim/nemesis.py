@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tests.sim.network import Weather
-from tests.sim.plan import FAULTS_S, PlannedFault
+from tests.sim.operating import SimOperator
+from tests.sim.plan import FAULTS_S, MEMBERS, PlannedFault
+from tests.sim.setting_back import SettingBack
 from tests.sim.zookeeper import DELAY_S
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
@@ -33,15 +35,25 @@ _BROKEN_SHARE: Final = 0.3
 _SKEW_S: Final = 10 * 86_400.0
 #: Some of these jumps are those of ZooKeeper's leader.
 _LEADER_SHARE: Final = 0.25
+#: The faults that the operator carries out, or repairs: they may last until all others are healed.
+_OPERATED: Final = MEMBERS | {"set_back", "twin"}
 #: So long after a fault a replica counts as well again: sessions have expired, fences are raised.
 _WELL_AFTER_S: Final = 10.0
+#: So long after it an agent whose id another machine has may take to say so, and what befalls the two goes on
+#: meanwhile: each start of one of them waits once more for the end of the other one's sign of life.
+_SAYS_S: Final = 30.0
 
 
 class SimNemesis:
-    """The faults of a run."""
+    """The faults of a run.
+
+    Attributes:
+        operator: Lets members come and go.
+    """
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
+        self.operator = SimOperator(world)
         self._chance = world.chance("nemesis")
         #: The faults under way, each with its host.
         self._under_way: list[tuple[str, str]] = []
@@ -58,14 +70,15 @@ class SimNemesis:
         async with asyncio.TaskGroup() as group:
             for fault in world.plan.faults:
                 await asyncio.sleep(begun_s + fault.at_s - loop.time())
-                group.create_task(self._befall(fault))
+                begin = self.operator.begin if fault.kind in _OPERATED else group.create_task
+                begin(self._befall(fault))
             await asyncio.sleep(begun_s + FAULTS_S - loop.time())
 
     def well(self) -> set[str]:
         """Return the replicas that serve and that no fault has touched for a while."""
         now, troubled = self._world.loop.time(), {host for host, _ in self._under_way}
-        if self.befallen({"lag"}):
-            return set()  # a ZooKeeper server that is behind serves any of them
+        if self.befallen({"lag", "set_back"}):
+            return set()  # a ZooKeeper server that is behind serves any of them; the accident befalls all
         return {
             host.name
             for host in self._world.hosts
@@ -81,7 +94,7 @@ class SimNemesis:
     async def _befall(self, fault: PlannedFault) -> None:
         world = self._world
         host = world.hosts[fault.target % len(world.hosts)]
-        if fault.kind in {"replace", "strike"} and not world.oracle.may_lose(
+        if fault.kind in {"replace", "strike", "twin"} and not world.oracle.may_lose(
             host, struck=fault.kind == "strike"
         ):
             world.trace.note("spared", host.name)
@@ -90,6 +103,14 @@ class SimNemesis:
         world.oracle.did[fault.kind] += 1
         self._under_way.append((host.name, fault.kind))
         match fault.kind:
+            case "add":
+                await self.operator.add()
+            case "twin":
+                await self._twin(host, fault.length_s)
+            case "set_back":
+                await SettingBack(world, self.operator).run(fault.length_s)
+            case "remove" | "replace_member":
+                await self.operator.remove(host, new=fault.kind == "replace_member")
             case "kill" | "power" | "replace":
                 host.may_run.clear()
                 host.crash(power=fault.kind != "kill", replace=fault.kind == "replace")
@@ -131,7 +152,8 @@ class SimNemesis:
         world = self._world
         world.trace.note("over", fault.kind, host.name)
         self._under_way.remove((host.name, fault.kind))
-        self._over_s[host.name] = world.loop.time()
+        for touched in world.hosts if fault.kind == "set_back" else (host,):
+            self._over_s[touched.name] = world.loop.time()
         match fault.kind:
             case "kill" | "power" | "replace":
                 host.may_run.set()
@@ -150,10 +172,42 @@ class SimNemesis:
                 for server in world.zookeeper.servers:
                     server.catch_up()
 
+    async def _twin(self, host: Host, length_s: float) -> None:
+        """Start a second machine under the id of a replica that lives, or that has lost ZooKeeper.
+
+        One of the two goes on. The other names that one, or says that its catalog is of another history, and
+        is not started any more.
+        """
+        world = self._world
+        host.doomed = True
+        if self._chance.random() < 0.6:
+            self._cut_off(host)
+        twin = world.add_machine(replica=host.replica)
+        await asyncio.sleep(length_s)
+        if host.cut_off:
+            self._reconnect(host)
+        both = (host, twin)
+        until_s = world.loop.time() + _SAYS_S
+        while world.loop.time() < until_s and not any(one.told_of for one in both):  # noqa: ASYNC110 - a look
+            await asyncio.sleep(1.0)
+        owner = world.host_of(host.replica)
+        other = host if owner is twin else twin
+        host.doomed = False
+        if other.agent is not None and other.serving and owner.serving:
+            world.oracle.violated("I1 UNIQUE", f"{owner.name} and {other.name} both serve as {host.replica}")
+        told = other.told_of or other.of_another or other.over
+        if owner.serving and not told and other.may_run.is_set():
+            world.oracle.violated("I15 FAILSTOP", f"{other.name} does not say that {owner.name} has its id")
+        if other.told_of and other.told_of.partition(":")[0] != owner.name:
+            what = f"{other.name} says that {other.told_of} has its id, and {owner.name} has it"
+            world.oracle.violated("I17 TRUTHFUL", what)
+        other.over = True
+        other.crash(power=False)
+
     async def _fence(self, host: Host, state: str = "") -> None:
         """Raise the fence of a replica, as a peer does that needs its outcomes, or strike it."""
         store = self._world.zookeeper.store("nemesis")
-        path = tree.session(host.name)  # type: ignore[arg-type]
+        path = tree.session(host.replica)
         node = await store.get(path)
         if isinstance(node, Ok):
             boot = codec.decode_session(node.value.data).boot
@@ -186,7 +240,7 @@ class SimNemesis:
         world.network.weather = Weather()
         for server in world.zookeeper.servers:
             server.catch_up()
-        for host in world.hosts:
+        for host in world.machines:
             host.may_run.set()
             host.disk.calm()
             host.answer_s = DELAY_S

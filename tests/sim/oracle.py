@@ -5,18 +5,35 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
 from tests.sim.disk import SimDisk
+from tests.sim.life import LIFE
+from tests.sim.log_lives import LogLife, LogLives
 from tests.support.histories import replay
 from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.codec import decode_entries
-from tidelock.csnlog.core.ids import CSN_NONE, Csn
-from tidelock.csnlog.core.model import CLONING, SERVING, STRUCK, AddPart, Entry, Record, RemovePart, TidRecord
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
+from tidelock.csnlog.core.imprint import NEXT_STEP
+from tidelock.csnlog.core.model import (
+    CLONING,
+    REMOVED,
+    SERVING,
+    STRUCK,
+    AddPart,
+    Entry,
+    Record,
+    RemovePart,
+    Roster,
+    SessionState,
+    TidRecord,
+)
+from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
@@ -33,6 +50,8 @@ if TYPE_CHECKING:
 
 #: The disks are looked at so often, in virtual seconds.
 LOOK_S: Final = 0.7
+#: Faults that take the copies on a disk away.
+_LOSES_COPIES: Final = ("replace", "strike", "removed", "taken")
 #: How long a home may count copies on a disk that its peer has just lost: until it has read the new session.
 STALE_S: Final = 10.0
 
@@ -44,8 +63,8 @@ class Oracle:
         self._world = world
         self.violations: list[InvariantViolation] = []
         self.found = asyncio.Event()
-        #: All commit records, in the order in which they came to be.
-        self.records: dict[Csn, Record] = {}
+        self.logs = LogLives()
+        self._rebuilding = False
         self.did: Counter[str] = Counter()
         self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
         self._current: dict[str, str] = {}
@@ -61,6 +80,10 @@ class Oracle:
         #: CSNs at which parts are added and removed, by the log.
         self._added: dict[str, Csn] = {}
         self._removed: dict[str, Csn] = {}
+        #: The replicas that were removed for good.
+        self._gone: set[str] = set()
+        #: The copies that a commit needs.
+        self._copies = world.plan.copies
         #: The statements of the changers.
         self.story = Story(CHANGED, 0)
         self.changers: set[str] = set()
@@ -72,14 +95,31 @@ class Oracle:
         if sum(known.invariant == invariant for known in self.violations) < SHOWN:
             self.violations.append(InvariantViolation(invariant, what))
 
-    def began(self, life: replay.Life) -> None:
+    def began(self, tid: Tid) -> None:
+        """A client has begun a transaction: a replica that came later knows of all removals before (I7)."""
+        joined = max(
+            (host.joined for host in self._world.hosts if host.replica == tid.home), default=CSN_NONE
+        )
+        if tid.snapshot < joined:
+            self.violated("I7 NOCONFLICT", f"{tid} has begun at a home that was registered at CSN {joined}")
+
+    def lives(self, life: replay.Life) -> None:
         """A client has begun a transaction in which it removes."""
         self.story.lives.append(life)
         self.changers.add(life.tid)
 
-    def stopped(self, replica: str, reason: str) -> None:
-        """An agent has stopped because it could not prove its state; nothing here may bring it to that."""
-        self.violated("I15 FAILSTOP", f"{replica} stopped: {reason}")
+    @property
+    def records(self) -> dict[Csn, Record]:
+        """The commit records of the present log, in the order in which they came to be."""
+        return self.logs.records
+
+    def stopped(self, host: Host, agent: Agent) -> None:
+        """An agent has stopped because it could not prove its state: only a set-back may bring it to that."""
+        reason = agent.condition.reason
+        if self.logs.now is LogLife.OLDER and NEXT_STEP in reason:
+            self.did["stopped by another history"] += 1
+            return
+        self.violated("I15 FAILSTOP", f"{host.name} stopped: {reason}")
 
     def counts(self) -> dict[str, int]:
         """Return how many of what happened."""
@@ -89,14 +129,26 @@ class Oracle:
 
     def wrote(self, ops: Sequence[Op], values: Sequence[object]) -> None:
         """Take a multi that was applied."""
+        if self._rebuilding:
+            return
         for op, value in zip(ops, values, strict=True):
             if isinstance(op, Create) and op.sequential:
                 csn, record = tree.csn_of(str(value)), codec.decode_record(op.data)
                 self._recorded(csn, record)
+            elif isinstance(op, Create) and op.path.endswith("/session"):
+                self._world.registered(op.path.split("/")[1], max(self.records, default=CSN_NONE))
             elif isinstance(op, SetData) and op.path.endswith("/session"):
-                self._registered(op.path.split("/")[1], codec.decode_session(op.data).disk)
+                self._session(op.path.split("/")[1], codec.decode_session(op.data))
+            elif isinstance(op, SetData) and op.path == tree.REPLICAS:
+                self._roster_changed()
             elif isinstance(op, SetData) and op.path == tree.HORIZON:
                 self._raised(codec.decode_csn(op.data))
+
+    def _roster_changed(self) -> None:
+        """No change lowers `copies` unless that is asked for, and nobody asks for it (I4)."""
+        before, self._copies = self._copies, self.roster.copies
+        if self._copies < before:
+            self.violated("I4 DURABLE", f"copies went from {before} to {self._copies}")
 
     def _raised(self, horizon: Csn) -> None:
         """The horizon never passes a pin, nor what an open transaction reads (I12).
@@ -110,7 +162,7 @@ class Oracle:
             if csn < horizon:
                 self.violated("I12 GC-SAFE", f"the horizon is raised to {horizon}, above pin {name} at {csn}")
         for host in self._world.hosts:
-            if self._state(host.name) in {STRUCK, CLONING}:
+            if self._state(host.replica) in {STRUCK, CLONING}:
                 continue
             live = host.agent.parts.transactions.registry.live() if host.agent and host.serving else ()
             oldest = min((tx.tid.snapshot for tx in live), default=horizon)
@@ -120,6 +172,48 @@ class Oracle:
                 )
                 self.violated("I12 GC-SAFE", what)
 
+    def _session(self, replica: str, session: SessionState) -> None:
+        """A replica has begun a boot, was fenced, struck, or removed for good (I1)."""
+        if session.state == REMOVED:
+            self.did["removed"] += 1
+            self._gone.add(replica)
+            self._world.removed(replica)
+            self._left(replica)
+            return
+        if replica in self._gone:
+            self.violated("I1 UNIQUE", f"{replica} was removed, and boot {session.boot} has begun")
+        life = LIFE.get(None)
+        host = life.host if life is not None and life.host.replica == replica else None
+        if (
+            host is not None
+            and host is not self._world.host_of(replica)
+            and session.disk != self._current.get(replica)
+        ):
+            self.did["taken"] += 1
+            self._world.taken(host)
+        if session.disk:  # else it was fenced before its first start
+            self._registered(replica, session.disk)
+
+    def is_foreign(self, replica: ReplicaId) -> bool:
+        """Tell whether a rebuild has not even found the name of a replica: then nobody knows its tids."""
+        return self.logs.now is LogLife.REMADE and not self._state(replica)
+
+    def _left(self, replica: str) -> None:
+        """A removal leaves `copies` replicas, and everything that is committed on their disks (I4)."""
+        tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
+        staying = [host for host in self._world.hosts if self._state(host.replica) not in LEFT_OUT]
+        if len(staying) < self.roster.copies:
+            self.violated("I4 DURABLE", f"the removal of {replica} leaves {len(staying)} replicas")
+        if lost := self._only_elsewhere(staying, tail, horizon):
+            self.violated("I4 DURABLE", f"after the removal of {replica} no member has all of {lost}")
+
+    @property
+    def roster(self) -> Roster:
+        """The roster in ZooKeeper."""
+        znode = self._world.zookeeper.tree.get(tree.REPLICAS)
+        data = b"" if znode is None else znode.data
+        return codec.decode_roster(data) if data else Roster(self._world.plan.copies)
+
     def _registered(self, replica: str, disk: str) -> None:
         now = self._world.loop.time()
         known = self._disks.setdefault(replica, {})
@@ -127,13 +221,14 @@ class Oracle:
             known[before] = now
         if disk not in self._folders and not (self._world.folder / disk).exists():
             self._cloned(replica, before, disk)
+        self._held_before.pop(disk, None)  # it is in use again: its clone never was, in the older state
         self._current[replica] = disk
         known[disk] = now
 
     def _cloned(self, replica: str, before: str | None, disk: str) -> None:
         """A clone replaces what a folder held; a home may count that until it has read the new session."""
         self._folders[disk] = next(
-            host.disk.folder.name for host in self._world.hosts if host.name == replica
+            host.disk.folder.name for host in self._world.hosts if host.replica == replica
         )
         self.did["clone"] += 1
         if before is not None and self._folder(before) == self._folder(disk):
@@ -147,25 +242,104 @@ class Oracle:
         if self.records and csn <= max(self.records):
             self.violated("I2 MONOTONE", f"CSN {csn} came to be after {max(self.records)}")
         self.records[csn] = record
+        if back := self.logs.lost & {tid.tid for tid in record.tids}:
+            self.violated("I8 DECIDED", f"{sorted(back)} were left out by a rebuild, and are at CSN {csn}")
         self._world.trace.note("record", csn, record.kind.name, *(tid.tid for tid in record.tids))
         for tid in record.tids:
-            for entry in self.entries(tid):
-                if isinstance(entry, AddPart):
-                    self._added[entry.part] = csn
-                elif isinstance(entry, RemovePart):
-                    if entry.part in self._removed:
-                        before = self._removed[entry.part]
-                        what = f"{tid.tid} removes {entry.part} at CSN {csn}, removed at {before}"
-                        self.violated("I7 NOCONFLICT", what)
-                    self._removed.setdefault(entry.part, csn)
+            self._note_entries(csn, tid)
             parts = self._parts(tid)
             if not parts:
                 continue
-            if len(set(tid.holders)) < self._world.plan.copies:
+            if len(set(tid.holders)) < self.roster.copies:
                 self.violated("I4 DURABLE", f"{tid.tid} went into the log with holders {tid.holders}")
             for holder in tid.holders:
                 if not any(self._holds(disk, parts) for disk in self._lately(holder)):
                     self.violated("I4 DURABLE", f"{tid.tid} went into the log, and {holder} lacks its parts")
+
+    def _note_entries(self, csn: Csn, tid: TidRecord) -> None:
+        """Note what a transaction adds and removes."""
+        for entry in self.entries(tid):
+            if isinstance(entry, AddPart):
+                self._added[entry.part] = csn
+            elif isinstance(entry, RemovePart):
+                if entry.part in self._removed:
+                    before = self._removed[entry.part]
+                    what = f"{tid.tid} removes {entry.part} at CSN {csn}, removed at {before}"
+                    self.violated("I7 NOCONFLICT", what)
+                self._removed.setdefault(entry.part, csn)
+
+    # -- a ZooKeeper that is set back, and made again --------------------------------------------------------
+
+    def set_back(self, last: Csn) -> None:
+        """ZooKeeper is what it was when the log ended there."""
+        self._world.trace.note("set back", last)
+        self.logs.set_back(last)
+        self._another_log()
+        self._members()
+
+    def _another_log(self) -> None:
+        """Begin with the entries of another log."""
+        self._added, self._removed = {}, {}
+        for csn, record in self.records.items():
+            for tid in record.tids:
+                self._note_entries(csn, tid)
+
+    def _members(self) -> None:
+        """Take over from ZooKeeper who is a member: changes since then never were."""
+        names = children(self._world.zookeeper.tree.get(tree.REPLICAS))
+        states = {name: self._state(ReplicaId(name)) for name in names}
+        self._gone = {name for name, state in states.items() if state == REMOVED}
+        self._copies = self.roster.copies
+        self._world.members_are(states.keys() - self._gone)
+
+    def follows(self, name: str, csn: Csn) -> LogLife:
+        """Return the log from which a machine has what it shows at a CSN."""
+        if self.logs.now is not LogLife.OLDER:
+            return self.logs.now
+        if csn <= self.logs.older:
+            return LogLife.FIRST
+        [host] = [host for host in self._world.machines if host.name == name]
+        return self._log_of(host)
+
+    def _log_of(self, host: Host) -> LogLife:
+        """Return the log that a catalog has followed behind the CSNs that both have (I10)."""
+        if not self._has_catalog(host):
+            return LogLife.OLDER
+        db = self._catalog(host.disk.folder.name)
+        found = self.logs.of_catalog(db, _snapshot(db))
+        if len(found) > 1:
+            what = f"{host.name} shows commits of two histories behind CSN {self.logs.older}"
+            self.violated("I10 AGREE", what)
+        return min(found, default=LogLife.OLDER)
+
+    def nobody_serves_another_log(self) -> None:
+        """A replica has stopped that has applied what the older state does not know (I15)."""
+        for host in self._world.hosts:
+            if host.serving and not host.cut_off and self._log_of(host) is LogLife.FIRST:
+                what = f"{host.name} still serves, and ZooKeeper was set back behind what it has applied"
+                self.violated("I15 FAILSTOP", what)
+
+    @contextmanager
+    def rebuilding(self, given: Sequence[Host]) -> Iterator[None]:
+        """Make the tree again out of the catalogs of these: the log begins with what the newest one has."""
+        reached = {host: _snapshot(self._catalog(host.disk.folder.name)) for host in given}
+        newest = max(given, key=lambda host: reached[host])
+        base, base_of = reached[newest], self._log_of(newest)
+        self._rebuilding = True
+        yield
+        self._rebuilding = False
+        self.logs.remade(base_of, base)
+        self.did["lost by a rebuild"] += len(self.logs.lost)
+        self._world.trace.note("rebuilt", base, *(host.name for host in given))
+        self._world.acknowledged = min(self._world.acknowledged, base)
+        closing = self._world.zookeeper.tree.get(tree.record(Csn(base + 1)))
+        if closing is None:
+            self.violated("I4 DURABLE", f"the log that was made again does not go on behind CSN {base}")
+        else:
+            self.records[Csn(base + 1)] = codec.decode_record(closing.data)
+        self._another_log()
+        self._looked.clear()
+        self._members()
 
     def proposed(self, life: AgentLife, proposal: Proposal) -> None:
         """A home hands a transaction to the log: as far as it can know, it has its copies (I4).
@@ -241,7 +415,10 @@ class Oracle:
         while True:
             await asyncio.sleep(LOOK_S)
             for host in self._world.hosts:
-                if (host.disk.data / "catalog.db").exists():
+                # A replica that follows another log than ZooKeeper has will stop.
+                if self._has_catalog(host) and (
+                    self.logs.now is not LogLife.OLDER or self._log_of(host) is LogLife.OLDER
+                ):
                     self._look(host.name, host.disk)
 
     def _look(self, name: str, disk: SimDisk) -> None:
@@ -297,7 +474,9 @@ class Oracle:
 
     def promised(self, csn: Csn, wait: WaitFor) -> None:
         """A client was told that a commit is applied on so many replicas (disks may be lost since)."""
-        if self.did["replace"] or self.did["strike"] or wait is WaitFor.HOME:
+        if wait is WaitFor.HOME or self.logs.now is not LogLife.FIRST:
+            return
+        if any(self.did[kind] for kind in _LOSES_COPIES):
             return
         folders = [host.disk.folder.name for host in self._world.hosts]
         made = [name for name in folders if (self._world.folder / name / "data" / "catalog.db").exists()]
@@ -338,9 +517,12 @@ class Oracle:
         replicas stay as a commit needs copies, if it is struck.
         """
         tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
-        others = [other for other in self._world.hosts if other is not host and self._has_catalog(other)]
-        disks = [other.disk.folder.name for other in others]
-        serving = [other for other in others if self._state(other.name) == SERVING]
+        others = [
+            other
+            for other in self._world.hosts
+            if other is not host and not other.doomed and self._has_catalog(other)
+        ]
+        serving = [other for other in others if self._state(other.replica) == SERVING]
         whole = [
             other
             for other in serving
@@ -348,12 +530,18 @@ class Oracle:
         ]
         if not whole or (struck and len(serving) < self._world.plan.copies):
             return False
-        return all(
-            any(self._holds(disk, needed) for disk in disks)
+        return not self._only_elsewhere(others, tail, horizon)
+
+    def _only_elsewhere(self, hosts: Sequence[Host], tail: Csn, horizon: Csn) -> list[str]:
+        """Return the transactions of which no disk of these hosts has all that may still be needed."""
+        disks = [host.disk.folder.name for host in hosts if self._has_catalog(host)]
+        return [
+            tid.tid
             for csn, record in self.records.items()
             for tid in record.tids
             if (needed := self._needed(csn, tid, tail, horizon))
-        )
+            and not any(self._holds(disk, needed) for disk in disks)
+        ]
 
     def _needed(self, csn: Csn, tid: TidRecord, tail: Csn, horizon: Csn) -> list[str]:
         """The parts of a transaction that tail and horizon have not passed."""
@@ -367,8 +555,8 @@ class Oracle:
         znode = self._world.zookeeper.tree.get(path)
         return CSN_NONE if znode is None else codec.decode_csn(znode.data)
 
-    def _state(self, replica: str) -> str:
-        znode = self._world.zookeeper.tree.get(tree.session(replica))  # type: ignore[arg-type]
+    def _state(self, replica: ReplicaId) -> str:
+        znode = self._world.zookeeper.tree.get(tree.session(replica))
         return "" if znode is None else codec.decode_session(znode.data).state
 
     def _has_catalog(self, host: Host) -> bool:

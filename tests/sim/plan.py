@@ -41,10 +41,24 @@ KINDS: Final[dict[str, float]] = {
     "lag": 4.0,  # the ZooKeeper server of that number is behind for its readers
     "skew": 0.0,  # its wall clock jumps
     "strike": 0.0,  # it is struck: it holds nothing back, and has to clone
+    "add": 0.0,  # another replica is registered, and joins
+    "remove": 0.0,  # it is removed for good: drained, dead, or while it lives
+    "replace_member": 0.0,  # it is removed for good, and another one is registered in one step
+    "twin": 14.0,  # a second machine is started under its id, with a disk of its own
+    "set_back": 4.0,  # ZooKeeper becomes what it was so long ago, and its tree is made again
 }
 
+#: Kinds by which members come and go.
+MEMBERS: Final = frozenset({"add", "remove", "replace_member"})
+
 #: Kinds that came to the plans later: they are drawn last, so that older seeds keep the rest of their plan.
-_LATER: Final = frozenset({"full", "slow_zookeeper", "strike"})
+_LATER: Final = frozenset({"full", "slow_zookeeper", "strike", "set_back", "twin", *MEMBERS})
+#: One in so many runs has a ZooKeeper that is set back, between these times (virtual seconds).
+_SET_BACK: Final = 6
+_SET_BACK_S: Final = (4.0, 24.0)
+#: One in so many runs has two machines with one id, from between these times on.
+_TWIN: Final = 6
+_TWIN_S: Final = (3.0, 24.0)
 #: One in so many runs has a boot that ends amid its background tasks, on a full disk.
 _ENDS_ON_FULL_DISK: Final = 4
 
@@ -163,7 +177,35 @@ def draw(seed: int) -> RunPlan:
         log_keep=chance.choice([1, 1, 10]),
         faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
-    return _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
+    drawn = _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
+    return _with_a_twin(chance, _with_a_set_back(chance, _with_members(chance, drawn, bursts)))
+
+
+def _with_a_twin(chance: random.Random, plan: RunPlan) -> RunPlan:
+    """Return the plan and, in some runs, two machines with one id."""
+    if chance.randrange(_TWIN):
+        return plan
+    at_s, target = round(chance.uniform(*_TWIN_S), 3), chance.randrange(plan.replicas)
+    twin = PlannedFault(at_s, "twin", target, KINDS["twin"])
+    return replace(plan, faults=tuple(sorted((*plan.faults, twin), key=lambda fault: fault.at_s)))
+
+
+def _with_a_set_back(chance: random.Random, plan: RunPlan) -> RunPlan:
+    """Return the plan and, in some runs, one accident of ZooKeeper."""
+    if chance.randrange(_SET_BACK):
+        return plan
+    length_s = KINDS["set_back"] * chance.choice([0.2, 1.0, 2.0])
+    accident = PlannedFault(round(chance.uniform(*_SET_BACK_S), 3), "set_back", 0, round(length_s, 3))
+    return replace(plan, faults=tuple(sorted((*plan.faults, accident), key=lambda fault: fault.at_s)))
+
+
+def _with_members(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:
+    """Return the plan and, in some runs, replicas that come and go."""
+    count = chance.choice([0, 0, 1, 2, 4])
+    kinds = ["add", "add", "remove", "remove", "replace_member"]
+    changes = [_fault(chance, kinds, plan.replicas, bursts) for _ in range(count)]
+    faults = tuple(sorted((*plan.faults, *changes), key=lambda fault: fault.at_s))
+    return replace(plan, faults=faults)
 
 
 def _with_strikes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:

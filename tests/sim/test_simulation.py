@@ -112,6 +112,13 @@ SHOWN_BY = {
     "forget-by-the-wall-clock": replace(
         _SMALL, faults=tuple(PlannedFault(5.0 * n, "skew", n % 3, 3.0) for n in range(1, 6))
     ),
+    # The third replica is struck while it is down: others collect what it does not know to be removed.
+    "merge-a-manifest": replace(
+        _REMOVING, faults=(PlannedFault(6.0, "kill", 2, 24.0), PlannedFault(8.0, "strike", 2))
+    ),
+    "lower-copies-when-a-replica-leaves": replace(
+        _SMALL, replicas=2, faults=tuple(PlannedFault(at_s, "remove", 1) for at_s in (6.0, 18.0, 30.0))
+    ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
 #: Bugs that take long to show: some of them after the time in which a shard has to come to rest.
@@ -199,12 +206,15 @@ def _bugs() -> list[object]:
     return [pytest.param(bug, marks=pytest.mark.slow if bug in LONG else ()) for bug in BUGS]
 
 
+def _is_found(bug: str, plan: RunPlan) -> bool:
+    plans = (replace(plan, seed=plan.seed + number) for number in range(FOUND_WITHIN))
+    return any(simulate(plan, around=BUGS[bug], brief=True).violations for plan in plans)
+
+
 @pytest.mark.parametrize("bug", _bugs())
 def test_a_planted_bug_is_found(bug: str) -> None:
     """Each within a few seeds."""
-    plan = SHOWN_BY[bug]
-    plans = (replace(plan, seed=plan.seed + number) for number in range(FOUND_WITHIN))
-    assert any(simulate(plan, around=BUGS[bug], brief=True).violations for plan in plans)
+    assert _is_found(bug, SHOWN_BY[bug])
 
 
 def test_a_machine_that_breaks_an_invariant_stops_its_agent_with_its_story() -> None:

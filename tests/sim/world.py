@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import random
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,7 @@ from tests.sim.oracle import Oracle
 from tests.sim.plan import RunPlan
 from tests.sim.trace import Trace
 from tests.sim.zookeeper import SimEnsemble
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.testing.memory_store import MemoryStore
 from workloads.checker import InvariantViolation
 from workloads.history import CallEnd
@@ -76,7 +77,16 @@ class SimWorld:
         self.zookeeper = SimEnsemble(self)
         names = [f"r{number + 1}" for number in range(plan.replicas)]
         shared = template(plan, names)
-        self.hosts = [Host(self, name, shared) for name in names]
+        self.machines = [Host(self, name, shared) for name in names]
+        #: The machines of the members.
+        self.hosts = list(self.machines)
+        #: The machine that has each id: the first one of it, or one that took it over.
+        self._owners = {host.replica: host for host in self.machines}
+        self._shared = shared
+        self._keepers: dict[Host, asyncio.Task[None]] = {}
+        #: Cleared while the operator has all agents stopped.
+        self.may_start = asyncio.Event()
+        self.may_start.set()
         #: The largest CSN that any client was told.
         self.acknowledged = Csn(0)
 
@@ -93,10 +103,64 @@ class SimWorld:
 
     def disk_of(self, path: Path) -> Any:
         """Return the disk that a path lies on, if it lies on one of the simulation."""
-        for host in self.hosts:
+        for host in self.machines:
             if path.is_relative_to(host.disk.data):
                 return host.disk
         return None
+
+    def add_machine(self, *, replica: str = "") -> Host:
+        """Start one more machine, whose agent joins the cluster under its own id, or under a given one."""
+        for host in self.machines:  # the cluster has other members than its settings say
+            host.settings = host.settings.model_copy(update={"join": True})
+        name = f"{replica}b" if replica else f"r{len(self.machines) + 1}"
+        host = Host(self, name, self._shared, replica=replica, joins=True)
+        self.machines.append(host)
+        self._owners.setdefault(host.replica, host)
+        self._keep_running(host)
+        return host
+
+    def host_of(self, replica: str) -> Host:
+        """Return the machine that has a replica's id."""
+        return self._owners[ReplicaId(replica)]
+
+    def taken(self, host: Host) -> None:
+        """A machine has taken over the id of another one."""
+        before = self._owners[host.replica]
+        self.trace.note("taken", host.replica, host.name)
+        self._owners[host.replica] = host
+        self.hosts = [host if one is before else one for one in self.hosts]
+
+    def host_at(self, folder: Path) -> Host:
+        """Return the machine with that data directory."""
+        [host] = [host for host in self.machines if host.disk.data == folder]
+        return host
+
+    def members_are(self, replicas: Collection[str]) -> None:
+        """Take over who is a member; the agents of all others are started once more."""
+        self.hosts = [self.host_of(replica) for replica in sorted(replicas)]
+        for host in self.machines:
+            host.retired = host.replica not in replicas
+            if not host.retired:
+                self._keep_running(host)
+
+    def _keep_running(self, host: Host) -> None:
+        """See to it that somebody starts the agent of a machine."""
+        if host not in self._keepers or self._keepers[host].done():
+            self._keepers[host] = asyncio.create_task(host.keep_running(), context=contextvars.Context())
+
+    def registered(self, replica: str, end: Csn) -> None:
+        """A replica was registered in the cluster; the first ones are members from the beginning."""
+        host = self.host_of(replica)
+        if host not in self.hosts:
+            host.joined, host.retired = end, False
+            self.hosts.append(host)
+            self._keep_running(host)
+
+    def removed(self, replica: str) -> None:
+        """A replica was removed from the cluster."""
+        self.hosts = [host for host in self.hosts if host.replica != replica]
+        for host in self.machines:
+            host.retired = host.retired or host.replica == replica
 
     def connect(self, life: AgentLife) -> MemoryStore:
         """Make the connection of a life to ZooKeeper."""
@@ -112,6 +176,8 @@ class SimWorld:
 
     def heard(self, _logger: Any, method: str, event: MutableMapping[str, Any]) -> Any:
         """Take a line of the product's log."""
+        if event.get("event") == "replaced":
+            LIFE.get().host.told_of = str(event["api"])
         self.trace.comment(f"[{life_name()}] {method} {dict(event)}")
         raise structlog.DropEvent
 
@@ -122,7 +188,8 @@ class SimWorld:
     def note(self, kind: CallEnd | str, f: str, process: str, **fields: Any) -> None:
         """Write a line of the clients' history."""
         given = {name: value for name, value in fields.items() if value is not None}
-        self.lines.append({"type": str(kind), "f": f, "process": process, "ns": self.now_ns, **given})
+        when = {"when": self.oracle.logs.now} if f == "write" else {}
+        self.lines.append({"type": str(kind), "f": f, "process": process, "ns": self.now_ns, **given, **when})
         if f in {"write", "commit"}:
             self.trace.note(str(kind), f, process, fields.get("key"), fields.get("csn"), fields.get("tid"))
         if "error" in given:
@@ -132,7 +199,8 @@ class SimWorld:
 
     async def run(self) -> None:
         """Phase one: load and faults. Phase two: all is healed, and has to converge."""
-        keepers = [asyncio.create_task(host.keep_running()) for host in self.hosts]
+        for host in self.hosts:
+            self._keep_running(host)
         watching = asyncio.create_task(self.oracle.watch())
         try:
             await create_tables(self)
@@ -150,6 +218,7 @@ class SimWorld:
             done, late = await asyncio.wait([*working, evil], timeout=CLIENTS_S)
             for task in done:
                 task.result()
+            await nemesis.operator.settle()
             if late:
                 self.oracle.violated(
                     "I14 LIVE", f"{len(late)} clients have not ended {CLIENTS_S:.0f} s after"
@@ -158,7 +227,7 @@ class SimWorld:
             await converge(self)
             judge(self)
         finally:
-            for task in (*keepers, watching):
+            for task in (*self._keepers.values(), watching):
                 task.cancel()
 
     async def run_until_found(self) -> None:

@@ -10,7 +10,13 @@ from tests.sim.life import LIFE
 from tests.sim.machine import EPOCH_S
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
 from tidelock.csnlog.core.store import LinkState, Op
-from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, RequestFault, StoreRequest
+from tidelock.csnlog.testing.memory_store import (
+    EnsembleBackup,
+    MemoryEnsemble,
+    MemoryStore,
+    RequestFault,
+    StoreRequest,
+)
 
 if TYPE_CHECKING:
     from tests.sim.world import SimWorld
@@ -20,6 +26,8 @@ SERVERS: Final = 3
 DELAY_S: Final = 0.004
 #: A client has found another server after about so long, in seconds.
 RECONNECT_S: Final = 0.2
+#: After a restart the servers end the sessions of which they have heard nothing for so long, in seconds.
+SILENT_S: Final = 4.0
 #: Late requests arrive within so many seconds.
 LATE_S: Final = 4.0
 
@@ -50,6 +58,20 @@ class SimEnsemble(MemoryEnsemble):
 
     def _now_ms(self) -> int:
         return round((EPOCH_S + asyncio.get_running_loop().time() + self.skew_s) * 1000)
+
+    def set_back(self, backup: EnsembleBackup) -> None:
+        """Begin again from an older state; sessions of which the servers hear nothing end (see the base)."""
+        super().set_back(backup)
+        self._last.clear()
+        asyncio.get_running_loop().call_later(SILENT_S, self._end_silent)
+
+    def _end_silent(self) -> None:
+        """End the sessions that have no client: dead ones that the older state knew, and those refused."""
+        heard = {client.session for client in self._clients if client.link is LinkState.CONNECTED}
+        owners = {znode.owner_session for _, znode in sorted(self.tree.state(), key=lambda item: item[0])}
+        refused = {client.session for client in self._clients if client.link is not LinkState.CONNECTED}
+        for session in sorted((owners | refused) - heard - {0}):
+            self.end_session(session)
 
     def expire_later(self, store: MemoryStore, timeout_s: float) -> None:
         """Let a session end unless its client is heard again within its timeout."""

@@ -247,7 +247,8 @@ class Nemesis:
     def _forget(self, replica: str) -> None:
         """Take a replica out of the addresses that clients are given."""
         layout = self.cluster.layout
-        left = tuple(ports for ports in layout.replicas if ports.id != replica)
+        # The cluster exists, so the founders that are left join it: they cannot make it any more.
+        left = tuple(dataclasses.replace(one, joins=True) for one in layout.replicas if one.id != replica)
         self.cluster.layout = dataclasses.replace(layout, replicas=left)
 
     def _drained(self, replica: str) -> bool:

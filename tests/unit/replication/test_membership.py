@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -11,7 +12,7 @@ import pytest
 from tests.support.clusters.log_node import LogNode, make_cluster
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
-from tidelock.csnlog.core.model import Progress, Roster, SessionState
+from tidelock.csnlog.core.model import Progress, ReplicaPhase, Roster, SessionState
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import SetData
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, RequestFault, StoreRequest
@@ -44,6 +45,7 @@ class Shard:
             fenced=node.log.fenced,
             end=node.log.barrier,
             lag_max=10,
+            patience_s=0.2,
             nonce=lambda: f"change-{next(numbers)}",
         )
 
@@ -63,10 +65,10 @@ class Shard:
         assert isinstance(found, Ok)
         return found.value.version, codec.decode_roster(found.value.data) if found.value.data else None
 
-    async def publish(self, **snapshots: int) -> None:
+    async def publish(self, *, phase: ReplicaPhase = ReplicaPhase.FOLLOWING, **snapshots: int) -> None:
         """Publish progress."""
         for replica, snapshot in snapshots.items():
-            data = codec.encode_progress(Progress(Csn(snapshot), Csn(snapshot)))
+            data = codec.encode_progress(Progress(Csn(snapshot), Csn(snapshot), phase=phase))
             await self.ensemble.store().multi((SetData(tree.progress(ReplicaId(replica)), data),))
 
     def silence(self, replica: ReplicaId) -> None:
@@ -84,7 +86,10 @@ async def shard() -> AsyncIterator[Shard]:
             name: await stack.enter_async_context(LogNode(ensemble.store(name), replica=name))
             for name in (R1, R2, R3)
         }
-        yield Shard(ensemble, nodes)
+        made = Shard(ensemble, nodes)
+        end = int(await nodes[R1].log.barrier())
+        await made.publish(r1=end, r2=end, r3=end)
+        yield made
 
 
 async def test_a_strike_fences_and_leaves_the_others(shard: Shard) -> None:
@@ -120,7 +125,31 @@ async def test_a_replica_that_lags_is_not_among_those_that_are_left(shard: Shard
     with pytest.raises(MembershipError, match="found 1"):
         await shard.make(StrikeReplica(R3))
     await shard.publish(r2=end - 10)
+    with pytest.raises(MembershipError, match=f"up to CSN {end}, found 1 .*: r2 at {end - 10}"):
+        await shard.make(StrikeReplica(R3))
+    await shard.publish(r2=end)
     assert await shard.make(StrikeReplica(R3))
+
+
+@pytest.mark.parametrize("change", [StrikeReplica(R3), RemoveReplica(R3), ReplaceReplica(R3, R4)])
+async def test_a_replica_leaves_when_others_have_all_that_it_has(shard: Shard, change: MemberChange) -> None:
+    """It may hold a copy of a commit that r2 is still to fetch, and the next change takes the other."""
+    for number in range(1, 4):
+        await shard.nodes[R3].commit(number)
+    end = int(await shard.nodes[R1].log.barrier())
+    await shard.publish(r1=end, r2=end - 1)
+    before = await shard.roster(), await shard.session(R3)
+    with pytest.raises(MembershipError, match="at least copies=2 replicas without r3 that have all commits"):
+        await shard.make(change)
+    await shard.publish(r2=end, phase=ReplicaPhase.STARTING)  # a clone that still fetches its parts
+    with pytest.raises(MembershipError, match=f"r2 at {end}"):
+        await shard.make(change)
+    assert (await shard.roster(), await shard.session(R3)) == before
+    leaving = asyncio.create_task(shard.make(change))
+    await asyncio.sleep(0.06)
+    assert not leaving.done()
+    await shard.publish(r2=end)
+    assert await leaving
 
 
 async def test_two_strikes_at_once_do_not_pass_each_other(shard: Shard) -> None:

@@ -30,13 +30,14 @@ async def test_members_that_came_later_make_no_other_cluster() -> None:
     store = await made_of_three()
     await require_own_cluster(store, THREE)
     await require_own_cluster(store, ["r3", "r1", "r2"])
+    await require_own_cluster(store, [*THREE, "r4"])
 
 
-@pytest.mark.parametrize("made_of", [["r1"], ["r1", "r2"], ["r1", "r2", "r9"], [*THREE, "r4"]], ids=" ".join)
+@pytest.mark.parametrize("made_of", [["r1"], ["r1", "r2"], ["r1", "r2", "r9"], [*THREE, "r5"]], ids=" ".join)
 async def test_a_cluster_of_others_is_not_joined_by_accident(made_of: list[str]) -> None:
     """A mistyped root may be that of another cluster."""
     store = await made_of_three()
-    with pytest.raises(ConfigError, match="found one of r1, r2, r3 at this root: check the root in zk"):
+    with pytest.raises(ConfigError, match="found one of r1, r2, r3, r4 at this root: check the root in zk"):
         await require_own_cluster(store, made_of)
 
 
