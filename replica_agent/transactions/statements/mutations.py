@@ -132,10 +132,9 @@ class Mutations:
         request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.staged.adopted.tids))
         async with self.sql.mutate(request) as mutation:
             parts = await self._parts(mutation.affected.parts)
-            own, committed = [], []
-            for part in parts:
-                mine = part.creation_tid == str(tx.tid) and part.creation_csn is None
-                (own if mine else committed).append(part)
+            own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
+            mine = {part.part for part in own}
+            committed = [part for part in parts if part.part not in mine]
             if mutation.affected.rows_to_insert:
                 await self.keys.claim(tx, schema, mutation.affected.keys, at)
             await self.removals.remove_parts(tx, table, committed)
