@@ -104,7 +104,9 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     Attributes:
         tid: Textual tid.
-        entries: The log entries, index = position; empty when ``manifest`` is given.
+        entries: The log entries. With a ``manifest``, which lists the parts that are added and removed, they
+            are the others: definitions of tables, declared losses. They precede what the manifest lists.
+        manifest: The part with the entries that are too many for the record.
         holders: Replicas that had durable copies when the record was written, home first.
         label: Name that makes a repeated run harmless, or None.
         data_change: False for compaction: the rows visible are the same before and after.

@@ -409,6 +409,14 @@ class CatalogReader:
         parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
         return parts, rows, size
 
+    def table_count(self, at: Csn) -> int:
+        """Return how many tables exist at ``at``, without reading their definitions."""
+        sql = """
+            SELECT count(*) FROM (SELECT state, max(version) FROM tables WHERE from_csn <= ? GROUP BY name)
+            WHERE state = 'active'
+        """
+        return int(self._db.execute(sql, (at,)).fetchone()[0])
+
     def tables(self, at: Csn) -> list[TableRow]:
         """Return all tables that exist at ``at``, by name."""
         return self._tables("", {"s": at})

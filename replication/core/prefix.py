@@ -300,7 +300,8 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
                 continue
             for index, tid in enumerate(item.tids):
                 if tid.manifest is not None and tid.manifest.part == part:
-                    item.tids[index] = msgspec.structs.replace(tid, entries=entries)
+                    both = (*tid.entries, *entries)
+                    item.tids[index] = msgspec.structs.replace(tid, entries=both)
                     return self._need(item, tid, entries, held)
         return ()
 
