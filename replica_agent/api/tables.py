@@ -14,9 +14,8 @@ from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.services.administration import AdministrationService
-from tidelock.replica_agent.storage.catalog_reads import TableRow
 from tidelock.replica_agent.tables.schema import Derivation, full_name
-from tidelock.wire.tables import CreatedTable, CreateTableRequest, TableInfo
+from tidelock.wire.tables import CreatedTable, CreateTableRequest
 
 
 def _derivation(asked: CreateTableRequest) -> Derivation | None:
@@ -54,34 +53,19 @@ class TableRoutes:
     async def _csn(self, request: web.Request, table: TableName | None = None) -> Csn:
         return await self.service.readable(number(request, "csn"), table)
 
-    def _describe(self, table: TableRow, csn: Csn) -> TableInfo:
-        parts, rows, size = self.service.reader.totals(table.name, csn)
-        schema = base64.b64encode(table.arrow_schema).decode()
-        shown = {
-            "version": table.version,
-            "arrow_schema": schema,
-            "parts": parts,
-            "rows": rows,
-            "bytes": size,
-        }
-        return msgspec.convert({**table.definition, **shown, "arrow_schema": schema}, TableInfo)
-
     async def list(self, request: web.Request) -> web.Response:
         """List all tables at a CSN (default: the CSN that is applied here)."""
-        csn = await self._csn(request)
-        return answer([self._describe(table, csn) for table in self.service.reader.tables(csn)])
+        return answer(await self.service.describe_all(await self._csn(request)))
 
     async def show(self, request: web.Request) -> web.Response:
         """Show one table."""
         name = full_name(request.match_info["table"])
-        csn = await self._csn(request, name)
-        return answer(self._describe(self.service.reader.require_table(name, csn), csn))
+        return answer(await self.service.describe(name, await self._csn(request, name)))
 
     async def show_inside(self, request: web.Request) -> web.Response:
         """Show one table as a transaction sees it; a token of the transaction is enough."""
         name = full_name(request.match_info["table"])
-        csn = self.service.snapshot_of(request.match_info["tid"])
-        return answer(self._describe(self.service.reader.require_table(name, csn), csn))
+        return answer(await self.service.describe(name, self.service.snapshot_of(request.match_info["tid"])))
 
     async def parts(self, request: web.Request) -> web.Response:
         """List the parts of a table that are visible at a CSN."""

@@ -98,13 +98,13 @@ class LogFacts:
         if known:
             return  # a tid counts once, at its first record
         self._scratch.add("log_tids", [(tid.tid, csn, tid.label, tid.batch)])
-        entries: Sequence[Entry] = tid.entries
+        self._add_entries(csn, tid.tid, tid.entries, change=tid.data_change)
         if tid.manifest is not None:
             found = tid.manifest
             facts = (found.part, csn, tid.tid, "", "", 0, found.length, found.checksum, True, "manifest")
             self._scratch.add("log_parts", [facts])
-            entries = self._entries(csn, tid, found)
-        self._add_entries(csn, tid.tid, entries, change=tid.data_change)
+            listed = self._entries(csn, tid, found)
+            self._add_entries(csn, tid.tid, listed, change=tid.data_change)
 
     def _add_entries(self, csn: Csn, tid: str, entries: Sequence[Entry], *, change: bool) -> None:
         added = [entry for entry in entries if isinstance(entry, AddPart)]

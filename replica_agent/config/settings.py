@@ -71,7 +71,8 @@ class AgentSettings(IdentitySettings, BaseSettings):
         ),
     )
     inline_entries_bytes_max: Bytes = Field(
-        32 * 1024, description="Entries of one transaction above this go into a manifest."
+        32 * 1024,
+        description="The parts that one transaction adds and removes go into a manifest above this.",
     )
     batch_tids_max: Count = Field(1000, description="Most transactions in one commit record.")
     queue_tids_max: Count = Field(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
@@ -24,7 +26,7 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.partitions import path_in
@@ -34,7 +36,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.wire.audit import Digests
 from tidelock.wire.cluster import SwitchInfo
-from tidelock.wire.tables import PartInfo
+from tidelock.wire.tables import PartInfo, TableInfo
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -116,6 +118,18 @@ class AdministrationService:
         """Return the CSN at which a transaction of this home sees tables."""
         return self.transactions.find(tid).tid.snapshot
 
+    async def describe_all(self, csn: Csn) -> list[TableInfo]:
+        """Describe all tables at a readable CSN."""
+        return await self.catalog.read(
+            lambda reader: [_table_info(reader, row, csn) for row in reader.tables(csn)]
+        )
+
+    async def describe(self, name: TableName, csn: Csn) -> TableInfo:
+        """Describe a table at a readable CSN; UnknownTableError if it does not exist."""
+        return await self.catalog.read(
+            lambda reader: _table_info(reader, reader.require_table(name, csn), csn)
+        )
+
     async def parts(self, name: TableName, csn: Csn) -> list[PartInfo]:
         """Describe the parts of a table at a readable CSN; UnknownTableError if the table does not exist."""
 
@@ -172,6 +186,14 @@ class AdministrationService:
         return await asyncio.to_thread(
             digests, self.settings.data_dir, self.replica, csn, above, tables=tables
         )
+
+
+def _table_info(reader: CatalogReader, table: TableRow, csn: Csn) -> TableInfo:
+    """Describe a table with its sums, which are made of the rows of all its parts."""
+    parts, rows, size = reader.totals(table.name, csn)
+    schema = base64.b64encode(table.arrow_schema).decode()
+    shown = {"version": table.version, "arrow_schema": schema, "parts": parts, "rows": rows, "bytes": size}
+    return msgspec.convert({**table.definition, **shown}, TableInfo)
 
 
 def _described(part: PartRow) -> PartInfo:

@@ -257,7 +257,7 @@ class LostPartService:
         if tid.manifest is None:
             return tid.entries
         try:
-            return decode_entries(await self.port.read(tid.manifest.part))
+            return (*tid.entries, *decode_entries(await self.port.read(tid.manifest.part)))
         except CorruptError:
             return None
 

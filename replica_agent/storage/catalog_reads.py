@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.imprint import Imprint
+from tidelock.csnlog.core.model import SkippedRecord
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError, UnknownTableError
 from tidelock.replication.core.model import PartKind, PartMeta
@@ -158,6 +159,17 @@ def _last_before(db: sqlite3.Connection, table: Literal["outcomes", "csns"], bef
 _GIVEN: Final = "SELECT value FROM json_each(?)"
 
 
+def skipped_records(db: sqlite3.Connection) -> dict[Csn, SkippedRecord]:
+    """Return the records that a catalog has passed over, by CSN."""
+    sql = "SELECT csn, zxid, digest, operator, why, time_ms, tids, closes FROM skipped_records ORDER BY csn"
+    return {
+        Csn(csn): SkippedRecord(
+            Csn(csn), zxid, digest, by, why, time_ms, tuple(json.loads(tids)), bool(closes)
+        )
+        for csn, zxid, digest, by, why, time_ms, tids, closes in db.execute(sql)
+    }
+
+
 class CatalogReader:
     """Read-only view of ``catalog.db``; every method is one consistent SQLite read."""
 
@@ -276,6 +288,10 @@ class CatalogReader:
             for part, table, rows, csn, of, by, why, without, time_ms in found
         ]
 
+    def skipped_records(self) -> dict[Csn, SkippedRecord]:
+        """Return the records that were passed over here, by CSN."""
+        return skipped_records(self._db)
+
     def is_skipped(self, part: PartId) -> bool:
         """Return whether a part is declared lost."""
         return self._db.execute("SELECT 1 FROM skips WHERE part = ?", (part,)).fetchone() is not None
@@ -392,6 +408,14 @@ class CatalogReader:
         )
         parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
         return parts, rows, size
+
+    def table_count(self, at: Csn) -> int:
+        """Return how many tables exist at ``at``, without reading their definitions."""
+        sql = """
+            SELECT count(*) FROM (SELECT state, max(version) FROM tables WHERE from_csn <= ? GROUP BY name)
+            WHERE state = 'active'
+        """
+        return int(self._db.execute(sql, (at,)).fetchone()[0])
 
     def tables(self, at: Csn) -> list[TableRow]:
         """Return all tables that exist at ``at``, by name."""

@@ -384,8 +384,8 @@ class Oracle:
     def entries(self, tid: TidRecord) -> Sequence[Entry]:
         """Return the parts that a transaction adds and removes."""
         if tid.tid not in self._entries:
-            found = tid.entries if tid.manifest is None else self._listed(tid.manifest.part)
-            self._entries[tid.tid] = found
+            listed = () if tid.manifest is None else self._listed(tid.manifest.part)
+            self._entries[tid.tid] = (*tid.entries, *listed)
         return self._entries[tid.tid]
 
     def _listed(self, manifest: str) -> Sequence[Entry]:

@@ -35,6 +35,9 @@ from tidelock.replication.core.model import CountedCopies, PartMeta
 
 _log = structlog.get_logger("commit")
 
+#: Room for everything else in a record, and in its multi.
+_FRAME_BYTES = 8 << 10
+
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ProposalBuilder:
@@ -46,6 +49,15 @@ class ProposalBuilder:
     numbers: PartNumbers
     copies: CopyMaker
     removals: Removals
+
+    @property
+    def _written_bytes_max(self) -> int:
+        """Bytes of the entries that a record holds although it has a manifest.
+
+        They are those whose content the same multi writes into znodes. A manifest can be lost: then a table
+        would be in ZooKeeper, and in no catalog.
+        """
+        return min(self.settings.record_bytes_max, self.settings.multi_bytes_max // 2) - _FRAME_BYTES
 
     async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
         """Make the copies of every part, and return what goes into the log; this writes nothing to the log.
@@ -64,19 +76,20 @@ class ProposalBuilder:
 
     async def _build(self, tx: Transaction, timeout_s: float) -> Proposal:
         staged = tx.staged
-        entries: tuple[Entry, ...] = (
-            *staged.definitions,
-            *_declared(staged.skip),
+        written: tuple[Entry, ...] = (*staged.definitions, *_declared(staged.skip))
+        changes: tuple[Entry, ...] = (
             *(RemovePart(table, part) for part, table in staged.removed.items()),
             *(_adding(part) for part in staged.parts),
         )
-        manifest = self._stage_manifest(tx, entries)
+        if len(encode_entries(written)) > self._written_bytes_max:
+            written, changes = (), (*written, *changes)
+        manifest = self._stage_manifest(tx, changes)
         counted = await self._make_copies(tx, timeout_s)
         if not tx.data_change:  # only now, so that it blocks no transaction while it works
             await self.removals.replace_parts(tx)
         record = TidRecord(
             tid=str(tx.tid),
-            entries=() if manifest else entries,
+            entries=written if manifest else (*written, *changes),
             manifest=manifest,
             holders=(self.replica,) if counted is None else counted.holders,
             label=tx.label,
@@ -113,7 +126,7 @@ class ProposalBuilder:
         return counted
 
     def _stage_manifest(self, tx: Transaction, entries: tuple[Entry, ...]) -> Manifest | None:
-        """Stage entries that are too large for a record as a part of their own."""
+        """Stage removals and additions that are too large for a record as a part of their own."""
         data = encode_entries(entries)
         if len(data) <= self.settings.inline_entries_bytes_max:
             return None

@@ -14,17 +14,16 @@ import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import CorruptError, SerializationConflictError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, MutationRequest, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import TableSchema, full_name
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -132,9 +131,10 @@ class Mutations:
         await self.staging.write_out(tx)
         request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.staged.adopted.tids))
         async with self.sql.mutate(request) as mutation:
-            parts = [self._part(part) for part in mutation.affected.parts]
+            parts = await self._parts(mutation.affected.parts)
             own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
-            committed = [part for part in parts if part not in own]
+            mine = {part.part for part in own}
+            committed = [part for part in parts if part.part not in mine]
             if mutation.affected.rows_to_insert:
                 await self.keys.claim(tx, schema, mutation.affected.keys, at)
             await self.removals.remove_parts(tx, table, committed)
@@ -145,11 +145,18 @@ class Mutations:
         rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)
         return _Changed(ChangeResult(*rows, len(parts), len(added)), added)
 
-    def _part(self, part: Any) -> PartRow:
-        row = self.catalog.reader.part(part)
-        if row is None:
-            raise CorruptError(f"part {part} is gone from the catalog while a statement reads it", part=part)
-        return row
+    async def _parts(self, parts: Sequence[str]) -> list[PartRow]:
+        """Return the rows of parts; a statement may touch thousands."""
+
+        def read(reader: CatalogReader) -> list[PartRow]:
+            found = [(part, reader.part(PartId(part))) for part in parts]
+            if gone := [part for part, row in found if row is None]:
+                raise CorruptError(
+                    f"part {gone[0]} is gone from the catalog while a statement reads it", part=gone[0]
+                )
+            return [row for _, row in found if row is not None]
+
+        return await self.catalog.read(read)
 
     @contextlib.asynccontextmanager
     async def _kept(self, body: AsyncIterable[bytes], length: int | None) -> AsyncIterator[Path]:

@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.machines.prefix_story import prefix_event, record, wrote
-from tidelock.csnlog.core.ids import Csn, PartId
-from tidelock.csnlog.core.model import AddPart, LogRecord
+from tests.support.log_records import in_log
+from tests.support.machines.names import HOME, part, tid
+from tests.support.machines.prefix_story import add, prefix_event, record, wrote
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.model import (
+    AddPart,
+    DefineTable,
+    LogRecord,
+    Manifest,
+    Record,
+    RecordKind,
+    TidRecord,
+)
 from tidelock.errors import CorruptError
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.messages import Apply, FetchPart
@@ -42,6 +52,21 @@ def test_a_gap_in_the_log_stops_the_replica(first: str, second: str) -> None:
         machine.step(event)
     with pytest.raises(CorruptError, match="a record is missing"):
         machine.step(events[-1])
+
+
+@pytest.mark.parametrize("listed", [(add("p1"),), ()], ids=["read", "declared lost"])
+def test_what_a_record_says_beside_its_manifest_counts(listed: tuple[AddPart, ...]) -> None:
+    """A table that it defines is there in any case; a manifest that is declared lost lists nothing."""
+    machine = Prefix(Csn(1), 0, apply_records_max=3)
+    manifest = Manifest(part("m1"), 10, "0" * 32, 1)
+    defined = DefineTable(TableName("db.new"), 0, {})
+    tids = (TidRecord(str(tid("t1")), (defined,), manifest, (HOME,)),)
+    item = in_log(Csn(2), Record(RecordKind.COMMIT, HOME, 0, tids))
+    machine.step(msg.RecordRead(item, frozenset({part("m1")}), frozenset()))
+    held = frozenset(entry.part for entry in listed)
+    done = machine.step(msg.ManifestRead(part("m1"), listed, held))
+    [said] = [one for one in done if isinstance(one, Apply)]
+    assert said.records[0].tids[0].entries == (defined, *listed)
 
 
 def test_effective_time_never_decreases() -> None:

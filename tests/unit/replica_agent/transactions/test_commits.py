@@ -14,7 +14,9 @@ from tests.support.aio import until
 from tests.support.clusters.log_node import LogNode, make_cluster, tids_of
 from tests.support.machines.copies_story import rules
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.codec import decode_entries
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.model import AddPart, DefineTable, RemovePart
 from tidelock.csnlog.core.results import Aborted, Committed
 from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.log import CsnLog, Proposal
@@ -34,7 +36,7 @@ from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.lag import LagVerdict
-from tidelock.replication.core.model import PartMeta
+from tidelock.replication.core.model import Location, PartMeta
 from tidelock.replication.partfs import PartFs
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
@@ -274,3 +276,30 @@ async def test_an_unforeseen_error_leaves_no_sealed_transaction(
     else:
         assert await commit == Committed(Csn(2))
         assert tx.state is TxState.COMMITTED
+
+
+@pytest.mark.parametrize("columns", [1, 3000], ids=["in the record", "too large for any record"])
+async def test_a_table_that_is_in_zookeeper_is_in_no_manifest(
+    node: LogNode, catalog: Catalog, tmp_path: Path, columns: int
+) -> None:
+    """A manifest can be lost: its table would be in ZooKeeper for good, and in no catalog."""
+    home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
+    home.settlement.proposals.settings = settings(inline_entries_bytes_max=1)
+    tx = home.begin()
+    definition = DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128] * columns})
+    inline = (definition,) if columns == 1 else ()
+    tx.staged.definitions.append(definition)
+    tx.staged.removed[PartId("r2-1-1")] = TableName("default.t")
+    [added] = tx.staged.parts
+    found = await home.settlement.proposals.build(tx, 1.0)
+    assert found.record.entries == inline
+    assert found.record.manifest is not None
+    row = catalog.reader.part(found.record.manifest.part)
+    assert row is not None
+    assert row.file is not None
+    location = Location(row.file, row.offset, row.length, row.blocks)
+    *defining, removing, adding = decode_entries(PartFs(tmp_path).read(location))
+    assert (*inline, *defining) == (definition,)
+    assert isinstance(removing, RemovePart)
+    assert isinstance(adding, AddPart)
+    assert (removing.part, adding.part) == ("r2-1-1", added.part)
