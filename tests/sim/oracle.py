@@ -274,6 +274,7 @@ class Oracle:
         """ZooKeeper is what it was when the log ended there."""
         self._world.trace.note("set back", last)
         self.logs.set_back(last)
+        self._world.acknowledged = min(self._world.acknowledged, last)
         self._another_log()
         self._members()
 
