@@ -71,7 +71,9 @@ def only(kind: type, **given: object) -> Any:
 
 
 @pytest.mark.parametrize("route", ["list", "show", "show_inside", "parts"])
-async def test_a_description_of_tables_holds_up_no_request(catalog: Catalog, threads: list[int], route: str) -> None:
+async def test_a_description_of_tables_holds_up_no_request(
+    catalog: Catalog, threads: list[int], route: str
+) -> None:
     """20,000 parts take 7 ms to count, and a cluster has hundreds of tables."""
     service = only(
         AdministrationService,
