@@ -147,7 +147,7 @@ async def _ask_outcomes(world: SimWorld) -> None:
     for text in [*asked, *(life.tid for life in world.oracle.story.lives)]:
         for host in world.hosts:
             tid = Tid.parse(text)
-            if world.oracle.is_foreign(tid.home):
+            if world.oracle.is_foreign(tid):
                 continue
             found: Outcome | None = None
             until_s = world.loop.time() + CONVERGE_S
