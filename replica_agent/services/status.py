@@ -65,7 +65,8 @@ def _blocked_by(found: BlockedBy) -> BlockedPart:
     return BlockedPart(found.csn, found.tid, found.part)
 
 
-def _skipped(word: SkippedRecord) -> SkippedRecordInfo:
+def skipped_record(word: SkippedRecord) -> SkippedRecordInfo:
+    """Return a record that an operator has had skipped, as operators see it."""
     return SkippedRecordInfo(word.csn, list(word.tids), word.by, word.why, word.time_ms)
 
 
@@ -116,7 +117,7 @@ class StatusService:
             time_ms=self.reader.meta("time_ms"),
             clock=self._clock(),
             lost=[declared_lost(one) for one in self.reader.skipped()],
-            skipped=[_skipped(word) for _, word in sorted(self.session.skips.items())],
+            skipped=[skipped_record(word) for _, word in sorted(self.session.skips.items())],
             switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
             strike=StrikeBounds(
                 timeout_s=self.settings.strike_timeout_s,

@@ -151,7 +151,7 @@ def once(db: Database) -> None:
 @pytest.fixture
 def local(cluster: ClusterFactory) -> LocalCluster:
     """Three replicas with a table of three rows."""
-    local = cluster(settings=SETTINGS)
+    local = cluster(settings=QUICK)
     fill(local)
     return local
 
@@ -185,18 +185,23 @@ def test_a_record_of_a_newer_kind_is_skipped(local: LocalCluster) -> None:
     started(local)
     require_whole(local, csn, 3)
     with local.connect("r3") as db:
+        [logged] = [record for record in db.log(limit=50) if "skipped" in record]
+        assert (logged["csn"], logged["tids"], logged["skipped"]["by"]) == (csn, [], "ann")
         once(db)  # its label is free again
         with pytest.raises(LabelExistsError):
             once(db)
-    shown = subprocess.run(
-        [sys.executable, "-m", "tidelock.cli", "admin", "why-blocked", "--url", local.url("r1"), "--json"],
-        capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
-    )  # fmt: skip
-    assert "skipped by ann" in shown.stdout, shown.stderr
+    for asked in (["admin", "why-blocked"], ["log"]):
+        shown = subprocess.run(
+            [sys.executable, "-m", "tidelock.cli", *asked, "--url", local.url("r1")],
+            capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert "skipped by ann" in shown.stdout, shown.stderr
 
 
-def test_replicas_that_were_down_or_clone_pass_over_it(local: LocalCluster) -> None:
+def test_replicas_that_were_down_or_clone_pass_over_it(cluster: ClusterFactory) -> None:
     """One was down all the time; one loses its disk, and gets the word with the catalog of a peer."""
+    local = cluster(settings=SETTINGS)
+    fill(local)
     local.kill("r3")
     csn = poison(local, newer())
     all_stopped(local, "r1", "r2")

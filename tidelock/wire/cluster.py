@@ -370,7 +370,7 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     batch: int | None
 
 
-class LogEntry(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A record of the CSN log.
 
     Attributes:
@@ -379,6 +379,7 @@ class LogEntry(msgspec.Struct, frozen=True):
         home: The replica that wrote it.
         time_ms: Time by the clock of the home (Unix, ms).
         tids: The transactions that become visible with it.
+        skipped: The word of the operator who has had it skipped; home, time and transactions are absent then.
     """
 
     csn: int
@@ -386,6 +387,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     home: str
     time_ms: int
     tids: list[LoggedTransaction]
+    skipped: SkippedRecordInfo | None = None
 
 
 class ExplainedPart(msgspec.Struct, frozen=True):
