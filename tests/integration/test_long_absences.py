@@ -15,8 +15,9 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.writers import SCHEMA, Writers, row, rows_at
+from tests.support.faults import ability
 from tests.support.faults.lab import Gates
-from tests.support.faults.small_disk import SmallDisk
+from tests.support.faults.small_disk import NO_DISK, SmallDisk
 from tests.support.histories.evidence import require_clean_audit
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
@@ -29,8 +30,13 @@ MIB: Final = 1 << 20
 #: The replica that is away or stuck.
 AWAY: Final = "r3"
 COLLECTING: Final = QUICK | {"log_keep_records": 10, "horizon_interval_s": 0.2}
-#: The record of one commit takes about 30 KB: a part for each of some partitions with long names.
-PARTITIONS: Final = 40
+#: The record of one commit takes about 8 KB: a part for each of some partitions with long names.
+PARTITIONS: Final = 20
+#: So many records are more than a server of HEAP_MB has memory for. It also keeps its last 500 requests.
+HEAP_MB: Final = 24
+RECORDS: Final = 1600
+#: Nothing merges the parts, and inserts do not wait for that.
+UNMERGED: Final = {"compaction": False, "parts_delay_insert": 2_500}
 NAME: Final = pa.schema([("a", pa.string()), ("b", pa.string()), ("k", pa.int64())])
 
 
@@ -55,8 +61,8 @@ def follows(db: Database, replica: str, csn: int) -> bool:
 
 @pytest.fixture
 def small_zookeeper(tmp_path: Path) -> Iterator[LocalZooKeeper]:
-    """A server that ends when its znodes take much more than 10 MiB."""
-    servers = zookeeper.create(tmp_path / "small", options=dataclasses.replace(OPTIONS, heap_mb=24))
+    """A server that ends of memory when it has to hold all records of a test."""
+    servers = zookeeper.create(tmp_path / "small", options=dataclasses.replace(OPTIONS, heap_mb=HEAP_MB))
     try:
         servers.start(timeout_s=READY_TIMEOUT_S)
         yield servers
@@ -89,22 +95,22 @@ def test_a_small_zookeeper_outlives_a_replica_that_stays_down(
     cluster: ClusterFactory, small_zookeeper: LocalZooKeeper, bound: dict[str, int]
 ) -> None:
     """Whichever bound strikes it: without it these records are more than the server has memory for."""
-    local = cluster(zk=small_zookeeper.connect_string, settings=COLLECTING | bound)
+    local = cluster(zk=small_zookeeper.connect_string, settings=COLLECTING | UNMERGED | bound)
     largest = 0
     with local.connect("r1") as db:
         db.create_table("t", NAME, partition_by=["a", "b"])
         local.kill(AWAY)
-        for number in range(500):
+        for number in range(RECORDS):
             db.insert("t", wide_rows(number))
             largest = max(largest, data_bytes(small_zookeeper))
         eventually(functools.partial(has_state, db, AWAY, "struck"), what="the strike")
         assert len(db.log(0)) <= 50
         local.start(AWAY)
-        csn = db.insert("t", wide_rows(500)).csn or 0
+        csn = db.insert("t", wide_rows(RECORDS)).csn or 0
         eventually(functools.partial(follows, db, AWAY, csn), what="its return")
     assert largest < 8 * MIB
     with local.connect(AWAY) as db:
-        assert db.read("t").num_rows == 501 * PARTITIONS
+        assert db.read("t").num_rows == (RECORDS + 1) * PARTITIONS
 
 
 # -- alive, and stuck ----------------------------------------------------------------------------------------
@@ -149,7 +155,7 @@ def test_a_living_replica_whose_disk_stays_full_is_struck(cluster: ClusterFactor
     local = cluster(settings=STRIKING, start=False)
     disk = SmallDisk(local.data_dir(AWAY))
     if not disk.mount():
-        pytest.skip("no file system may be mounted here")
+        ability.require(NO_DISK)
     try:
         local.up()
         require_struck_and_back(local, disk.full())
