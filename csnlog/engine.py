@@ -396,7 +396,11 @@ class Engine:
         if self.follower is None:
             return None
         return await read_to_end(
-            self.store, self.follower.next, session=session, read_ahead=self.limits.read_ahead
+            self.store,
+            self.follower.next,
+            session=session,
+            read_ahead=self.limits.read_ahead,
+            skips=self.own.skips,
         )
 
     def _own_tids(self, records: tuple[LogRecord, ...]) -> tuple[tuple[str, Csn], ...]:
@@ -409,7 +413,7 @@ class Engine:
 
     async def _get(self, number: Csn) -> None:
         connection = self._connection
-        record = await read_record(self.store, number)
+        record = await read_record(self.store, number, self.own.skips)
         if record is None or connection != self._connection:
             self.follow(follows.Failed(number))
         elif isinstance(record, follows.Absent):
@@ -436,7 +440,9 @@ class Engine:
     async def _inquire(self, number: int, question: follows.ChainQuestion, about: Csn) -> None:
         session, connection = self.store.session, self._connection
         try:
-            finding = await find_out(self.store, question, about, watch=self._watch(about))
+            finding = await find_out(
+                self.store, question, about, watch=self._watch(about), skips=self.own.skips
+            )
         except CorruptError as error:
             self.stop(error.message)
             return

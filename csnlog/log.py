@@ -459,7 +459,9 @@ class CsnLog:
             CorruptError: A record cannot be read.
         """
         await self._connected_session()
-        return await read_page(self._store, after, limit, read_ahead=self._limits.read_ahead)
+        return await read_page(
+            self._store, after, limit, read_ahead=self._limits.read_ahead, skips=self._own.skips
+        )
 
     # ----------------------------------------------------------------------------------------- changes
 

@@ -17,6 +17,7 @@ from tidelock.csnlog.core.ids import CSN_NONE, Csn, epoch_of
 from tidelock.csnlog.core.imprint import missing_record
 from tidelock.csnlog.core.model import LogRecord, RecordKind
 from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.skipped import NO_SKIPS, Skips, advice, passed_over
 from tidelock.csnlog.core.store import ANY_VERSION, Check, Store
 from tidelock.errors import CorruptError, SnapshotTooOldError, UnavailableError
 
@@ -30,14 +31,18 @@ class BelowTailError(UnavailableError):
     """The requested records are deleted, since every replica that is not struck has them (``tail``)."""
 
 
-async def read_record(store: Store, number: Csn) -> LogRecord | Unreadable | Absent | None:
-    """Read one record; return None when the read failed."""
+async def read_record(
+    store: Store, number: Csn, skips: Skips = NO_SKIPS
+) -> LogRecord | Unreadable | Absent | None:
+    """Read one record, or an empty one in place of a skipped one; return None when the read failed."""
     match await store.get(tree.record(number)):
         case Ok(value=node):
             try:
+                if number in skips:
+                    return passed_over(number, node.data, node.created, skips[number])
                 return codec.decode_log_record(number, node.data, node.created)
             except CorruptError as error:
-                return Unreadable(error.message)
+                return Unreadable(error.message if number in skips else f"{error.message}; {advice(number)}")
         case Refused(reason=Reason.NO_NODE):
             return ABSENT
     return None
@@ -55,7 +60,9 @@ async def record_exists(store: Store, number: Csn, *, watch: Watch) -> bool | No
     return result.value is not None if isinstance(result, Ok) else None
 
 
-async def find_out(store: Store, question: ChainQuestion, about: Csn, *, watch: Watch) -> Finding | None:
+async def find_out(
+    store: Store, question: ChainQuestion, about: Csn, *, watch: Watch, skips: Skips = NO_SKIPS
+) -> Finding | None:
     """Answer a question of the follower; None when a read failed.
 
     Raises:
@@ -70,7 +77,7 @@ async def find_out(store: Store, question: ChainQuestion, about: Csn, *, watch: 
                 raise CorruptError(missing_record(about))
             return isinstance(done, Ok) or None
         case ChainQuestion.RECORD:
-            return await read_record(store, about)
+            return await read_record(store, about, skips)
         case ChainQuestion.PROBE:
             return await record_exists(store, about, watch=watch)
         case ChainQuestion.TAIL:
@@ -101,7 +108,7 @@ def numbers_in(names: tuple[str, ...]) -> tuple[int, ...]:
 
 
 async def read_to_end(
-    store: Store, start: Csn, *, session: int, read_ahead: int
+    store: Store, start: Csn, *, session: int, read_ahead: int, skips: Skips = NO_SKIPS
 ) -> tuple[LogRecord, ...] | None:
     """Read all records from number ``start`` on until one does not exist, in this session.
 
@@ -119,7 +126,7 @@ async def read_to_end(
     number, window = start, min(_FIRST_WINDOW, read_ahead)
     while True:
         numbers = [Csn(number + step) for step in range(window)]
-        records = await asyncio.gather(*(read_record(store, one) for one in numbers))
+        records = await asyncio.gather(*(read_record(store, one, skips) for one in numbers))
         if store.session != session or None in records:
             return None
         for one, record in zip(numbers, records, strict=True):
@@ -142,7 +149,9 @@ async def read_to_end(
         window = min(2 * window, read_ahead)
 
 
-async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int) -> list[LogRecord]:
+async def read_page(
+    store: Store, position: Csn, limit: int, *, read_ahead: int, skips: Skips = NO_SKIPS
+) -> list[LogRecord]:
     """Read at most ``limit`` records that follow CSN ``position``, for people.
 
     From CSN 0 on it begins with the first record that is kept.
@@ -152,7 +161,7 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
         UnavailableError: A read failed.
         CorruptError: A record cannot be read.
     """
-    anchor = await read_record(store, position)
+    anchor = await read_record(store, position, skips)
     number = number_after(position, anchor.record) if isinstance(anchor, LogRecord) else Csn(position + 1)
     tail = await read_tail(store)
     if anchor is None or tail is None:
@@ -168,7 +177,7 @@ async def read_page(store: Store, position: Csn, limit: int, *, read_ahead: int)
     while len(page) < limit:
         numbers = [Csn(number + step) for step in range(min(read_ahead, limit - len(page)))]
         for one, record in zip(
-            numbers, await asyncio.gather(*(read_record(store, one) for one in numbers)), strict=True
+            numbers, await asyncio.gather(*(read_record(store, one, skips) for one in numbers)), strict=True
         ):
             if isinstance(record, Absent):
                 return page

@@ -9,7 +9,7 @@ its beginning.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -26,14 +26,13 @@ from tidelock.csnlog.core.model import (
     RecordKind,
     SessionState,
     SkipPart,
+    SkippedRecord,
     SkipState,
 )
-from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import ANY_VERSION, Create, Delete, Op, SetData, Store, multi_bytes
-from tidelock.errors import ConfigError, UnavailableError
-
-#: The result of a request to the store.
-Answer = Ok[Any] | Refused | Unknown
+from tidelock.csnlog.patience import RETRY_S, Answer, answered
+from tidelock.errors import ConfigError
 
 #: Passed with each write of the new tree.
 REBUILD: Final = faults.step("rebuild.write")
@@ -42,11 +41,10 @@ REBUILD: Final = faults.step("rebuild.write")
 _TOPS: Final = (
     *(tree.CLUSTER, tree.CSN, tree.REPLICAS, tree.TABLES),
     *(tree.LOCKS, tree.LABELS, tree.PINS, tree.SKIPS),
+    tree.SKIPPED_RECORDS,
 )
 #: Znodes of one request.
 _TOGETHER: Final = 200
-#: Pause before a request is repeated, in seconds.
-_RETRY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,7 @@ class TreePlan:
         tables: The definitions of each table, in the order of their versions.
         labels: Labels, each with its newest commit.
         skips: Parts that were declared lost.
+        skipped: Records that were skipped.
     """
 
     cluster: ClusterState
@@ -83,6 +82,7 @@ class TreePlan:
     tables: Mapping[TableName, Sequence[Mapping[str, Any]]]
     labels: Mapping[str, LabelState]
     skips: Sequence[SkipPart]
+    skipped: Sequence[SkippedRecord]
 
 
 async def require_idle(store: Store, cluster_id: str, *, silence_s: float, patience_s: float) -> None:
@@ -98,7 +98,7 @@ async def require_idle(store: Store, cluster_id: str, *, silence_s: float, patie
         ConfigError: Another cluster is there, or an agent shows a sign of life.
         UnavailableError: ZooKeeper does not answer.
     """
-    node, _ = await _answered(lambda: store.get(tree.CLUSTER), patience_s)
+    node, _ = await answered(lambda: store.get(tree.CLUSTER), patience_s)
     if isinstance(node, Ok):
         found = codec.decode_cluster(node.value.data).cluster_id
         if found != cluster_id:
@@ -112,7 +112,7 @@ async def require_idle(store: Store, cluster_id: str, *, silence_s: float, patie
                 f"expected that all agents are stopped, found {', '.join(living)} alive: stop them, and run "
                 "the command again"
             )
-        await asyncio.sleep(_RETRY_S)
+        await asyncio.sleep(RETRY_S)
 
 
 async def make_again(store: Store, plan: TreePlan, *, patience_s: float, multi_bytes_max: int) -> None:
@@ -170,7 +170,7 @@ def _frame(plan: TreePlan) -> list[tuple[Op, ...]]:
 
 
 def _contents(plan: TreePlan) -> Iterator[Op]:
-    """Yield the writes of tables, labels and lost parts.
+    """Yield the writes of tables, labels, lost parts and skipped records.
 
     ZooKeeper counts the definitions of a table: their number is the version of the znode. So the first ones
     of all tables come first, then the second ones, and so on.
@@ -185,16 +185,18 @@ def _contents(plan: TreePlan) -> Iterator[Op]:
         yield Create(tree.label(text), codec.encode_label(state))
     for one in plan.skips:
         yield Create(tree.skip(one.part), codec.encode_skip(SkipState(one)))
+    for word in plan.skipped:
+        yield Create(tree.skipped_record(word.csn), codec.encode_skipped(word))
 
 
 async def _living(store: Store, patience_s: float) -> list[str]:
-    names, _ = await _answered(lambda: store.children(tree.REPLICAS), patience_s)
+    names, _ = await answered(lambda: store.children(tree.REPLICAS), patience_s)
     if not isinstance(names, Ok):
         return []
     living = []
     for name in sorted(names.value):
         path = tree.alive(ReplicaId(name))
-        sign, _ = await _answered(partial(store.exists, path), patience_s)
+        sign, _ = await answered(partial(store.exists, path), patience_s)
         if isinstance(sign, Ok) and sign.value is not None:
             living.append(name)
     return living
@@ -217,7 +219,7 @@ class _Writer:
         clock = asyncio.get_running_loop().time
         until: float | None = None
         while True:
-            names, _ = await _answered(lambda: self.store.children(path), self.patience_s)
+            names, _ = await answered(lambda: self.store.children(path), self.patience_s)
             if not isinstance(names, Ok):  # it does not exist
                 return
             for ops in self.packed(Delete(f"{path}/{name}", ANY_VERSION) for name in names.value):
@@ -229,7 +231,7 @@ class _Writer:
                 case Refused(reason=Reason.NOT_EMPTY) if until is None or clock() < until:
                     # Something was made meanwhile.
                     until = clock() + self.patience_s if until is None else until
-                    await asyncio.sleep(_RETRY_S)
+                    await asyncio.sleep(RETRY_S)
                 case Refused(reason=reason):
                     raise _misfit("delete", path, reason)
 
@@ -280,7 +282,7 @@ class _Writer:
                 await step.after()
             return done
 
-        return await _answered(request, self.patience_s)
+        return await answered(request, self.patience_s)
 
 
 def _misfit(verb: str, path: str, reason: Reason) -> ConfigError:
@@ -288,29 +290,3 @@ def _misfit(verb: str, path: str, reason: Reason) -> ConfigError:
         f"expected to {verb} {path!r} in ZooKeeper, found {reason.value}: check that nothing else writes "
         "below this root"
     )
-
-
-async def _answered(
-    request: Callable[[], Awaitable[Answer]], patience_s: float
-) -> tuple[Ok[Any] | Refused, bool]:
-    """Repeat a request until it has an answer. Return it, and whether one before it may have been applied.
-
-    Raises:
-        UnavailableError: There was no answer for so long.
-    """
-    clock = asyncio.get_running_loop().time
-    until, doubtful = clock() + patience_s, False
-    while True:
-        found = await request()
-        match found:
-            case Unknown():
-                doubtful = True
-            case Refused(reason=Reason.NOT_CONNECTED):
-                pass
-            case _:
-                return found, doubtful
-        if clock() >= until:
-            raise UnavailableError(
-                "ZooKeeper does not answer; check that it has a quorum, and run the command again"
-            )
-        await asyncio.sleep(_RETRY_S)

@@ -24,6 +24,7 @@ from tidelock.csnlog import faults
 from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.csnlog.core.model import AddPart, LogRecord
+from tidelock.csnlog.core.skipped import advice
 from tidelock.errors import (
     CorruptError,
     DiskFullError,
@@ -224,8 +225,8 @@ class Applier:
     async def _read_manifest(self, part: PartId) -> msg.PrefixEvent:
         try:
             entries = decode_entries(await self._manifest(part))
-        except UpgradeNeededError:
-            raise
+        except UpgradeNeededError as error:
+            raise _unappliable(error, self._prefix.csn_of(part)) from error
         except CorruptError as error:
             _log.error("manifest_damaged", part=part, reason=error.message)
             return msg.PartLost(part)
@@ -255,7 +256,7 @@ class Applier:
             part = PartId(str(error.details.get("part")))
             done = self._prefix.step(msg.PartLost(part), msg.NotApplied())
             if not any(isinstance(said, msg.FetchPart) for said in done):
-                raise
+                raise _unappliable(error, records[0].csn) from error
             _log.error("part_lost", part=part, csn=records[-1].csn, reason=error.message)
             return [*done]
         self._recovered()
@@ -272,3 +273,9 @@ class Applier:
         if self._failures == 1:
             _log.error("catalog_not_written", reason=error.message)
         await asyncio.sleep(wait_s(self._failures, self._retry_wait_max_s))
+
+
+def _unappliable(error: CorruptError, csn: Csn) -> CorruptError:
+    """Return the error of a record that this replica cannot apply, with the next step of an operator."""
+    at = Csn(int(error.details.get("csn", csn)))
+    return type(error)(f"{error.message}; {advice(at)}", **{**error.details, "csn": at})

@@ -360,10 +360,11 @@ class CorruptError(TidelockError):
 
 
 class DeclaredLostError(CorruptError):
-    """The transaction is committed (``tid``, ``csn``), and an operator has declared parts of it lost.
+    """The transaction is committed (``tid``, ``csn``), and an operator has declared it lost, or parts of it.
 
     No replica shows the rows of these parts (``parts``); ``by`` and ``why`` say who declared it, and the
-    reason. What else the transaction has changed stays, unless its manifest is lost: then none of it counts.
+    reason. What else the transaction has changed stays, unless its manifest is lost or the record of its CSN
+    was skipped: then none of it counts.
     """
 
     http_status = 410

@@ -266,7 +266,7 @@ def truthful(facts: HistoryFacts) -> Iterator[str]:
     for write in facts.history.ended(CallEnd.FAIL):
         if write.tid in facts.csn_of:
             yield f"{write.key} was refused ({write.error}); the log has it at {facts.csn_of[write.tid]}"
-    replicas = {answer.replica for answer in facts.history.outcomes}
+    replicas = {answer.replica for answer in facts.history.outcomes} - facts.history.gone
     asked: dict[str, set[str]] = defaultdict(set)
     for answer in facts.history.outcomes:
         asked[answer.tid].add(answer.replica)

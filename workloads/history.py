@@ -164,6 +164,8 @@ class CallHistory:
     log: tuple[LogLine, ...] = ()
     #: Transactions that another checker judges (tests/support/histories/replay.py).
     elsewhere: frozenset[str] = frozenset()
+    #: Replicas that have left before the end: they are not asked for all outcomes.
+    gone: frozenset[str] = frozenset()
 
     def ended(self, end: CallEnd) -> list[Write]:
         """Return the writes that ended in a given way."""

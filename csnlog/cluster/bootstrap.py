@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -45,6 +45,7 @@ from tidelock.csnlog.core.model import (
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.roster import raised as raised_roster
 from tidelock.csnlog.core.roster import takes_copies
+from tidelock.csnlog.core.skipped import NO_SKIPS, Skips
 from tidelock.csnlog.core.store import Check, Create, Delete, LinkState, Op, SetData, Store
 from tidelock.errors import ConfigError, UnavailableError
 
@@ -74,6 +75,8 @@ class OwnSession:
     published_max: Csn = CSN_NONE
     #: Why this boot has to replace the catalog by that of a peer, "" if it serves.
     clone: str = ""
+    #: The records that operators have skipped. A later word fences this boot.
+    skips: Skips = field(default_factory=lambda: NO_SKIPS)
 
     @property
     def state(self) -> SessionState:
@@ -289,6 +292,7 @@ def _begun(replica: ReplicaId, reading: ClusterReading, state: SessionState, clo
         horizon=reading.horizon,
         published_max=reading.published,
         clone=clone if state.state == CLONING else "",
+        skips=reading.skips,
     )
 
 

@@ -21,6 +21,7 @@ from tidelock.csnlog.core.model import (
     SessionState,
 )
 from tidelock.csnlog.core.results import Ok, Reason, Refused
+from tidelock.csnlog.core.skipped import NO_SKIPS, Skips, shown_instead
 from tidelock.csnlog.core.store import Check, Node, Store
 from tidelock.errors import ClusterMismatchError, ConfigError, CorruptError, UpgradeNeededError
 
@@ -44,6 +45,7 @@ class KnownState:
         incarnation: The incarnation of the tree that the data directory belongs to, None while it belongs to
             none.
         last: The imprint of the last applied record.
+        passed: The records that it has passed over, since an operator has had them skipped.
     """
 
     cluster_id: str | None = None
@@ -56,6 +58,7 @@ class KnownState:
     clone: str = ""
     incarnation: str | None = None
     last: Imprint = UNKNOWN
+    passed: frozenset[Csn] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class ClusterReading:
     last: Imprint | None
     #: The largest snapshot CSN that was ever published for the replica.
     published: Csn
+    #: The records that operators have skipped.
+    skips: Skips
 
 
 async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> ClusterReading | None:
@@ -102,8 +107,8 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         store.get(tree.replica(replica)),
         store.get(tree.progress(replica)),
     )
-    registered, last = await asyncio.gather(
-        store.children(tree.REPLICAS), store.get(tree.record(known.last_csn))
+    registered, last, skips = await asyncio.gather(
+        store.children(tree.REPLICAS), store.get(tree.record(known.last_csn)), _read_skips(store)
     )
     if (
         store.session != session
@@ -116,6 +121,7 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         or not isinstance(horizon, Ok)
         or not isinstance(registered, Ok)
         or not (isinstance(last, Ok) or last == Refused(Reason.NO_NODE))
+        or skips is None
     ):
         return None
     return ClusterReading(
@@ -130,7 +136,24 @@ async def read_cluster(store: Store, replica: ReplicaId, known: KnownState) -> C
         unmoved=(Check(tree.TAIL, tail.value.version), Check(tree.HORIZON, horizon.value.version)),
         last=_imprint(last.value) if isinstance(last, Ok) else None,
         published=codec.decode_progress(progress.value.data).most if isinstance(progress, Ok) else CSN_NONE,
+        skips=skips,
     )
+
+
+async def _read_skips(store: Store) -> Skips | None:
+    """Return the records that operators have skipped, None if they could not be read."""
+    names = await store.children(tree.SKIPPED_RECORDS)
+    if names == Refused(Reason.NO_NODE):
+        return NO_SKIPS
+    if not isinstance(names, Ok):
+        return None
+    paths = [f"{tree.SKIPPED_RECORDS}/{name}" for name in names.value]
+    words = [
+        codec.decode_skipped(node.value.data)
+        for node in await asyncio.gather(*map(store.get, paths))
+        if isinstance(node, Ok)
+    ]
+    return {word.csn: word for word in words} if len(words) == len(paths) else None
 
 
 def _imprint(node: Node) -> Imprint:
@@ -188,12 +211,25 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
     # Below the tail records are deleted in the normal course of things.
     if reading.last is None and known.last_csn >= reading.tail:
         lower.append(f"the record of CSN {known.last_csn} does not exist")
+    gone = sorted(known.passed - reading.skips.keys())
+    if gone and not remade:
+        lower.append(f"it does not say that the record of CSN {gone[0]} is skipped")
     if lower:
         raise _older(replica, ", ".join(lower))
     if reading.last is not None and known.last.differs(reading.last):
         raise ClusterMismatchError(
             f"replica {replica} must not be started: "
             + another_record(known.last_csn, here=known.last, there=reading.last)
+        )
+    shown = shown_instead(known.last_csn, known.passed, reading.skips)
+    if shown is not None:
+        word = reading.skips[shown]
+        raise ClusterMismatchError(
+            f"replica {replica} must not be started: it has applied the record of CSN {shown}, which "
+            f"{word.by} has had skipped on all replicas ({word.why}), so its tables differ from theirs; "
+            "nothing was changed. Keep its data directory aside if its rows are wanted, and start it with "
+            "an empty one: it clones",
+            csn=shown,
         )
     check_startable(replica, reading.session)
     return reading.session

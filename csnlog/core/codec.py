@@ -39,6 +39,7 @@ from tidelock.csnlog.core.model import (
     RecordKind,
     Roster,
     SessionState,
+    SkippedRecord,
     SkipState,
     TidRecord,
 )
@@ -101,6 +102,8 @@ encode_pin, decode_pin = _form(PinState, "pin")
 encode_lock, decode_lock = _form(LockState, "removal lock")
 #: ``skips/<part>``.
 encode_skip, decode_skip = _form(SkipState, "lost part")
+#: ``skipped-records/<csn>``.
+encode_skipped, decode_skipped = _form(SkippedRecord, "skipped record")
 _encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
 
 
@@ -192,7 +195,7 @@ def _refused(data: bytes, what: str, reason: str) -> CorruptError:
     """Return the error for refused bytes: UpgradeNeededError for a newer version, else CorruptError."""
     try:
         version = msgspec.json.decode(data, type=_Version).v
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:  # also behind the place where the decoder has stopped: a record cut short
         version = 0
     if version > VERSION:
         return UpgradeNeededError(

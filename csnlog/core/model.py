@@ -200,6 +200,34 @@ class SkipState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VER
     entry: SkipPart
 
 
+class SkippedRecord(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"
+):
+    """Data of ``skipped-records/<csn>``: an operator's word that all replicas pass over a record.
+
+    The record stays in the log as it is. It counts as one without transactions (rule skipped-records).
+
+    Attributes:
+        csn: Its CSN.
+        zxid: The ``czxid`` of its znode.
+        digest: SHA-256 of its bytes. Another record at this CSN is not skipped.
+        by: The operator.
+        why: The reason that the operator gave.
+        time_ms: The time of this word by the clock of the operator's machine (Unix, ms), for people.
+        tids: The transactions in it, as far as its bytes show them.
+        closes: Whether it closes its epoch, as an END record does.
+    """
+
+    csn: Csn
+    zxid: int
+    digest: str
+    by: str
+    why: str
+    time_ms: int
+    tids: tuple[str, ...] = ()
+    closes: bool = False
+
+
 class EntryList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
     """Content of a manifest: the entries of one transaction that are too large for its record."""
 
@@ -215,12 +243,14 @@ class LogRecord(msgspec.Struct, frozen=True):
         stamp: When its znode was created. Records in the order of the log have growing zxids.
         digest: SHA-256 of its bytes, 64 hexadecimal digits. With the stamp it tells this record from every
             other record that a ZooKeeper which was set back may hold at the same CSN (rule follow).
+        skip: The word of an operator by which this record is skipped; ``record`` is an empty one then.
     """
 
     csn: Csn
     record: Record
     stamp: Stamp
     digest: str
+    skip: SkippedRecord | None = None
 
 
 #: The states in which a session znode shows its replica.

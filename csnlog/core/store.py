@@ -86,13 +86,17 @@ def multi_bytes(ops: tuple[Op, ...], root: str = "") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Data and metadata of a znode. ``created`` is the stamp of the write that has created it."""
+    """Data and metadata of a znode.
+
+    ``created`` is the stamp of the write that has created it, ``modified`` the zxid of that of its data.
+    """
 
     data: bytes
     version: int
     children: int
     owner_session: int
     created: Stamp
+    modified: int = 0
 
 
 class LinkState(Enum):

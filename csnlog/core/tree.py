@@ -25,6 +25,7 @@ LOCKS = "locks"
 LABELS = "labels"
 PINS = "pins"
 SKIPS = "skips"
+SKIPPED_RECORDS = "skipped-records"
 
 #: Child of a table's locks that is no part lock: a part id has hyphens.
 WIDE = "wide"
@@ -151,3 +152,8 @@ def skip(part: PartId) -> str:
 def is_skip(path: str) -> bool:
     """Return whether a path is that of a word that a part is lost."""
     return path.startswith(f"{SKIPS}/")
+
+
+def skipped_record(value: Csn) -> str:
+    """Return the path of an operator's word that a record is skipped."""
+    return f"{SKIPPED_RECORDS}/{value}"

@@ -29,11 +29,14 @@ class Znode:
     creates: int = 0
     children: frozenset[str] = frozenset()
     created: Stamp = NO_STAMP
+    modified: int = 0
 
     @property
     def node(self) -> Node:
         """The znode as a reader receives it."""
-        return Node(self.data, self.version, len(self.children), self.owner_session, self.created)
+        return Node(
+            self.data, self.version, len(self.children), self.owner_session, self.created, self.modified
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,10 @@ class _Draft:
         if self._get(path) is not None:
             return Reason.NODE_EXISTS
         self._drafted[path] = Znode(
-            op.data, owner_session=session if op.ephemeral else 0, created=self._stamp
+            op.data,
+            owner_session=session if op.ephemeral else 0,
+            created=self._stamp,
+            modified=self._stamp.zxid,
         )
         self._drafted[parent_path] = replace(
             parent,
@@ -149,7 +155,9 @@ class _Draft:
         refused = _version_refused(znode, op.version)
         if znode is None or refused is not None:
             return refused or Reason.NO_NODE
-        self._drafted[op.path] = replace(znode, data=op.data, version=znode.version + 1)
+        self._drafted[op.path] = replace(
+            znode, data=op.data, version=znode.version + 1, modified=self._stamp.zxid
+        )
         self._nodes.add(op.path)
         return Written(znode.version + 1, self._stamp)
 

@@ -477,7 +477,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 def _node(data: bytes, stat: Any) -> Node:
     created = Stamp(stat.czxid, stat.ctime)
-    return Node(data, stat.version, stat.numChildren, stat.ephemeralOwner, created)
+    return Node(data, stat.version, stat.numChildren, stat.ephemeralOwner, created, stat.mzxid)
 
 
 def _of_failed_read(answer: object) -> Refused | Unknown:

@@ -12,7 +12,7 @@ from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, R
 from tidelock.replica_agent.api.http import answer, number
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.config.states import AgentState
-from tidelock.replica_agent.services.status import StatusService
+from tidelock.replica_agent.services.status import StatusService, skipped_record
 from tidelock.wire.cluster import (
     AddedPart,
     DefinedTable,
@@ -28,7 +28,8 @@ from tidelock.wire.cluster import (
 def _shown(item: LogRecord) -> LogEntry:
     record = item.record
     tids = [_shown_tid(tid) for tid in record.tids]
-    return LogEntry(item.csn, record.kind.value, record.home, record.time_ms, tids)
+    skipped = None if item.skip is None else skipped_record(item.skip)
+    return LogEntry(item.csn, record.kind.value, record.home, record.time_ms, tids, skipped)
 
 
 def _shown_tid(tid: TidRecord) -> LoggedTransaction:

@@ -257,6 +257,7 @@ class LabelCheck:
         cluster, znodes = self._cluster, Znodes(self._cluster.store, self.name)
         kept = await asyncio.to_thread(self._kept, cluster.now_ms())
         repeated = await asyncio.to_thread(self._repeated)
+        skipped = await asyncio.to_thread(self._skipped)
         await cluster.barrier()
         labels = await znodes.labels()
         here = await asyncio.to_thread(self._committed, [label.tid for label in labels])
@@ -266,12 +267,16 @@ class LabelCheck:
                 outcomes[label.tid] = await _outcome(label.tid, cluster.outcome)
         labelled = {tid: one for tid, (one, _) in here.items()}
         found = [
-            *judgements.dangling_labels(labels, outcomes, labelled),
-            *judgements.missing_labels(kept, labels),
+            *judgements.dangling_labels(labels, outcomes, labelled, skipped),
+            *judgements.missing_labels(kept, labels, skipped),
             *judgements.repeated_batches(repeated),
             *znodes.unreadable,
         ]
         return CheckResult(len(labels) + len(kept), frozenset(found))
+
+    def _skipped(self) -> set[str]:
+        sql = "SELECT value AS tid FROM skipped_records, json_each(skipped_records.tids)"
+        return {row["tid"] for row in self._scratch.rows(sql)}
 
     def _kept(self, now_ms: int) -> list[Labelled]:
         sql = """

@@ -195,7 +195,10 @@ class Labelled:
 
 
 def dangling_labels(
-    labels: Iterable[Label], outcomes: Mapping[str, Outcome | None], labelled: Mapping[str, Labelled]
+    labels: Iterable[Label],
+    outcomes: Mapping[str, Outcome | None],
+    labelled: Mapping[str, Labelled],
+    skipped: Collection[str] = (),
 ) -> Iterator[AuditFinding]:
     """Find labels whose transaction is not committed, or is committed under another label.
 
@@ -203,8 +206,11 @@ def dangling_labels(
         labels: The labels in ZooKeeper.
         outcomes: The outcomes of the transactions that they name.
         labelled: Committed transactions, as far as they are known here, by their tids.
+        skipped: Transactions of skipped records: a stream's label that names one was set back by one batch.
     """
     for label in labels:
+        if label.tid in skipped:
+            continue
         outcome, known = outcomes[label.tid], labelled.get(label.tid)
         if isinstance(outcome, TooOld):
             continue  # the home deletes the label when it has forgotten the outcome as well
@@ -231,18 +237,22 @@ def dangling_labels(
         )
 
 
-def missing_labels(kept: Iterable[Labelled], labels: Iterable[Label]) -> Iterator[AuditFinding]:
+def missing_labels(
+    kept: Iterable[Labelled], labels: Iterable[Label], skipped: Collection[str] = ()
+) -> Iterator[AuditFinding]:
     """Find labels of committed transactions that ZooKeeper lacks: a second run would count twice.
 
     Args:
         kept: The newest transaction of each label that must be kept.
         labels: The labels in ZooKeeper, read later: a stream's label may have moved on.
+        skipped: Transactions of skipped records: a stream's label that names one was set back by one batch.
     """
     known = {label.znode: label for label in labels}
     for one in kept:
         znode = tree.label(one.label or "")
         label = known.get(znode)
-        if label is None or (label.tid != one.tid and not _moved_on(one, label)):
+        of_batch = label is not None and label.tid in skipped and label.batch == one.batch
+        if label is None or (label.tid != one.tid and not of_batch and not _moved_on(one, label)):
             yield AuditFinding(
                 check=LABELS,
                 fault="missing_label",

@@ -189,6 +189,17 @@ PARTS: Final = RuleSet(
             Severity.WARNING,
         ),
         Rule(
+            "record_skipped",
+            "an operator has had it skipped; write its changes again if there is another source of them",
+            """
+            SELECT csn, 'its transactions' AS expected,
+                   'skipped by ' || operator || ': ' || why
+                   || iif(tids = '[]', '', '; it held ' || tids) AS found
+            FROM skipped_records
+            """,
+            Severity.WARNING,
+        ),
+        Rule(
             "part_of_no_table",
             _CONTRADICTION,
             """

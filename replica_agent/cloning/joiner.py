@@ -24,6 +24,7 @@ from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Ok
+from tidelock.csnlog.core.skipped import Skips
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import (
     ClusterMismatchError,
@@ -61,6 +62,7 @@ class Joiner:
         replica: This replica.
         disk: The id that the data directory has from then on, as the session shows it.
         members: The registered replicas.
+        skips: The records that operators have had skipped.
     """
 
     replica: ReplicaId
@@ -71,6 +73,7 @@ class Joiner:
     files: PartFs
     client: PeerClient
     members: Callable[[], Mapping[ReplicaId, MemberView]]
+    skips: Skips
     _trouble: str = field(default="no other replica serves", init=False)
 
     async def run(self) -> Csn:
@@ -154,6 +157,7 @@ class Joiner:
         try:
             await self._fill(file, peer, name, facts.length)
             await asyncio.to_thread(manifests.check_manifest, file.path, facts.checksum)
+            await asyncio.to_thread(manifests.check_skips, file.path, self.skips)
             await RECEIVE.after()
         except BaseException:
             file.remove()

@@ -21,6 +21,7 @@ import xxhash
 
 from tidelock.csnlog.core.ids import Csn, PartId, parse_part_id
 from tidelock.csnlog.core.imprint import NEXT_STEP
+from tidelock.csnlog.core.skipped import Skips, shown_instead
 from tidelock.errors import (
     ClusterMismatchError,
     CorruptError,
@@ -30,6 +31,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_garbage import COLLECTABLE_SQL
+from tidelock.replica_agent.storage.catalog_reads import skipped_records
 from tidelock.replica_agent.storage.catalog_schema import FORMAT, SERVE_FROM_UNKNOWN
 from tidelock.replication.core.digest import RangeDigest
 from tidelock.replication.core.model import Location
@@ -207,6 +209,18 @@ def check_manifest(path: Path, checksum: str) -> None:
         )
     with _opened(path) as db:
         check_format(_meta(db, "format"))
+
+
+def check_skips(path: Path, skips: Skips) -> None:
+    """Raise CorruptError if the catalog of a manifest shows a record that an operator has had skipped."""
+    with _opened(path) as db:
+        shown = shown_instead(Csn(_meta(db, "snapshot_csn")), skipped_records(db).keys(), skips)
+    if shown is not None:
+        raise CorruptError(
+            f"the peer has applied the record of CSN {shown}, which {skips[shown].by} has had skipped: it "
+            "has to clone itself; another peer is asked",
+            csn=shown,
+        )
 
 
 def check_format(found: int) -> None:

@@ -84,6 +84,7 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         # A catalog of before belongs to a tree of before, whose incarnation is empty.
         incarnation=None if cluster_id is None else catalog.reader.meta("incarnation") or "",
         last=catalog.reader.last_imprint(),
+        passed=frozenset(catalog.reader.skipped_records()),
     )
     session = await open_session(
         store,

@@ -42,6 +42,7 @@ async def replace_catalog(local: Local, store: ZkStore, session: OwnSession) -> 
             files=local.files,
             client=client,
             members=members.snapshot,
+            skips=session.skips,
         )
         await joiner.run()
 

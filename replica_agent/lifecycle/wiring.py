@@ -115,6 +115,7 @@ def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionServ
         labels=transactions.labels,
         outcomes=transactions.outcomes,
         reader=means.reader,
+        skips=means.session.skips,
         failures=failures,
     )
 

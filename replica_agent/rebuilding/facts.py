@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, parse_part_id
-from tidelock.csnlog.core.model import LabelState, SkipPart
+from tidelock.csnlog.core.model import LabelState, SkipPart, SkippedRecord
 from tidelock.errors import ConfigError, CorruptError
+from tidelock.replica_agent.storage.catalog_reads import skipped_records
 from tidelock.replica_agent.storage.catalog_schema import FORMAT
 
 #: SQLite's results that say nothing about the content of the file.
@@ -62,6 +63,7 @@ class CatalogFacts:
         tables: The definitions of each table, by version.
         labels: The newest commit under each label.
         skips: Parts that were declared lost.
+        skipped: Records that were passed over, by CSN.
         parts: Visible parts.
         part_bytes: Their bytes.
         outcomes: Number of outcomes that are kept.
@@ -83,6 +85,7 @@ class CatalogFacts:
     tables: Mapping[TableName, Mapping[int, Mapping[str, Any]]]
     labels: Mapping[str, LabelState]
     skips: tuple[SkipPart, ...]
+    skipped: Mapping[Csn, SkippedRecord]
     parts: int
     part_bytes: int
     outcomes: int
@@ -185,6 +188,7 @@ def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
         tables=_tables(db),
         labels=_labels(db),
         skips=_skips(db),
+        skipped=skipped_records(db),
         parts=int(parts),
         part_bytes=int(part_bytes),
         outcomes=int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]),

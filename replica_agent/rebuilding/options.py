@@ -6,14 +6,10 @@ Where an agent has a setting of the same name, its default and its bounds are th
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
-
-from tidelock.replica_agent.config.settings import AgentSettings, Positive
+from tidelock.replica_agent.config.command_options import add_limit, add_setting
 
 #: The options that are settings of agents, and what they mean here where the setting says it otherwise.
 _SETTINGS: Final = {
@@ -57,30 +53,9 @@ def parser() -> argparse.ArgumentParser:
         help="ZooKeeper connect string with the cluster's root.",
     )
     for name, meaning in _SETTINGS.items():
-        field = AgentSettings.model_fields[name]
-        _add_limit(found, name, _checked(field), field.default, meaning or str(field.description))
+        add_setting(found, name, meaning)
     for name, (default, meaning) in _LIMITS.items():
-        _add_limit(found, name, _checked(FieldInfo.from_annotation(Positive)), default, meaning)
+        add_limit(found, name, default, meaning)
     found.add_argument("--confirm", default="", metavar="CLUSTER_ID", help="Carry it out.")
     found.add_argument("--json", action="store_true", help="Print the report as JSON.")
     return found
-
-
-def _add_limit(
-    to: argparse.ArgumentParser, name: str, checked: Callable[[str], Any], default: float, meaning: str
-) -> None:
-    to.add_argument("--" + name.replace("_", "-"), type=checked, default=default, metavar="N", help=meaning)
-
-
-def _checked(field: FieldInfo) -> Callable[[str], Any]:
-    """Return the check of a text against type and bounds of a field."""
-    kind: Any = Annotated[field.annotation, *field.metadata]
-    adapter = TypeAdapter(kind)
-
-    def check(text: str) -> Any:
-        try:
-            return adapter.validate_python(text)
-        except ValidationError as error:
-            raise argparse.ArgumentTypeError(f"{error.errors()[0]['msg']}, found {text}") from error
-
-    return check

@@ -13,6 +13,7 @@ from typing import Any
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, ClusterState, Progress, SessionState
+from tidelock.csnlog.core.skipped import shown_instead
 from tidelock.csnlog.tree_maker import Seat, TreePlan
 from tidelock.errors import ClusterMismatchError, ConfigError
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, UndecidedFacts
@@ -65,6 +66,16 @@ def require_one_history(catalogs: Sequence[CatalogFacts]) -> None:
                     expected=here,
                     found=there,
                 )
+        shown = shown_instead(one.csn, one.skipped.keys(), first.skipped)
+        if shown is None:
+            shown = shown_instead(first.csn, first.skipped.keys(), one.skipped)
+        if shown is not None:
+            raise ClusterMismatchError(
+                f"one of {first.replica} and {one.replica} has applied the record of CSN {shown}, which an "
+                "operator has had skipped, and the other one has passed over it: leave out the one that has "
+                "applied it (`tidelock audit` of the other one names the record)",
+                csn=shown,
+            )
         both = first.zxids.keys() & one.zxids.keys()
         if forks := [csn for csn in sorted(both) if first.zxids[csn] != one.zxids[csn]]:
             raise ClusterMismatchError(
@@ -144,6 +155,7 @@ def plan(
         tables={name: _definitions(versions) for name, versions in base.tables.items()},
         labels=base.labels,
         skips=base.skips,
+        skipped=tuple(base.skipped.values()),
     )
 
 

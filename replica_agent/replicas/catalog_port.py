@@ -98,8 +98,9 @@ class ReplicaCatalogPort:
             for tid in record.tids
         ]
         return jobs.AppliedRecord(
-            Csn(record.csn), record.time_ms, tids, tables, record.stamp, record.digest, record.agreed_ms
-        )
+            Csn(record.csn), record.time_ms, tids, tables, record.stamp, record.digest, record.agreed_ms,
+            record.skip,
+        )  # fmt: skip
 
     # -- PartStore -------------------------------------------------------------------------------------------
 

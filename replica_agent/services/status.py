@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
-from tidelock.csnlog.core.model import BlockedBy, LogRecord
+from tidelock.csnlog.core.model import BlockedBy, LogRecord, SkippedRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.log import CsnLog
@@ -40,6 +40,7 @@ from tidelock.wire.cluster import (
     Explanation,
     HorizonBound,
     ReplicaStatus,
+    SkippedRecordInfo,
     StatusAnswer,
     StrikeBounds,
     SwitchInfo,
@@ -62,6 +63,11 @@ def outcome_answer(tid: Tid, outcome: Outcome) -> OutcomeAnswer:
 
 def _blocked_by(found: BlockedBy) -> BlockedPart:
     return BlockedPart(found.csn, found.tid, found.part)
+
+
+def skipped_record(word: SkippedRecord) -> SkippedRecordInfo:
+    """Return a record that an operator has had skipped, as operators see it."""
+    return SkippedRecordInfo(word.csn, list(word.tids), word.by, word.why, word.time_ms)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -111,6 +117,7 @@ class StatusService:
             time_ms=self.reader.meta("time_ms"),
             clock=self._clock(),
             lost=[declared_lost(one) for one in self.reader.skipped()],
+            skipped=[skipped_record(word) for _, word in sorted(self.session.skips.items())],
             switches=[SwitchInfo(*shown) for shown in self.switches.shown()],
             strike=StrikeBounds(
                 timeout_s=self.settings.strike_timeout_s,

@@ -12,6 +12,7 @@ import msgspec
 
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.results import Committed, Outcome
+from tidelock.csnlog.core.skipped import Skips
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import (
     DeclaredLostError,
@@ -60,6 +61,7 @@ class TransactionService:
     labels: Labels
     outcomes: OutcomeResolver
     reader: CatalogReader
+    skips: Skips
     failures: QueryFailures
 
     # -- begin, show, keep alive -----------------------------------------------------------------------------
@@ -227,7 +229,8 @@ class TransactionService:
         """Return the outcome of a transaction; of a committed one once applied as ``wait`` requires.
 
         Raises:
-            DeclaredLostError: It committed, and an operator has declared parts of it lost.
+            DeclaredLostError: It committed, and an operator has declared parts of it lost, or has had its
+                record skipped.
             CommitUnknownError: It committed, but was not applied there within ``timeout_s``.
             Others as :meth:`OutcomeResolver.outcome`.
         """
@@ -238,6 +241,18 @@ class TransactionService:
         return await self.commits.applied.wait(tid, found, wait, timeout_s or self.settings.wait_bound_s)
 
     def _refuse_lost(self, tid: Tid) -> None:
+        for word in self.skips.values():
+            if str(tid) in word.tids:
+                raise DeclaredLostError(
+                    f"{tid} is in the record of CSN {word.csn}, which {word.by} has had skipped "
+                    f"({word.why}): none of its changes count, whatever its home has answered; write them "
+                    "again in a new transaction",
+                    tid=str(tid),
+                    csn=word.csn,
+                    parts=[],
+                    by=word.by,
+                    why=word.why,
+                )
         lost = self.reader.skipped(str(tid))
         if not lost:
             return

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.imprint import Imprint
+from tidelock.csnlog.core.model import SkippedRecord
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.tables.schema import no_table
@@ -159,6 +160,17 @@ def _last_before(db: sqlite3.Connection, table: Literal["outcomes", "csns"], bef
 _GIVEN: Final = "SELECT value FROM json_each(?)"
 
 
+def skipped_records(db: sqlite3.Connection) -> dict[Csn, SkippedRecord]:
+    """Return the records that a catalog has passed over, by CSN."""
+    sql = "SELECT csn, zxid, digest, operator, why, time_ms, tids, closes FROM skipped_records ORDER BY csn"
+    return {
+        Csn(csn): SkippedRecord(
+            Csn(csn), zxid, digest, by, why, time_ms, tuple(json.loads(tids)), bool(closes)
+        )
+        for csn, zxid, digest, by, why, time_ms, tids, closes in db.execute(sql)
+    }
+
+
 class CatalogReader:
     """Read-only view of ``catalog.db``; every method is one consistent SQLite read."""
 
@@ -276,6 +288,10 @@ class CatalogReader:
             SkippedPart(part, table, rows, csn, of, by, why, _replicas(without), time_ms)
             for part, table, rows, csn, of, by, why, without, time_ms in found
         ]
+
+    def skipped_records(self) -> dict[Csn, SkippedRecord]:
+        """Return the records that were passed over here, by CSN."""
+        return skipped_records(self._db)
 
     def is_skipped(self, part: PartId) -> bool:
         """Return whether a part is declared lost."""

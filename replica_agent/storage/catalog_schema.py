@@ -5,7 +5,7 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 6
+FORMAT = 7
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -55,6 +55,10 @@ CREATE TABLE skips (
     time_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX skips_by_tid ON skips (tid);
+CREATE TABLE skipped_records (
+    csn INTEGER PRIMARY KEY, zxid INTEGER NOT NULL, digest TEXT NOT NULL, operator TEXT NOT NULL,
+    why TEXT NOT NULL, time_ms INTEGER NOT NULL, tids TEXT NOT NULL, closes INTEGER NOT NULL
+);
 """
 
 #: For each earlier format that can be read the statements that lead to the next format. A new column is the
@@ -82,5 +86,11 @@ MIGRATIONS = {
         time_ms INTEGER NOT NULL
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS skips_by_tid ON skips (tid);
+    """,
+    6: """
+    CREATE TABLE skipped_records (
+        csn INTEGER PRIMARY KEY, zxid INTEGER NOT NULL, digest TEXT NOT NULL, operator TEXT NOT NULL,
+        why TEXT NOT NULL, time_ms INTEGER NOT NULL, tids TEXT NOT NULL, closes INTEGER NOT NULL
+    );
     """,
 }

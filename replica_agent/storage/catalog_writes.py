@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart, SkippedRecord
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
 from tidelock.replication.core.model import Location, PartMeta, Wanted
@@ -53,7 +53,7 @@ class AppliedRecord:
     """One record of the log, ready to become visible.
 
     ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes,
-    ``agreed_ms`` the agreed time of its own clocks.
+    ``agreed_ms`` the agreed time of its own clocks, ``skip`` the word by which it is passed over.
     """
 
     csn: Csn
@@ -63,6 +63,7 @@ class AppliedRecord:
     stamp: Stamp = NO_STAMP
     digest: str = ""
     agreed_ms: int | None = None
+    skip: SkippedRecord | None = None
 
 
 def set_meta(db: sqlite3.Connection, **values: Any) -> None:
@@ -282,11 +283,24 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> list[str]
         change = any(applied.data_change for applied in record.tids)
         row = (record.csn, record.time_ms, change, record.stamp.zxid or None, record.agreed_ms)
         db.execute("INSERT INTO csns VALUES (?, ?, ?, ?, ?)", row)
+        if record.skip is not None:
+            _note_passed(db, record.skip)
     last = records[-1]
     set_meta(db, snapshot_csn=last.csn, time_ms=last.time_ms, last_digest=last.digest)
     sql = "UPDATE meta SET value = max(value, ?) WHERE key = 'zxid_max'"
     db.execute(sql, (max(record.stamp.zxid for record in records),))
     return unused
+
+
+def _note_passed(db: sqlite3.Connection, word: SkippedRecord) -> None:
+    """Note that a record was passed over here, together with its CSN: a start compares it with the words."""
+    db.execute(
+        "INSERT INTO skipped_records VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(word.csn, word.zxid, word.digest, word.by, word.why, word.time_ms),
+            *(json.dumps(word.tids), word.closes),
+        ),
+    )
 
 
 def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName, Tid
-from tidelock.csnlog.core.model import RecordKind, ReplicaPhase, TidRecord
+from tidelock.csnlog.core.model import RecordKind, ReplicaPhase, SkippedRecord, TidRecord
 from tidelock.wire.peers import Held, PartKind, PartMeta
 
 __all__ = [
@@ -157,6 +157,7 @@ class ResolvedRecord:
         stamp: When its znode was created.
         digest: SHA-256 of its bytes, 64 hexadecimal digits.
         agreed_ms: The agreed time of the clocks in it.
+        skip: The word of an operator by which it is passed over; it has no transactions then.
     """
 
     csn: Csn
@@ -167,3 +168,4 @@ class ResolvedRecord:
     stamp: Stamp
     digest: str
     agreed_ms: int | None = None
+    skip: SkippedRecord | None = None

@@ -148,6 +148,10 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
             (csn for csn, item in self._waiting.items() if any(t.tid == tid for t in item.tids)), None
         )
 
+    def csn_of(self, manifest: PartId) -> Csn:
+        """Return the CSN of the record whose manifest is being read."""
+        return next(csn for csn, item in self._waiting.items() if manifest in item.unread)
+
     def snapshot(self) -> PrefixState:
         """Return the whole state."""
         waiting = tuple(
@@ -347,7 +351,7 @@ class Prefix(Machine[msg.PrefixEvent, msg.PrefixInstruction, PrefixState]):
             batch.append(
                 ResolvedRecord(
                     csn, read.record.kind, read.record.home, time_ms, tuple(item.tids), read.stamp,
-                    read.digest, said.time_ms,
+                    read.digest, said.time_ms, read.skip,
                 )
             )  # fmt: skip
         return tuple(batch)

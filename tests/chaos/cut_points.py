@@ -54,5 +54,5 @@ TESTED: Final = frozenset(
 )
 
 #: Points of writes to ZooKeeper by a process whose own disk says nothing about them: SIGKILL is enough there
-#: (tests/integration/test_membership_kills.py, test_rebuilding.py).
-WITHOUT_DISK: Final = frozenset(points(["membership.change", "rebuild.write"]))
+#: (tests/integration/test_membership_kills.py, test_rebuilding.py, test_skip_record.py).
+WITHOUT_DISK: Final = frozenset(points(["membership.change", "rebuild.write", "csnlog.skip"]))

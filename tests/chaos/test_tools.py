@@ -13,8 +13,9 @@ from typing import Final
 
 import pytest
 
+import tidelock.csnlog.record_skipper
 import tidelock.csnlog.tree_maker
-import tidelock.replica_agent.main  # noqa: F401 - both register fault points
+import tidelock.replica_agent.main  # noqa: F401 - all three register fault points
 from tests.chaos import ability, cut_points, disks, seccomp
 from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Supervisor, Trap

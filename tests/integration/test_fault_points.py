@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import pytest
 
+import tidelock.csnlog.record_skipper
 import tidelock.csnlog.tree_maker
-import tidelock.replica_agent.main  # noqa: F401 - both register fault points
+import tidelock.replica_agent.main  # noqa: F401 - all three register fault points
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import LARGE_ROWS, Lab, laboratory, points
 from tests.support.histories.workload import ROWS
@@ -48,6 +49,7 @@ ELSEWHERE: Final = {
     "replication.lock": "passed by what removes: test_locks.py",
     "csnlog.begin": "passed at the start of an agent: test_membership_kills.py",
     "membership.change": "passed by the replica that changes the members: test_membership_kills.py",
+    "csnlog.skip": "passed by the command that skips a record: test_skip_record.py",
     "rebuild.write": "passed by the command that makes a lost tree again: test_rebuilding.py",
     "csnlog.raise": "passed only after a lost reply: test_fault_kinds.py",
     "csnlog.rollover": "passed at the end of an epoch: test_fault_kinds.py",

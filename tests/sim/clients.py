@@ -228,7 +228,9 @@ class SimSession:
         logs = self.world.oracle.logs
         if self._of is not logs.now:
             self._of = logs.now
-            self._csn = min(self._csn, logs.base) if logs.now is LogLife.REMADE else self._csn
+            if logs.now is LogLife.REMADE and self._csn > logs.base:
+                self._csn = logs.base
+                self.renew()
         return self._csn
 
     @csn.setter
@@ -237,7 +239,7 @@ class SimSession:
 
     @property
     def process(self) -> str:
-        """Its name in the history; a new one after a call whose outcome it does not know."""
+        """Its name in the history; a new one after a call of unknown outcome, and after a rebuild."""
         return f"{self.name}/{self._number}"
 
     def renew(self) -> None:
@@ -337,11 +339,12 @@ class SimWriter(SimSession):
         """Begin and insert; some have the label of that number, or are a batch of a streaming query."""
         label = None if number is None else f"query {number}" if number in _QUERIES else f"label {number}"
         batch = n if number in _QUERIES else None
+        csn = self.csn
         self.note("invoke", "write", key=key, rows=list(ROWS))
         tid: Tid | None = None
         try:
             fresh, acknowledged = self.chance.random() < 0.15, self.world.acknowledged
-            tid = await self.ask("begin", lambda at: begin(at, label, self.csn, fresh, batch=batch), at=home)
+            tid = await self.ask("begin", lambda at: begin(at, label, csn, fresh, batch=batch), at=home)
             self.world.oracle.began(tid)
             self.csn = max(self.csn, tid.snapshot)
             if fresh and tid.snapshot < acknowledged:
@@ -362,7 +365,8 @@ class SimWriter(SimSession):
         self.note(end, "write", key=key, tid=str(tid), csn=csn, error=error)
         if csn is not None and end is CallEnd.OK:
             self.csn = max(self.csn, csn)
-            self.world.acknowledged = max(self.world.acknowledged, csn)
+            if csn in self.world.oracle.records:  # else ZooKeeper was set back meanwhile
+                self.world.acknowledged = max(self.world.acknowledged, csn)
         if end is CallEnd.INFO:
             self.renew()
         return end

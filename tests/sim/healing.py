@@ -147,7 +147,7 @@ async def _ask_outcomes(world: SimWorld) -> None:
     for text in [*asked, *(life.tid for life in world.oracle.story.lives)]:
         for host in world.hosts:
             tid = Tid.parse(text)
-            if world.oracle.is_foreign(tid.home):
+            if world.oracle.is_foreign(tid):
                 continue
             found: Outcome | None = None
             until_s = world.loop.time() + CONVERGE_S
@@ -342,7 +342,11 @@ def _judge_by(world: SimWorld, which: LogLife) -> None:
     lines = oracle.logs.lines(world.lines, which)
     lines.append({"type": "ok", "f": "log", "process": "the end", "ns": world.now_ns, "records": log})
     story = oracle.logs.story(oracle.story, which)
-    history = replace(parse(lines), elsewhere=frozenset(life.tid for life in oracle.story.lives))
+    history = replace(
+        parse(lines),
+        elsewhere=frozenset(life.tid for life in oracle.story.lives),
+        gone=frozenset(host.name for host in world.machines if host not in world.hosts),
+    )
     story.created = oracle.tables_made()
     story.log = tuple(_of_story(world, line) for line in history.log)
     for what in replay.judge(story):

@@ -1,4 +1,4 @@
-"""Planted bugs of clones, and of members that come and go."""
+"""Planted bugs of clones, of members that come and go, and of a ZooKeeper that was set back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from unittest import mock
 import msgspec
 
 from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.roster import raised
 from tidelock.csnlog.core.store import Op
 from tidelock.errors import MembershipError
 from tidelock.replica_agent.cloning import manifest
+from tidelock.replica_agent.replicas.own_phase import OwnPhase
 from tidelock.replication.core import membership_rules
 from tidelock.replication.core.membership_rules import MembersReading, NotYet
 
@@ -34,6 +36,20 @@ def merge_a_manifest() -> Iterator[None]:
             db.executemany(f'INSERT OR REPLACE INTO "{name}" ({named}) VALUES ({marks})', rows)
 
     with mock.patch.object(manifest, "_replace_rows", merge):
+        yield
+
+
+@contextmanager
+def take_a_clone_that_fetches_for_a_whole_one() -> Iterator[None]:
+    """A replica says that it follows while it still fetches the parts of its clone."""
+    with mock.patch.object(OwnPhase, "fetches", property(lambda _: False, lambda _self, _fetches: None)):
+        yield
+
+
+@contextmanager
+def leave_before_others_have_all() -> Iterator[None]:
+    """A replica leaves although those that stay have not applied what was committed with its copy."""
+    with mock.patch.object(membership_rules, "_require_all", return_value=None):
         yield
 
 
@@ -58,7 +74,17 @@ def lower_copies_when_a_replica_leaves() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def compare_no_stamp() -> Iterator[None]:
+    """A record that a replica has taken is never told from another one at its CSN."""
+    with mock.patch.object(Imprint, "differs", return_value=False):
+        yield
+
+
 MEMBER_BUGS: Final = (
     merge_a_manifest,
+    take_a_clone_that_fetches_for_a_whole_one,
+    leave_before_others_have_all,
     lower_copies_when_a_replica_leaves,
+    compare_no_stamp,
 )

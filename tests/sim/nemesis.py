@@ -198,7 +198,8 @@ class SimNemesis:
         told = other.told_of or other.of_another or other.over
         if owner.serving and not told and other.may_run.is_set():
             world.oracle.violated("I15 FAILSTOP", f"{other.name} does not say that {owner.name} has its id")
-        if other.told_of and other.told_of.partition(":")[0] != owner.name:
+        named, is_address, _ = other.told_of.partition(":")
+        if is_address and named != owner.name:  # else ZooKeeper did not tell it the address
             what = f"{other.name} says that {other.told_of} has its id, and {owner.name} has it"
             world.oracle.violated("I17 TRUTHFUL", what)
         other.over = True

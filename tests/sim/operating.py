@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.clients import SimWriter
 from tests.sim.network import Serve
 from tidelock.errors import BadRequestError, MembershipError, TidelockError
 from tidelock.replica_agent.config.states import AgentState
@@ -27,6 +28,8 @@ _DOWN_S: Final = 3.0
 #: Virtual seconds after the faults in which every change that was begun has been answered.
 SETTLED_S: Final = 60.0
 _LOOK_S: Final = 0.2
+#: So long the first client of a new replica waits until that serves.
+_SERVES_S: Final = 20.0
 
 
 class SimOperator:
@@ -74,6 +77,17 @@ class SimOperator:
         host = self._world.add_machine()
         if refused := await self._asked(change="add", replica=host.replica):
             self._world.oracle.violated("I14 LIVE", f"{host.name} is not added: {refused.message}")
+        else:
+            self.begin(self._first_client(host))
+
+    async def _first_client(self, host: Host) -> None:
+        """Have a client that knows no CSN write at a new replica as soon as that serves."""
+        until_s = self._world.loop.time() + _SERVES_S
+        while self._world.loop.time() < until_s:
+            if host.serving:
+                await SimWriter(self._world, f"c-first-{host.name}").write_at(host.name)
+                return
+            await asyncio.sleep(_LOOK_S)
 
     async def remove(self, host: Host, *, new: bool = False) -> None:
         """Remove a replica for good, and register a new one in the same step if that is asked for.

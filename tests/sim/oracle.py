@@ -194,9 +194,11 @@ class Oracle:
         if session.disk:  # else it was fenced before its first start
             self._registered(replica, session.disk)
 
-    def is_foreign(self, replica: ReplicaId) -> bool:
-        """Tell whether a rebuild has not even found the name of a replica: then nobody knows its tids."""
-        return self.logs.now is LogLife.REMADE and not self._state(replica)
+    def is_foreign(self, tid: Tid) -> bool:
+        """Tell whether a rebuild has found nothing of a boot, in no catalog: then nobody knows its tids."""
+        znode = self._world.zookeeper.tree.get(tree.session(tid.home))
+        boot = 0 if znode is None else codec.decode_session(znode.data).boot
+        return self.logs.now is LogLife.REMADE and tid.boot > boot
 
     def _left(self, replica: str) -> None:
         """A removal leaves `copies` replicas, and everything that is committed on their disks (I4)."""
@@ -274,6 +276,7 @@ class Oracle:
         """ZooKeeper is what it was when the log ended there."""
         self._world.trace.note("set back", last)
         self.logs.set_back(last)
+        self._world.acknowledged = min(self._world.acknowledged, last)
         self._another_log()
         self._members()
 

@@ -42,6 +42,38 @@ _STUCK = tuple(
     replace(_SMALL, tight=True, transactions=12, faults=(PlannedFault(3.0, kind, 2, 34.0),))
     for kind in sorted(STUCK)
 )
+#: A replica hears no peer from its registration on.
+_GROWING = replace(
+    _SMALL,
+    tight=True,
+    transactions=24,
+    faults=(PlannedFault(8.0, "add", 0), PlannedFault(8.15, "deaf", 3, 12.0)),
+)
+#: Two of four replicas leave, one after the other, while the other two hear nothing.
+_LEAVING = replace(
+    _SMALL,
+    replicas=4,
+    writers=6,
+    transactions=16,
+    faults=(
+        *(PlannedFault(5.0, "deaf", target, 15.0) for target in (0, 1)),
+        *(PlannedFault(at_s, "remove", 2) for at_s in (6.0, 11.0)),
+    ),
+)
+#: The other two leave while two clones fetch their parts over slow networks.
+_FETCHING = replace(
+    _SMALL,
+    replicas=4,
+    writers=6,
+    transactions=16,
+    tight=True,
+    history_s=1.0,
+    faults=(
+        *(PlannedFault(8.0, "replace", target, 0.2) for target in (0, 3)),
+        *(PlannedFault(9.0, "slow", target, 26.0) for target in (0, 3)),
+        *(PlannedFault(at_s, "remove", 1) for at_s in (16.0, 21.0)),
+    ),
+)
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
     "acknowledge-before-durable": _SMALL,
@@ -116,8 +148,24 @@ SHOWN_BY = {
     "merge-a-manifest": replace(
         _REMOVING, faults=(PlannedFault(6.0, "kill", 2, 24.0), PlannedFault(8.0, "strike", 2))
     ),
+    "take-a-clone-that-fetches-for-a-whole-one": _FETCHING,
+    "leave-before-others-have-all": _LEAVING,
     "lower-copies-when-a-replica-leaves": replace(
         _SMALL, replicas=2, faults=tuple(PlannedFault(at_s, "remove", 1) for at_s in (6.0, 18.0, 30.0))
+    ),
+    # Two replicas come back after the accident and go on in the older log; two come later, with commits that
+    # it does not know.
+    "compare-no-stamp": replace(
+        _SMALL,
+        seed=3,
+        replicas=4,
+        writers=8,
+        transactions=30,
+        faults=(
+            *(PlannedFault(13.0, "kill", target, 3.5) for target in (1, 2)),
+            PlannedFault(14.0, "set_back", 0, 1.2),
+            *(PlannedFault(15.1, "kill", target, 6.0) for target in (0, 3)),
+        ),
     ),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
@@ -215,6 +263,11 @@ def _is_found(bug: str, plan: RunPlan) -> bool:
 def test_a_planted_bug_is_found(bug: str) -> None:
     """Each within a few seeds."""
     assert _is_found(bug, SHOWN_BY[bug])
+
+
+def test_a_registered_replica_that_serves_at_once_is_found() -> None:
+    """It must not serve below its registration, as one with a new disk must not serve where it is."""
+    assert _is_found("serve-before-it-is-where-it-was", _GROWING)
 
 
 def test_a_machine_that_breaks_an_invariant_stops_its_agent_with_its_story() -> None:

@@ -189,17 +189,20 @@ def log(
         return
     output.print_table(
         ["CSN", "kind", "home", "time", "tids"],
-        [
-            [
-                record["csn"],
-                record["kind"],
-                record["home"],
-                _iso(datetime.fromtimestamp(record["time_ms"] / 1000, UTC)),
-                "\n".join(_tid_of(item) for item in record["tids"]),
-            ]
-            for record in records
-        ],
+        [_logged(record) for record in records],
     )
+
+
+def _logged(record: dict[str, Any]) -> list[Any]:
+    if word := record.get("skipped"):
+        return [record["csn"], record["kind"], "", "", f"skipped by {word['by']}: {word['why']}"]
+    return [
+        record["csn"],
+        record["kind"],
+        record["home"],
+        _iso(datetime.fromtimestamp(record["time_ms"] / 1000, UTC)),
+        "\n".join(_tid_of(item) for item in record["tids"]),
+    ]
 
 
 def _tid_of(item: Any) -> str:

@@ -1,4 +1,4 @@
-"""Commands for a cluster in trouble: `tidelock admin why-blocked`, `resolve-lost` and `rebuild-zookeeper`."""
+"""Commands for a cluster in trouble: `why-blocked`, `resolve-lost`, `skip-record`, `rebuild-zookeeper`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ def add_to(group: typer.Typer) -> None:
     """Register the commands in the group `admin`."""
     group.command(name="why-blocked")(on_target(why_blocked))
     group.command(name="resolve-lost")(on_target(resolve_lost))
-    group.command(
-        name="rebuild-zookeeper",
-        add_help_option=False,  # the process explains its own options
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    )(rebuild_zookeeper)
+    for name, command in (("skip-record", skip_record), ("rebuild-zookeeper", rebuild_zookeeper)):
+        group.command(
+            name=name,
+            add_help_option=False,  # the process explains its own options
+            context_settings={
+                "allow_extra_args": True,
+                "ignore_unknown_options": True,
+                "help_option_names": [],
+            },
+        )(command)
 
 
 def why_blocked(
@@ -61,6 +66,9 @@ def reasons(status: dict[str, Any], explained: dict[str, Any] | None = None) -> 
         of = lost.get("table", "all tables of its transaction")
         what = f"{lost.get('rows', 0)} rows of {of}, CSN {lost['csn']}, tid {lost['tid']}"
         yield f"part {lost['part']}", f"declared lost by {lost['by']}: {lost['why']}; {what}"
+    for word in status.get("skipped", []):
+        held = f"; it held {', '.join(word['tids'])}" if word["tids"] else ""
+        yield f"record of CSN {word['csn']}", f"skipped by {word['by']}: {word['why']}{held}"
 
 
 def _counted(status: dict[str, Any]) -> list[dict[str, Any]]:
@@ -204,5 +212,14 @@ def _user() -> str:
 
 def rebuild_zookeeper(context: typer.Context) -> None:
     """Make the tree in ZooKeeper again out of the data directories of stopped replicas."""
-    command = [sys.executable, "-m", "tidelock.replica_agent.rebuilding.main", *context.args]
+    _become("rebuilding", context.args)
+
+
+def skip_record(context: typer.Context) -> None:
+    """Show a record of the log that stops all replicas; with --confirm, let them pass over it."""
+    _become("skipping", context.args)
+
+
+def _become(room: str, arguments: list[str]) -> None:
+    command = [sys.executable, "-m", f"tidelock.replica_agent.{room}.main", *arguments]
     os.execv(sys.executable, command)  # noqa: S606 - the process of the agent's code replaces this one

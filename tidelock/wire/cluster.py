@@ -200,6 +200,24 @@ class LostPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_ms: int | None = None
 
 
+class SkippedRecordInfo(msgspec.Struct, frozen=True):
+    """A record of the log that an operator has had skipped: all replicas pass over it.
+
+    Attributes:
+        csn: Its CSN.
+        tids: The transactions in it, as far as its bytes show them.
+        by: The operator.
+        why: The reason.
+        time_ms: When it was skipped (Unix, ms), by the clock of the operator's machine.
+    """
+
+    csn: int
+    tids: list[str]
+    by: str
+    why: str
+    time_ms: int
+
+
 class SwitchInfo(msgspec.Struct, frozen=True):
     """A switch of an agent: its name, its value now, and the value that a restart restores."""
 
@@ -247,6 +265,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         time_ms: Effective time (Unix, ms) of the CSN up to which it has applied the log.
         clock: Its wall clock.
         lost: The parts that operators have declared lost.
+        skipped: The records that operators have had skipped.
         switches: What an operator can change, and may have changed, while the agent runs.
         strike: When a replica that holds others back is struck, by the settings of this one.
     """
@@ -273,6 +292,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int = 0
     clock: ClockInfo | None = None
     lost: list[LostPart] = []
+    skipped: list[SkippedRecordInfo] = []
     switches: list[SwitchInfo] = []
     strike: StrikeBounds | None = None
 
@@ -350,7 +370,7 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     batch: int | None
 
 
-class LogEntry(msgspec.Struct, frozen=True):
+class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A record of the CSN log.
 
     Attributes:
@@ -359,6 +379,7 @@ class LogEntry(msgspec.Struct, frozen=True):
         home: The replica that wrote it.
         time_ms: Time by the clock of the home (Unix, ms).
         tids: The transactions that become visible with it.
+        skipped: The word of the operator who has had it skipped; home, time and transactions are absent then.
     """
 
     csn: int
@@ -366,6 +387,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     home: str
     time_ms: int
     tids: list[LoggedTransaction]
+    skipped: SkippedRecordInfo | None = None
 
 
 class ExplainedPart(msgspec.Struct, frozen=True):

@@ -84,6 +84,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/replicas": _STORE,
     "replica_agent/cloning": _STORE,
     "replica_agent/rebuilding": (*_AGENT, "csnlog/zookeeper", "replica_agent/storage"),
+    "replica_agent/skipping": (*_LOG, "csnlog/zookeeper", "replica_agent/config"),
     "replica_agent/snapshots": (*_STORE, "replica_agent/readers", "replica_agent/sql"),
     "replica_agent/transactions": _STORE,
     "replica_agent/transactions/outcomes": (*_STORE, "replica_agent/transactions"),

@@ -52,6 +52,14 @@ def test_each_replica_has_its_reason() -> None:
     assert "no sign of life" in told["snapshot CSN of r6"]
 
 
+def test_a_skipped_record_is_told_with_its_operator() -> None:
+    """With its transactions, if its bytes show them; an agent of before says nothing of them."""
+    word = {"csn": 7, "by": "ann", "why": "rolled back", "tids": ["6-r1-1-1"], "time_ms": 9}
+    told = dict(reasons(status(skipped=[word, word | {"csn": 8, "tids": []}])))
+    assert told["record of CSN 7"] == "skipped by ann: rolled back; it held 6-r1-1-1"
+    assert told["record of CSN 8"] == "skipped by ann: rolled back"
+
+
 def test_tail_and_horizon_name_their_holders() -> None:
     """The slowest replica holds the tail; a pin, a replica or the retention holds the horizon."""
     told = dict(reasons(status()))

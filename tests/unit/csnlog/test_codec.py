@@ -186,6 +186,12 @@ def test_an_unknown_field_asks_for_an_upgrade(
         decode(data)
 
 
+def test_an_unknown_kind_that_is_cut_off_is_corrupt() -> None:
+    """The decoder stops at the kind, before it meets the end of the bytes."""
+    with pytest.raises(CorruptError, match="expected a commit record of version 1, found"):
+        codec.decode_record(b'{"v":1,"k":"merge","h":"r1","t":[{')
+
+
 @pytest.mark.parametrize(("value", "encode", "decode"), FORMS)
 @pytest.mark.parametrize("cut", [0, 1, 5, -1])
 def test_bytes_that_are_cut_off_are_corrupt(

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.clusters.boots import R1, R2, any_request, begin, paths
-from tidelock.csnlog import tree_maker
+from tidelock.csnlog import patience, tree_maker
 from tidelock.csnlog.cluster.bootstrap import KnownState
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, TableName
@@ -53,12 +53,14 @@ PLAN = TreePlan(
     tables={TableName("t"): ({"v": 1}, {"v": 2}, {"v": 3}), TableName("u"): ({"v": 1},)},
     labels={"job": LabelState("4-r1-1-1", None)},
     skips=(),
+    skipped=(),
 )
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_maker, "_RETRY_S", 0.0)
+    monkeypatch.setattr(tree_maker, "RETRY_S", 0.0)
+    monkeypatch.setattr(patience, "RETRY_S", 0.0)
 
 
 async def made(plan: FaultPlan | None = None, patience_s: float = 5.0) -> MemoryEnsemble:

@@ -132,6 +132,16 @@ def test_the_label_of_a_stream_may_have_moved_on() -> None:
         assert (found.fault, found.expected) == ("missing_label", f"the label 'query', batch 5 of {TID}")
 
 
+def test_the_label_of_a_stream_that_was_set_back() -> None:
+    """It names the transaction of a skipped record, at the batch before."""
+    label = Label(tree.label("query").rpartition("/")[2], str(OTHER), 5)
+    kept = [Labelled(str(TID), "query", 5)]
+    assert not list(judgements.missing_labels(kept, [label], {str(OTHER)}))
+    assert not list(judgements.dangling_labels([label], {str(OTHER): Aborted()}, {}, {str(OTHER)}))
+    further_back = Label(label.name, str(OTHER), 4)
+    assert len(list(judgements.missing_labels(kept, [further_back], {str(OTHER)}))) == 1
+
+
 def test_a_batch_that_counts_again() -> None:
     """A repeated batch is reported with the batch that had counted before."""
     (found,) = judgements.repeated_batches([(Labelled(str(TID), "query", 5), Csn(9), 6)])

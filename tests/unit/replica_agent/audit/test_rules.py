@@ -138,6 +138,10 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         ),
         {("part_declared_lost", LISTED), ("file_without_part", "parts/50/r1-1-50.parquet")},
     ),
+    "a record that an operator has had skipped": (
+        _sql("INSERT INTO skipped_records VALUES (4, 7, 'ab', 'ann', 'rolled back', 9, '[]', 0)"),
+        {("record_skipped", None)},
+    ),
     "a manifest that is lost": (
         _sql(f"UPDATE parts SET state = 'quarantined' WHERE part = '{MANIFEST}'"),
         {("part_not_held", MANIFEST), ("manifest_unread", MANIFEST)},

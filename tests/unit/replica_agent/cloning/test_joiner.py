@@ -13,10 +13,11 @@ import pytest
 from tests.support.clusters.log_node import R1, R2, R3, make_cluster
 from tests.support.rows import settings
 from tidelock.csnlog.cluster.members import MemberView
-from tidelock.csnlog.core.ids import CSN_NONE
-from tidelock.csnlog.core.model import MemberState, SessionState
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.csnlog.core.model import MemberState, SessionState, SkippedRecord
+from tidelock.csnlog.core.skipped import NO_SKIPS, Skips
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble
-from tidelock.errors import ClusterMismatchError, DiskFullError, UpgradeNeededError
+from tidelock.errors import ClusterMismatchError, CorruptError, DiskFullError, UpgradeNeededError
 from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.joiner import Joiner
 from tidelock.replica_agent.cloning.source import ManifestSource
@@ -72,6 +73,7 @@ class Clone:
             Catalog(one, initial={"replica": one.name, "disk": one.name}, cache_bytes=1 << 20)
             for one in self.folders
         ]
+        self.skips: Skips = NO_SKIPS
         self.settings = settings(retry_wait_max_s=0.01, clone_retries=1)
         sends = settings().model_copy(update={"data_dir": self.folders[1]})
         self.peers = Peers(ManifestSource(settings=sends, room=DiskRoom(self.folders[1]), clock=lambda: 0.0))
@@ -85,7 +87,7 @@ class Clone:
         view = {replica: MemberView(MemberState(api=replica), serving, 0, True, None) for replica in (R2, R3)}
         return Joiner(
             replica=R1, disk="d2", settings=self.settings, store=store, catalog=self.catalogs[0],
-            files=self.files, client=client, members=lambda: view,
+            files=self.files, client=client, members=lambda: view, skips=self.skips,
         )  # fmt: skip
 
     async def close(self) -> None:
@@ -172,3 +174,23 @@ async def test_peers_of_another_history_end_the_clone(clone: Clone, monkeypatch:
     with pytest.raises(ClusterMismatchError, match="another history"):
         await cloned(await clone.joiner())
     assert clone.peers.ended == [R2]
+
+
+async def test_a_peer_that_shows_a_skipped_record_is_not_cloned(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has applied what all others passed over, and its clone could not start: another peer is asked."""
+    word = SkippedRecord(csn=Csn(2), zxid=1, digest="ab", by="ann", why="rolled back", time_ms=9)
+    clone.skips = {Csn(2): word}
+    check, asked = manifests.check_skips, []
+
+    def shown_first(path: Path, skips: Skips) -> None:
+        asked.append(skips)
+        if len(asked) == 1:
+            raise CorruptError("the peer has applied the record of CSN 2")
+        check(path, skips)
+
+    monkeypatch.setattr(manifests, "check_skips", shown_first)
+    assert await cloned(await clone.joiner()) == CSN_NONE
+    assert asked == [clone.skips] * 2
+    assert len(set(clone.peers.ended)) == 2

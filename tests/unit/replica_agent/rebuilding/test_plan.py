@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
-from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, LabelState
+from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, LabelState, SkippedRecord
 from tidelock.errors import ClusterMismatchError, ConfigError
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, UndecidedFacts
 from tidelock.replica_agent.rebuilding.plan import doubts, newest, plan, require_one_history
@@ -21,6 +21,9 @@ SETTINGS: Final[dict[str, Any]] = {
     "incarnation": "new",
     "time_ms": 5,
 }
+
+
+WORD = SkippedRecord(csn=Csn(4), zxid=104, digest="ab", by="ann", why="rolled back", time_ms=9)
 
 
 def facts(replica: ReplicaId, csn: int, **others: Any) -> CatalogFacts:
@@ -41,6 +44,7 @@ def facts(replica: ReplicaId, csn: int, **others: Any) -> CatalogFacts:
         tables={},
         labels={},
         skips=(),
+        skipped={},
         parts=0,
         part_bytes=0,
         outcomes=0,
@@ -60,6 +64,11 @@ def test_the_replica_that_has_applied_most_decides() -> None:
     assert states == {R1: STRUCK, R2: STOPPED, R3: STOPPED}
     assert tree.cluster.made_of == {"disk of r1": 7, "disk of r2": 9, "disk of r3": 9}
     assert (tree.cluster.cluster_id, tree.cluster.incarnation) == ("c", "new")
+
+
+def test_words_about_skipped_records_go_into_the_tree() -> None:
+    """Those of the newest catalog; one that is behind may not have got there."""
+    assert plan([facts(R1, 3), facts(R2, 7, skipped={Csn(4): WORD})], **SETTINGS).skipped == (WORD,)
 
 
 def test_boots_begin_above_all_that_are_named() -> None:
@@ -117,6 +126,16 @@ def test_a_catalog_that_was_to_be_replaced_is_told_where_it_serves() -> None:
             [facts(R1, 5), facts(R2, 7, zxids={Csn(4): 104, Csn(5): 9})],
             ClusterMismatchError,
             "different records from CSN 5 on",
+        ),
+        (
+            [facts(R1, 5, skipped={Csn(4): WORD}), facts(R2, 7)],
+            ClusterMismatchError,
+            "has applied the record of CSN 4, which an operator has had skipped",
+        ),
+        (
+            [facts(R1, 5), facts(R2, 7, skipped={Csn(4): WORD})],
+            ClusterMismatchError,
+            "has applied the record of CSN 4, which an operator has had skipped",
         ),
     ],
 )
