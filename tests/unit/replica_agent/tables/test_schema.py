@@ -389,3 +389,10 @@ def test_a_name_that_no_table_has_is_told_with_the_nearest_one(name: str, hint: 
     assert f"there is no table {name} at CSN 7" in error.message
     assert hint in error.message
     assert (error.details["table"], error.details["csn"]) == (name, 7)
+
+
+def test_a_wrong_name_is_not_compared_with_thousands_of_tables() -> None:
+    """The comparison of 10,000 names takes 0.4 s of the event loop; the same name elsewhere costs nothing."""
+    many = [f"default.planes_{i}" for i in range(10_000)]
+    assert "did you mean" not in no_table("default.planes_x", Csn(7), many).message
+    assert "did you mean default.planes_9?" in no_table("sales.planes_9", Csn(7), many).message
