@@ -78,6 +78,12 @@ def full_name(name: str) -> TableName:
     return TableName(f"{namespace}.{table}")
 
 
+def name_in_sql(written: str) -> TableName:
+    """Return the full name of a table as SQL writes it, in any case and perhaps in quotes."""
+    plain = written.replace('"', "").lower()
+    return TableName(plain if "." in plain else f"{DEFAULT_NAMESPACE}.{plain}")
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column; ``type`` is its Spark name (docs/protocol.md#bytes)."""
