@@ -10,9 +10,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from tidelock.errors import BadRequestError
+
+_DISCOVERY: Final = "tidelock.csnlog.cluster.discovery"
 
 
 def agents(connect: str, *, timeout_s: float) -> list[str]:
@@ -23,10 +26,14 @@ def agents(connect: str, *, timeout_s: float) -> list[str]:
             root.
         UnavailableError: ZooKeeper does not answer, or no replica has an address yet.
     """
-    addresses: list[str] = importlib.import_module("tidelock.csnlog.cluster.discovery").agents(
-        connect, timeout_s=timeout_s
-    )
+    addresses: list[str] = importlib.import_module(_DISCOVERY).agents(connect, timeout_s=timeout_s)
     return addresses
+
+
+def members(connect: str, *, timeout_s: float) -> list[str]:
+    """Return the ids of all registered replicas, which is empty without a cluster; errors as `agents`."""
+    replicas: list[str] = importlib.import_module(_DISCOVERY).members(connect, timeout_s=timeout_s)
+    return replicas
 
 
 def agents_of_folder(folder: Path) -> list[str]:
