@@ -45,6 +45,7 @@ __all__ = [
     "RefusedError",
     "SchemaMismatchError",
     "SerializationConflictError",
+    "SnapshotClosedError",
     "SnapshotTooOldError",
     "StandbyError",
     "TableChangedError",
@@ -207,6 +208,10 @@ class NoSuchCsnError(RefusedError):
 
 class TransactionClosedError(RefusedError):
     """The transaction is sealed, committed or rolled back (``state``) and accepts no more statements."""
+
+
+class SnapshotClosedError(RefusedError):
+    """The program has closed this snapshot (``csn``)."""
 
 
 class UnknownTransactionError(RefusedError):

@@ -10,7 +10,10 @@ import asyncio
 import errno
 import os
 import random
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tidelock.csnlog.cluster.refusals import refusal
 from tidelock.csnlog.core import tree
@@ -20,6 +23,8 @@ from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.zookeeper.connect import ConnectString
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
+
+T = TypeVar("T")
 
 #: ZooKeeper is given up when all its servers have refused connections so many times in a row.
 _REFUSED_MAX = 3
@@ -39,12 +44,45 @@ def agents(connect: str, *, timeout_s: float) -> list[str]:
         UnavailableError: ZooKeeper did not answer within ``timeout_s``, or all its servers have refused
             connections three times; or no replica has an address yet.
     """
+    found = _run(_agents(connect, timeout_s))
+    if found is None:
+        raise ConfigError(
+            f"there is no cluster in ZooKeeper at {connect}; check the root, or start its first agent"
+        )
+    random.shuffle(found)
+    reachable = [one for one in found if one.address]
+    if not reachable:
+        raise UnavailableError(f"no replica of the cluster at {connect} has ever been started; start one")
+    return [one.address for one in sorted(reachable, key=lambda one: not one.alive)]
+
+
+def members(connect: str, *, timeout_s: float) -> list[str]:
+    """Return the ids of all registered replicas; none if there is no cluster below the root.
+
+    Raises:
+        ConfigError: The connect string cannot be used.
+        UnavailableError: ZooKeeper did not answer, as for :func:`agents`.
+    """
+    return [one.id for one in _run(_agents(connect, timeout_s)) or ()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Agent:
+    """A registered replica; its API address is empty if it was never started."""
+
+    id: str
+    address: str
+    alive: bool
+
+
+def _run(call: Coroutine[Any, Any, T]) -> T:
     # In a separate thread: the caller may run inside an event loop, as in a notebook.
     with ThreadPoolExecutor(1, thread_name_prefix="tidelock-discovery") as executor:
-        return executor.submit(asyncio.run, _agents(connect, timeout_s)).result()
+        return executor.submit(asyncio.run, call).result()
 
 
-async def _agents(connect: str, timeout_s: float) -> list[str]:
+async def _agents(connect: str, timeout_s: float) -> list[_Agent] | None:
+    """Return all registered replicas by id, or None if there is no cluster below the root."""
     store = ZkStore(
         connect,
         session_timeout_s=_SESSION_TIMEOUT_S,
@@ -58,22 +96,14 @@ async def _agents(connect: str, timeout_s: float) -> list[str]:
     try:
         replicas = await store.children(tree.REPLICAS)
         if isinstance(replicas, Refused) and replicas.reason is Reason.NO_NODE:
-            raise ConfigError(
-                f"there is no cluster in ZooKeeper at {connect}; check the root, or start its first agent"
-            )
+            return None
         if not isinstance(replicas, Ok):
             raise UnavailableError(
                 f"ZooKeeper at {connect} did not list the replicas ({replicas}); try again"
             )
-        found = [await _member(store, name) for name in sorted(replicas.value)]
+        return [await _member(store, name) for name in sorted(replicas.value)]
     finally:
         await store.close()
-    random.shuffle(found)
-    alive = [address for address, alive in found if address and alive]
-    others = [address for address, alive in found if address and not alive]
-    if not alive and not others:
-        raise UnavailableError(f"no replica of the cluster at {connect} has ever been started; start one")
-    return alive + others
 
 
 async def _require_listening(address: ConnectString, timeout_s: float) -> None:
@@ -103,10 +133,9 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-async def _member(store: ZkStore, name: str) -> tuple[str, bool]:
-    """Return the API address of a replica, or "", and whether the replica is alive."""
+async def _member(store: ZkStore, name: str) -> _Agent:
     replica = replica_id(name)
     node = await store.get(tree.replica(replica))
     alive = await store.exists(tree.alive(replica))
     address = decode_member(node.value.data).api if isinstance(node, Ok) else ""
-    return address, isinstance(alive, Ok) and alive.value is not None
+    return _Agent(name, address, isinstance(alive, Ok) and alive.value is not None)

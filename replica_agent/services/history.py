@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import CSN_IMPORT, Csn
-from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, UnknownTableError
+from tidelock.errors import NoSuchCsnError, SnapshotTooOldError
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.tables.schema import full_name, no_table
 from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
 
 
@@ -75,8 +75,6 @@ class HistoryService:
         name = full_name(table)
         csn = self.reader.last_change(name)
         if csn is None:
-            msg = (
-                f"there is no table {name} at CSN {self.reader.snapshot_csn()}; `tidelock tables` lists them"
-            )
-            raise UnknownTableError(msg, table=name)
+            at = self.reader.snapshot_csn()
+            raise no_table(name, at, self.reader.table_names(at))
         return LastChange(name, csn, self.reader.time_of(csn))

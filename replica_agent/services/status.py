@@ -106,7 +106,7 @@ class StatusService:
             waiting_for=self._waiting_for(),
             clone=self._clone(),
             replicas=[self._replica(replica, view) for replica, view in sorted(self.membership.view.items())],
-            tables=self.reader.table_count(self.waiters.reached),
+            tables=len(self.reader.table_names(self.waiters.reached)),
             copies=self.membership.copies,
             wait_bound_s=self.settings.wait_bound_s,
             open_transactions=len(self.transactions.live()),

@@ -6,6 +6,10 @@ nulls included, and floating-point numbers are compared by their bits. Rows of d
 different. So if a commit only adds to a partition, or only removes from it, the partition's parts are
 streamed unchanged; otherwise the engine counts the rows of both sides, which spills. In a table with a unique
 key (which contains the partition columns) a key on both sides is an update.
+
+All rows that a CSN takes away come before all that it brings, so that a consumer can apply rows by key as
+they come. So there are two passes over each commit. If rows are counted in several partitions, each pass
+counts them again: there may be room for the counts of one partition only.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ class ChangedRows:
         session.lock(preserve_insertion_order="false")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the changes in the order of their CSNs; the changes of one CSN have no order.
+        """Yield the changes in the order of their CSNs; of one CSN the deletes and preimages first.
 
         Raises:
             SnapshotTooOldError: The horizon of the table has passed changes that were not read yet.
@@ -78,23 +82,27 @@ class ChangedRows:
             )
 
     def _changes(self, one: CsnChanges) -> Iterator[pa.RecordBatch]:
-        for removed, added in _by_partition(one):
-            if removed and added:
-                yield from self._differences(one, removed, added)
-            else:
-                kind = composition.DELETE if removed else composition.INSERT
-                for batch in SnapshotTable(self._source(removed or added)).scanner().to_reader():
-                    yield self._batch(one, [*batch.columns, pa.repeat(kind, batch.num_rows)])
+        partitions = list(_by_partition(one))
+        counted = sum(1 for removed, added in partitions if removed and added)
+        for gone, kind in ((True, composition.DELETE), (False, composition.INSERT)):
+            for removed, added in partitions:
+                if removed and added:
+                    if gone or counted > 1:
+                        self._count(removed, added)
+                    yield from self._counted(one, gone=gone)
+                elif parts := removed if gone else added:
+                    for batch in SnapshotTable(self._source(parts)).scanner().to_reader():
+                        yield self._batch(one, [*batch.columns, pa.repeat(kind, batch.num_rows)])
 
-    def _differences(
-        self, one: CsnChanges, removed: Sequence[PartChange], added: Sequence[PartChange]
-    ) -> Iterator[pa.RecordBatch]:
-        names, key = self._table.arrow.names, self._table.unique_key
+    def _count(self, removed: Sequence[PartChange], added: Sequence[PartChange]) -> None:
+        """Store the rows whose counts on both sides differ."""
         for name, parts in ((composition.BEFORE, removed), (composition.AFTER, added)):
             self._session.view(name, replace(self._source(parts), bits=True))
-        if key:
-            self._session.run(composition.keep_net(names))
-        statement = composition.updates(names, key) if key else composition.differences(names)
+        self._session.run(composition.keep_net(self._table.arrow.names))
+
+    def _counted(self, one: CsnChanges, *, gone: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the stored rows that the commit takes away, or those that it brings."""
+        statement = composition.differences(self._table.arrow.names, self._table.unique_key, gone=gone)
         for found in self._session.rows(statement):
             *columns, counts = found.columns
             rows = pa.RecordBatch.from_arrays(columns, names=found.schema.names[:-1])

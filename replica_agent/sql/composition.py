@@ -312,26 +312,26 @@ def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
 # -- changes of a commit -------------------------------------------------------------------------------------
 
 
-def differences(names: Sequence[str]) -> str:
-    """Select the rows whose counts before and after differ; then their kind, and the difference."""
-    columns = f"{_quoted(names)}, {_kind(INSERT, DELETE)}, {_times()}"
-    return f"SELECT {columns} FROM ({_net(names)}) AS net"
-
-
 def keep_net(names: Sequence[str]) -> str:
-    """Store the rows whose counts before and after differ, for :func:`updates`."""
+    """Store the rows whose counts before and after differ, for :func:`differences`."""
     return f"CREATE OR REPLACE TEMP TABLE {quote(NET)} AS {_net(names)}"
 
 
-def updates(names: Sequence[str], key: Sequence[str]) -> str:
-    """Return :func:`differences` for a table with a unique key: a key on both sides is an update."""
+def differences(names: Sequence[str], key: Sequence[str], *, gone: bool) -> str:
+    """Select the stored rows that are gone, or that have come; then their kind, and how many there are.
+
+    In a table with a unique key, a key on both sides is an update.
+    """
     columns = ", ".join(f"net.{quote(name)}" for name in names)
-    same = " AND ".join(f"net.{quote(name)} = other.{quote(name)}" for name in key)
-    alone = f"other.{_COUNT} IS NULL"
-    kind = f"CASE WHEN {alone} THEN {_kind(INSERT, DELETE)} ELSE {_kind(POSTIMAGE, PREIMAGE)} END"
+    kind, other_kind = (DELETE, PREIMAGE) if gone else (INSERT, POSTIMAGE)
+    label, other = literal(kind), ""
+    if key:
+        same = " AND ".join(f"net.{quote(name)} = other.{quote(name)}" for name in key)
+        label = f"CASE WHEN other.{_COUNT} IS NULL THEN {literal(kind)} ELSE {literal(other_kind)} END"
+        other = f" LEFT JOIN {quote(NET)} AS other ON {same} AND (net.{_COUNT} > 0) <> (other.{_COUNT} > 0)"
     return (
-        f"SELECT {columns}, {kind}, {_times()} FROM {quote(NET)} AS net LEFT JOIN {quote(NET)} AS other "
-        f"ON {same} AND (net.{_COUNT} > 0) <> (other.{_COUNT} > 0)"
+        f"SELECT {columns}, {label}, CAST(abs(net.{_COUNT}) AS BIGINT) FROM {quote(NET)} AS net{other} "
+        f"WHERE net.{_COUNT} {'<' if gone else '>'} 0"
     )
 
 
@@ -343,14 +343,6 @@ def _net(names: Sequence[str]) -> str:
         f"SELECT {_quoted(names)}, sum({_COUNT}) AS {_COUNT} FROM ({after} UNION ALL {before}) "
         f"GROUP BY {_quoted(names)} HAVING sum({_COUNT}) <> 0"
     )
-
-
-def _kind(after: str, before: str) -> str:
-    return f"CASE WHEN net.{_COUNT} > 0 THEN {literal(after)} ELSE {literal(before)} END"
-
-
-def _times() -> str:
-    return f"CAST(abs(net.{_COUNT}) AS BIGINT)"
 
 
 # -- new values in the types of their columns ----------------------------------------------------------------

@@ -26,12 +26,11 @@ from tidelock.errors import (
     TidelockError,
     TokenRightError,
     TooLargeError,
-    UnknownTableError,
 )
 from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlConfig, SqlRequest, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
-from tidelock.replica_agent.tables.schema import DEFAULT_NAMESPACE, TableSchema
+from tidelock.replica_agent.tables.schema import DEFAULT_NAMESPACE, TableSchema, name_in_sql, no_table
 from tidelock.replica_agent.tables.statistics import Statistics
 
 #: Rows of a record batch of the result.
@@ -128,12 +127,7 @@ class SqlSession:
             return error
         finally:
             reader.close()
-        return UnknownTableError(
-            f"there is no table {name} at CSN {csn}; a table of another namespace than "
-            f"{DEFAULT_NAMESPACE} is named namespace.table",
-            table=name,
-            csn=csn,
-        )
+        return no_table(name, csn, self.table_names())
 
     def show_named(self, text: str) -> None:
         """Show the tables whose names are in a text."""
@@ -286,7 +280,7 @@ class SqlSession:
         statement = isinstance(error, OSError) and _OF_THE_STATEMENT.match(text)
         if statement or isinstance(error, duckdb.Error | pa.ArrowException | ValueError):
             if match := _NO_TABLE.search(text):
-                return self._no_table(match[1])
+                return self._no_table(name_in_sql(match[1]))
             where = f" ({self.doing})" if self.doing else ""
             return BadRequestError(f"the statement cannot be run{where}: {text}")
         return TidelockError(f"the SQL process failed: {error!r}")

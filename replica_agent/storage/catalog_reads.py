@@ -17,7 +17,8 @@ from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaI
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import SkippedRecord
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
-from tidelock.errors import SnapshotTooOldError, UnknownTableError
+from tidelock.errors import SnapshotTooOldError
+from tidelock.replica_agent.tables.schema import no_table
 from tidelock.replication.core.model import PartKind, PartMeta
 
 
@@ -387,11 +388,7 @@ class CatalogReader:
         """Return the table as defined at ``at``; UnknownTableError if it does not exist there."""
         found = self.table(name, at)
         if found is None:
-            msg = (
-                f"there is no table {name} at CSN {at}; `tidelock tables` lists them, a newer "
-                "snapshot may know more"
-            )
-            raise UnknownTableError(msg, table=name, csn=at)
+            raise no_table(name, at, self.table_names(at))
         return found
 
     def table_version(self, name: TableName, at: Csn) -> int | None:
@@ -409,13 +406,10 @@ class CatalogReader:
         parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
         return parts, rows, size
 
-    def table_count(self, at: Csn) -> int:
-        """Return how many tables exist at ``at``, without reading their definitions."""
-        sql = """
-            SELECT count(*) FROM (SELECT state, max(version) FROM tables WHERE from_csn <= ? GROUP BY name)
-            WHERE state = 'active'
-        """
-        return int(self._db.execute(sql, (at,)).fetchone()[0])
+    def table_names(self, at: Csn) -> list[TableName]:
+        """Return the names of the tables that exist at ``at``, without reading their definitions."""
+        sql = "SELECT name, state, max(version) FROM tables WHERE from_csn <= ? GROUP BY name"
+        return [TableName(name) for name, state, _ in self._db.execute(sql, (at,)) if state == "active"]
 
     def tables(self, at: Csn) -> list[TableRow]:
         """Return all tables that exist at ``at``, by name."""

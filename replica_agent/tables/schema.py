@@ -7,6 +7,7 @@ types.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelock.csnlog.core.ids import TableName
-from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError, UnknownTableError
 from tidelock.replica_agent.tables.column_types import NO_KEY, NO_PARTITION, takes, to_arrow, to_text
 
 DEFAULT_NAMESPACE = "default"
@@ -41,6 +42,24 @@ _COLUMN = re.compile(r"[a-z0-9_]{1,128}")
 _NO_NAMESPACE = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
 #: Columns that a change feed adds to those of the table (rule change-feed).
 _RESERVED = frozenset({"_change_type", "_commit_csn", "_commit_time"})
+#: Largest number of tables whose names are compared with a wrong one. The event loop does it: 10 ms.
+_COMPARED_MAX = 200
+
+
+def no_table(name: str, at: Csn, known: Iterable[str]) -> UnknownTableError:
+    """Return the error about a table that does not exist at a CSN.
+
+    The error names the table of the same name in another namespace. If there is none, it names the most
+    similar one, unless there are too many to compare.
+    """
+    names, bare = list(known), name.rpartition(".")[2]
+    near = [one for one in names if one.rpartition(".")[2] == bare]
+    if not near and len(names) <= _COMPARED_MAX:
+        near = difflib.get_close_matches(name, names, 1, 0.7)
+    hint = f"did you mean {near[0]}?" if near else "`tidelock tables` lists them;"
+    return UnknownTableError(
+        f"there is no table {name} at CSN {at}; {hint} a newer snapshot may know more", table=name, csn=at
+    )
 
 
 def full_name(name: str) -> TableName:
@@ -57,6 +76,12 @@ def full_name(name: str) -> TableName:
     if namespace in _NO_NAMESPACE:
         raise BadRequestError(f"namespace {namespace} is reserved for SQL; choose another", table=name)
     return TableName(f"{namespace}.{table}")
+
+
+def name_in_sql(written: str) -> TableName:
+    """Return the full name of a table as SQL writes it, in any case and perhaps in quotes."""
+    plain = written.replace('"', "").lower()
+    return TableName(plain if "." in plain else f"{DEFAULT_NAMESPACE}.{plain}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidelock.errors import BadRequestError
+from tidelock.errors import BadRequestError, TidelockError
 from tidelock.spark.schema import struct_of
 from tidelock.spark.source.options import check, read_options, streams
 from tidelock.spark.source.reading import TidelockReader, choose
@@ -47,10 +47,13 @@ class TidelockSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the table's schema: for a stream the newest, else at the CSN that this call chooses."""
-        if streams(self.options):
-            return stream_schema(read_stream_options(self.options, os.environ))
-        self._csn, definition = choose(read_options(self.options, os.environ))
-        return struct_of(definition)
+        try:
+            if streams(self.options):
+                return stream_schema(read_stream_options(self.options, os.environ))
+            self._csn, definition = choose(read_options(self.options, os.environ))
+            return struct_of(definition)
+        except TidelockError as error:
+            raise error.with_traceback(None) from None  # Spark shows users every frame, above the one line
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a query, which plans the read."""

@@ -18,7 +18,7 @@ from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.cluster.layout import ReplicaPorts
-from tidelock.errors import MembershipError, UnavailableError
+from tidelock.errors import ConfigError, MembershipError, UnavailableError
 from tidelock.ports import free_ports
 
 
@@ -118,6 +118,33 @@ def _twin(local: LocalCluster, folder: Path, **settings: object) -> LocalCluster
         f"TIDELOCK_{name.upper()}": str(value) for name, value in settings.items()
     }
     return local.__class__(folder, layout, environment=environment)
+
+
+@pytest.mark.parametrize("living", [True, False])
+def test_a_new_folder_takes_no_root_that_has_a_cluster(
+    cluster: ClusterFactory, tmp_path: Path, living: bool
+) -> None:
+    """Two teams use one root: the second one is refused, also while the agents of the first are stopped."""
+    local = cluster(replicas=2, settings=QUICK)
+    with local.connect() as db:
+        db.create_table("t", SCHEMA)
+        db.insert("t", row(1), wait="all")
+        disks = {one["disk"] for one in db.status()["replicas"]}
+    if not living:
+        for replica in local.replicas:
+            local.stop(replica)
+    other = LocalCluster.create(tmp_path / "other", replicas=2, zk=local.zk)
+    try:
+        for _ in range(2):  # the folder is still new
+            with pytest.raises(ConfigError, match=r"a cluster of r1, r2 is at 127.* another root"):
+                other.up()
+    finally:
+        for replica in other.replicas:
+            other.kill(replica)
+    local.up()
+    with local.connect() as db:
+        assert {one["disk"] for one in db.status()["replicas"]} == disks
+        assert db.read("t").num_rows == 1
 
 
 def test_an_agent_with_another_disk_does_not_take_a_living_id(

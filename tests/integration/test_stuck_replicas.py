@@ -5,6 +5,7 @@ Three real agents, `copies` = 2, and a small `max_lag`: the third replica is stu
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pyarrow as pa
@@ -137,8 +138,19 @@ def test_commits_go_on_while_a_real_disk_is_full(module_cluster: ClusterFactory)
         with disk.full():
             csn = commit_many(local)
             eventually(lambda: seen(local, STUCK)["phase"] == "full", what="the phase")
+            told = http("GET", f"{local.url(STUCK)}/metrics").data.decode().splitlines()
+            assert 'tidelock_replica_phase{tidelock_replica_phase="full"} 1.0' in told
+            [free] = [line for line in told if line.startswith("tidelock_disk_free_bytes ")]
+            assert float(free.split()[1]) < MIB
             csn = commit_many(local)
         require_healed(local, csn)
+        said = [
+            json.loads(line)
+            for line in local.log(STUCK).read_text(encoding="utf-8").splitlines()
+            if line.startswith("{")
+        ]
+        full = [line for line in said if (line["event"], line.get("now")) == ("phase", "full")]
+        assert {line["level"] for line in full} == {"warning"}
     finally:
         for replica in local.replicas:
             local.kill(replica)

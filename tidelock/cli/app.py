@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import metadata
 from typing import Annotated, Any
@@ -31,6 +32,12 @@ class _Root(TyperGroup):
             # RuntimeError is also what typer's own Exit and Abort are.
             if ctx.params["debug"] or isinstance(error, typer.Exit | typer.Abort | BrokenPipeError):
                 raise
+            if isinstance(error, OSError) and error.filename is not None:
+                output.complain(
+                    f"{error.filename} cannot be used: {error.strerror} (this process has the user id "
+                    f"{os.getuid()}); name another path, or change its rights"
+                )
+                raise typer.Exit(Exit.USAGE) from error
             output.complain(
                 f"internal error: {type(error).__name__}: {error}; report it with the traceback of `--debug`"
             )

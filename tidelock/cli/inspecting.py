@@ -96,7 +96,8 @@ def tables(
     with target.connect() as db:
         definitions = db.tables(csn=csn)
     if as_json:
-        output.print_json(definitions)
+        shown = [{name: part for name, part in one.items() if name != "arrow_schema"} for one in definitions]
+        output.print_json(shown)  # the Arrow schema is for programs that read Arrow: db.tables() has it
         return
     columns: dict[str, Callable[[dict[str, Any]], Any]] = {
         "table": lambda table: table["name"],

@@ -5,6 +5,8 @@ Results go to standard output. Progress, hints and errors go to standard error, 
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -29,8 +31,21 @@ def err() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """Print a result for programs; values that JSON cannot express (decimals, dates) as text."""
-    out().print(json.dumps(value, indent=2, default=str), markup=False, soft_wrap=True)
+    """Print a result for programs.
+
+    Of the values that JSON cannot express, times and dates are ISO 8601, bytes base64, and others text.
+    """
+    out().print(json.dumps(value, indent=2, default=_as_text), markup=False, soft_wrap=True)
+
+
+def _as_text(value: object) -> str:
+    match value:
+        case dt.date() | dt.time():  # a datetime is a date
+            return value.isoformat()
+        case bytes():
+            return base64.b64encode(value).decode()
+        case _:
+            return str(value)
 
 
 def print_table(

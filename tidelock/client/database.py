@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +16,7 @@ from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
 from tidelock.client.autocommit import AutocommitStatements
 from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
-from tidelock.client.discovery import agents
+from tidelock.client.discovery import addresses_of, agents
 from tidelock.client.feed import Changes
 from tidelock.client.history import HistoryQuestions
 from tidelock.client.joined import Joining
@@ -29,7 +28,6 @@ from tidelock.client.snapshot import Snapshot
 from tidelock.client.transaction import Transaction
 from tidelock.client.transport import Timeouts, Transport, segment
 from tidelock.errors import (
-    BadRequestError,
     CommitUnknownError,
     LabelExistsError,
     NoAnswerError,
@@ -51,7 +49,7 @@ T = TypeVar("T")
 
 
 def connect(
-    url: str | Sequence[str],
+    url: str | Path | Sequence[str | Path],
     *,
     replica: str | None = None,
     token: str | None = None,
@@ -68,7 +66,7 @@ def connect(
         url: `http://host:port` of one agent (the others are learnt from it), or several of them in the order
             to be tried, or `zk://host:port,host:port/root` to learn all agents from ZooKeeper; then a random
             replica among those that are alive is preferred. Of several addresses those of ZooKeeper are used
-            only if no agent answers.
+            only if no agent answers. Or the folder of a local cluster (`tidelock up --data-dir`).
         replica: Work with this replica only, and never switch to another.
         token: The shard's shared secret, if the agents have one.
         timeout_s: How long to wait for the answer of a silent agent, and for the outcome of a commit.
@@ -88,7 +86,7 @@ def connect(
         AccessDeniedError: The token is missing or wrong.
         UnavailableError: No agent answers.
     """
-    scheme, addresses, zookeepers = _addresses([url] if isinstance(url, str) else url)
+    scheme, addresses, zookeepers = addresses_of([url] if isinstance(url, str | Path) else url)
     timeouts = Timeouts(
         connect_s=connect_timeout_s,
         answer_s=timeout_s,
@@ -569,28 +567,6 @@ class Database(AutocommitStatements, Joining, HistoryQuestions):
             )
             or 0
         )
-
-
-def _addresses(urls: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """Return the scheme and the addresses of the first agents, and connect strings of ZooKeeper."""
-    schemes, addresses, zookeepers = set(), [], []
-    for url in urls:
-        parts = urlsplit(url)
-        if parts.scheme == "zk" and parts.netloc:
-            schemes.add("http")
-            zookeepers.append(parts.netloc + parts.path)
-        elif (
-            parts.scheme in {"http", "https"} and parts.netloc and parts.path in {"", "/"} and not parts.query
-        ):
-            schemes.add(parts.scheme)
-            addresses.append(parts.netloc)
-        else:
-            raise BadRequestError(
-                f"expected http://host:port of an agent, or zk://host:port/root; found {url!r}"
-            )
-    if len(schemes) != 1:
-        raise BadRequestError(f"expected addresses of one kind, found {', '.join(urls) or 'none'}")
-    return schemes.pop(), addresses, zookeepers
 
 
 def _discovered(transport: Transport, zookeeper: str) -> list[str]:

@@ -1,13 +1,21 @@
-"""Discovery of the addresses of agents from a ZooKeeper address.
+"""The addresses of agents: as given, from a ZooKeeper address, or in the folder of a local cluster.
 
-This is the only module of the client that imports modules of the agents, and only for an address of the form
-zk://. A single module of the product imports kazoo, and it belongs to the agents
+This is the only module of the client that imports modules of the agents or of local clusters, and only for
+such an address. A single module of the product imports kazoo, and it belongs to the agents
 (docs/adr/0003-client-discovery.md).
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tidelock.errors import BadRequestError
+
+_DISCOVERY: Final = "tidelock.csnlog.cluster.discovery"
 
 
 def agents(connect: str, *, timeout_s: float) -> list[str]:
@@ -18,7 +26,54 @@ def agents(connect: str, *, timeout_s: float) -> list[str]:
             root.
         UnavailableError: ZooKeeper does not answer, or no replica has an address yet.
     """
-    addresses: list[str] = importlib.import_module("tidelock.csnlog.cluster.discovery").agents(
-        connect, timeout_s=timeout_s
-    )
+    addresses: list[str] = importlib.import_module(_DISCOVERY).agents(connect, timeout_s=timeout_s)
     return addresses
+
+
+def members(connect: str, *, timeout_s: float) -> list[str]:
+    """Return the ids of all registered replicas, which is empty without a cluster; errors as `agents`."""
+    replicas: list[str] = importlib.import_module(_DISCOVERY).members(connect, timeout_s=timeout_s)
+    return replicas
+
+
+def agents_of_folder(folder: Path) -> list[str]:
+    """Return the API addresses of all replicas of the local cluster in a folder, running or not.
+
+    Raises:
+        ConfigError: The folder has no cluster, or its description is damaged.
+    """
+    cluster = importlib.import_module("tidelock.cluster").LocalCluster.open(folder)
+    return [cluster.url(replica).removeprefix("http://") for replica in cluster.replicas]
+
+
+def addresses_of(urls: Sequence[str | Path]) -> tuple[str, list[str], list[str]]:
+    """Return the scheme and the addresses of the first agents, and connect strings of ZooKeeper.
+
+    Raises:
+        BadRequestError: An address has another form, or they are not of one kind.
+        ConfigError: As :func:`agents_of_folder`.
+    """
+    schemes: set[str] = set()
+    addresses: list[str] = []
+    zookeepers: list[str] = []
+    for url in urls:
+        parts = urlsplit(str(url))
+        if isinstance(url, Path) or (url and "://" not in url and Path(url).is_dir()):
+            schemes.add("http")
+            addresses += agents_of_folder(Path(url))
+        elif parts.scheme == "zk" and parts.netloc:
+            schemes.add("http")
+            zookeepers.append(parts.netloc + parts.path)
+        elif (
+            parts.scheme in {"http", "https"} and parts.netloc and parts.path in {"", "/"} and not parts.query
+        ):
+            schemes.add(parts.scheme)
+            addresses.append(parts.netloc)
+        else:
+            raise BadRequestError(
+                "expected http://host:port of an agent, zk://host:port/root, or the folder of a local "
+                f"cluster; found {url!r}"
+            )
+    if len(schemes) != 1:
+        raise BadRequestError(f"expected addresses of one kind, found {', '.join(map(str, urls)) or 'none'}")
+    return schemes.pop(), addresses, zookeepers

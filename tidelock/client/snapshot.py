@@ -13,7 +13,7 @@ from tidelock.client.members import KnownMember
 from tidelock.client.scan import RowReader
 from tidelock.client.stream import BatchStream
 from tidelock.client.transport import segment
-from tidelock.errors import TidelockError, TransactionClosedError, UnavailableError
+from tidelock.errors import SnapshotClosedError, TidelockError, UnavailableError
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Snapshot(RowReader):
         IPC schema message in base64.
 
         Raises:
-            TransactionClosedError: The snapshot was closed.
+            SnapshotClosedError: The snapshot was closed.
             UnavailableError: No replica can serve it now.
         """
         self._require_open()
@@ -175,6 +175,6 @@ class Snapshot(RowReader):
 
     def _require_open(self) -> None:
         if self._closed:
-            raise TransactionClosedError(
-                f"the snapshot at CSN {self.csn} was closed; open another one", csn=self.csn
+            raise SnapshotClosedError(
+                f"this program has closed the snapshot at CSN {self.csn}; open another one", csn=self.csn
             )

@@ -28,6 +28,7 @@ import urllib3
 
 from tidelock import processes, zookeeper
 from tidelock.client import Database, connect
+from tidelock.client.discovery import members
 from tidelock.cluster import process_groups
 from tidelock.cluster.agent_log import last_error
 from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
@@ -190,7 +191,8 @@ class LocalCluster:
         """Start ZooKeeper and the agents unless they run, and wait until all are ready.
 
         Raises:
-            ConfigError: Java or the jars for the embedded ZooKeeper are missing.
+            ConfigError: Java or the jars for the embedded ZooKeeper are missing; or the folder is new, and
+                the root in the named ZooKeeper has a cluster.
             UnavailableError: A process did not become ready in time; the message has its last error. Started
                 processes keep running.
         """
@@ -198,9 +200,20 @@ class LocalCluster:
         if self.layout.zk is None:
             zookeeper.create(self.folder / "zookeeper").start(timeout_s=timeout_s)
             report("ZooKeeper")
+        elif not any(self.data_dir(replica).exists() for replica in self.replicas):
+            self._require_free_root(self.layout.zk, timeout_s)
         log_begins = {replica: self._log_size(replica) for replica in self.replicas}
         launched = {replica for replica in self.replicas if self._start(replica)}
         self._wait_ready(log_begins, launched, timeout_s, report)
+
+    def _require_free_root(self, zk: str, timeout_s: float) -> None:
+        """Raise ConfigError if there is a cluster: agents with empty disks would take over its ids."""
+        if there := members(zk, timeout_s=timeout_s):
+            raise ConfigError(
+                f"a cluster of {', '.join(there)} is at {zk}, and {self.folder} has none of its data: name "
+                "another root (--zk) for a new cluster, or the folder of that one (--data-dir); "
+                "docs/operations.md says how a replica is added"
+            )
 
     def start(self, replica: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start one agent unless it runs, and wait until it is ready; errors as in `up`."""

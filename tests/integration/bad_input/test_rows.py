@@ -97,9 +97,9 @@ def test_a_null_far_behind_the_first_batch(ground: Ground) -> None:
     [
         (lambda tx: tx.insert("nowhere", ROWS), "default.nowhere"),
         (lambda tx: tx.insert("other.nowhere", ROWS), "other.nowhere"),
-        (lambda tx: tx.read("nowhere"), "nowhere"),
-        (lambda tx: tx.scan("nowhere").count(), "nowhere"),
-        (lambda tx: tx.scan("nowhere").to_batches(), "nowhere"),
+        (lambda tx: tx.read("nowhere"), "default.nowhere"),
+        (lambda tx: tx.scan("nowhere").count(), "default.nowhere"),
+        (lambda tx: tx.scan("nowhere").to_batches(), "default.nowhere"),
     ],
     ids=["insert", "insert elsewhere", "read", "count", "batches"],
 )
@@ -131,6 +131,23 @@ def test_what_is_no_table_name(ground: Ground, table: str) -> None:
 def test_reads_that_ask_for_nonsense(ground: Ground, read: dict[str, Any], words: list[str]) -> None:
     """A wrong column or condition is refused with the reason, and fails the transaction."""
     ground.refuses_statement(lambda tx: tx.read(ground.table, **read), BadRequestError, *words)
+
+
+def test_a_mistyped_table_is_told_with_the_one_that_is_meant(ground: Ground) -> None:
+    """Whichever way it is read, and where only its namespace is wrong."""
+    meant = f"did you mean default.{ground.table}?"
+    typo = f"{ground.table}s"
+    with ground.db.snapshot() as snap:
+        for name, read in (
+            (f"default.{typo}", lambda: snap.read(typo)),
+            (f"default.{typo}", lambda: snap.table(typo)),
+            (f"default.{typo}", lambda: snap.sql(f"SELECT * FROM {typo}")),
+            (f"default.{typo}", lambda: snap.sql(f"SELECT * FROM {typo.upper()}")),
+            (f"sales.{ground.table}", lambda: snap.sql(f"SELECT * FROM sales.{ground.table}")),
+            (f"sales.{ground.table}", lambda: ground.db.insert(f"sales.{ground.table}", ROWS)),
+        ):
+            with ground.refuses(UnknownTableError, f"there is no table {name} at CSN", meant):
+                read()
 
 
 def test_unknown_table_of_a_snapshot(ground: Ground) -> None:

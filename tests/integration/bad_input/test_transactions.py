@@ -27,6 +27,7 @@ from tidelock.errors import (
     LabelExistsError,
     LeaseExpiredError,
     NoSuchCsnError,
+    SnapshotClosedError,
     TidelockError,
     TooLargeError,
     TransactionClosedError,
@@ -85,7 +86,7 @@ def test_a_closed_snapshot_says_so_and_reads_nothing(ground: Ground) -> None:
     snap.close()
     snap.close()
     for read in (lambda: snap.read(ground.table), lambda: snap.sql("SELECT 1"), snap.tables):
-        with pytest.raises(TransactionClosedError, match=f"the snapshot at CSN {snap.csn} was closed"):
+        with pytest.raises(SnapshotClosedError, match=f"has closed the snapshot at CSN {snap.csn}"):
             read()
     pin = http("POST", f"{Addresses.of(ground.cluster, 'r1').api}/snapshots/r1-1-999999/renew")
     assert pin.status == 404

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import json
 import os
 import re
@@ -20,6 +22,7 @@ from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock import errors
 from tidelock.cli import app as cli
+from tidelock.cli import output
 from tidelock.cli.remarks import held_back, remarks
 from tidelock.cli.target import FOLDER_DEFAULT
 from tidelock.cli.writing import TYPES, parse_column
@@ -142,6 +145,21 @@ def test_fault_of_the_program_itself(tidelock: Tidelock, monkeypatch: pytest.Mon
     monkeypatch.setattr("tidelock.client.Database.tables", lambda *_, **__: nothing["missing"])
     assert "KeyError: 'missing'" in complaint(tidelock("tables"), Exit.INTERNAL)
     assert isinstance(tidelock("--debug", "tables").exception, KeyError)
+
+
+@pytest.mark.parametrize("made", ["a file", "a folder without rights"])
+def test_a_path_that_cannot_be_used_is_wrong_usage(tidelock: Tidelock, tmp_path: Path, made: str) -> None:
+    """The operating system's word, the path and what to do; it is no fault to be reported."""
+    folder = tmp_path / "there"
+    if made == "a file":
+        folder.touch()
+    else:
+        folder.mkdir(mode=0o500)
+        if os.access(folder, os.W_OK):
+            pytest.skip("this user may write everywhere")
+    told = complaint(tidelock("up", "--data-dir", folder / "x"), Exit.USAGE)
+    assert str(folder) in told
+    assert "name another path" in told
 
 
 def test_an_interrupt_ends_with_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +335,15 @@ def test_sql_prints_objects_or_a_table_with_its_csn(
     assert f"2 rows at CSN {fake_cluster.csn}, 1 more" in result.stderr
     assert told(tidelock("sql", "select count(*) as n from t", "--csn", 2, "--json")) == [{"n": 0}]
     assert "nowhere" in complaint(tidelock("sql", "select * from nowhere"), Exit.USAGE)
+
+
+def test_values_that_json_does_not_know_are_standard_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes were printed as Python shows them, and times without the T of ISO 8601."""
+    moment = dt.datetime(2013, 1, 1, 10, tzinfo=dt.UTC)
+    output.print_json([b"a\xff", moment, moment.date(), moment.time(), decimal.Decimal("1.50")])
+    assert json.loads(capsys.readouterr().out) == [
+        *("Yf8=", "2013-01-01T10:00:00+00:00", "2013-01-01", "10:00:00", "1.50")
+    ]
 
 
 def test_tables_are_listed_with_rows_and_parts(tidelock: Tidelock) -> None:

@@ -19,6 +19,7 @@ import pytest
 from tests.support.replicas.fake_agent import FakeAgent, FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, connect
+from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -44,6 +45,23 @@ def test_addresses_of_another_form(url: str) -> None:
     """A malformed address is refused; the error shows the right forms."""
     with pytest.raises(BadRequestError, match=r"http://host:port|found none"):
         connect(url)
+
+
+def test_the_folder_of_a_local_cluster_is_an_address(
+    fake_cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tidelock up --data-dir mine` takes free ports, which nobody has to copy; another folder is refused."""
+    port = int(fake_cluster["r1"].url.rpartition(":")[2])
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    ClusterLayout(replicas=(ReplicaPorts("r1", port, 1),), copies=1).save(folder)
+    monkeypatch.chdir(tmp_path)
+    for address in ("mine", str(folder), folder):
+        with connect(address) as db:
+            assert db.tables()[0]["name"] == "default.t"
+    for wrong in (".", tmp_path):
+        with pytest.raises(ConfigError, match="there is no cluster"):
+            connect(wrong)
 
 
 def test_zookeeper_address_of_another_form() -> None:

@@ -61,6 +61,12 @@ def test_pandas_index_is_no_column() -> None:
     assert rows.column("at").to_pylist() == [dt.datetime(2026, 1, 1), None]  # noqa: DTZ001 - without zone
 
 
+def test_a_nan_of_pandas_is_null_and_one_of_arrow_stays() -> None:
+    """As docs/transactions.md says: pandas writes NaN where a column of floats has no value."""
+    assert sent(pd.DataFrame({"f": [1.5, float("nan"), None]})) == pa.table({"f": [1.5, None, None]})
+    assert repr(sent(pa.table({"f": [float("nan")]}))["f"].to_pylist()) == "[nan]"
+
+
 def test_pandas_values_that_do_not_fit() -> None:
     """A column of several types, or with nanoseconds that would be lost, is refused."""
     with pytest.raises(SchemaMismatchError, match="several types"):

@@ -14,8 +14,8 @@ from tidelock.errors import (
     BadRequestError,
     CorruptError,
     NoSuchCsnError,
+    SnapshotClosedError,
     StandbyError,
-    TransactionClosedError,
     UnavailableError,
     UnknownTableError,
 )
@@ -196,7 +196,7 @@ def test_a_closed_snapshot_gives_its_pin_back(fake_cluster: FakeCluster, fake_db
     assert not fake_cluster["r1"].pins
     assert snap.closed
     for call in (snap.tables, lambda: snap.read("u")):
-        with pytest.raises(TransactionClosedError, match="closed"):
+        with pytest.raises(SnapshotClosedError, match="closed"):
             call()
 
 

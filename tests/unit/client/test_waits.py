@@ -51,6 +51,18 @@ def test_a_statement_without_a_replica_says_what_it_waits_for(
     assert "refused" in first
 
 
+def test_a_wait_is_told_without_being_asked_for(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The default of wait_log_s is 2 s, as docs say: a wait that ends after 4 s has a line."""
+    with connect(fake_cluster["r1"].url, timeout_s=4.0) as db:
+        for agent in fake_cluster.agents.values():
+            agent.stop()
+        with caplog.at_level(logging.INFO, LOGGER), pytest.raises(UnavailableError):
+            db.insert("t", pa.table({"k": [1]}))
+    assert "an autocommit statement (timeout_s=4)" in texts(caplog)[0]
+
+
 def test_a_commit_says_which_outcome_it_asks_for(
     fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -189,3 +189,13 @@ def test_the_tables_of_bounds_are_those_of_the_code() -> None:
         module, _, attribute = name.partition(":")
         found = getattr(importlib.import_module(f"tidelock.{module}"), attribute)
         assert str(found) == value, name
+
+
+def test_the_readme_says_for_how_long_a_label_counts() -> None:
+    """Its table of limits has the defaults, since a job that runs again relies on them."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    [row] = [line for line in page.splitlines() if line.startswith("| History")]
+    fields = AgentSettings.model_fields
+    days = [fields[name].default / 86_400 for name in ("label_retention_s", "stream_label_retention_s")]
+    assert f"a label counts once for {days[0]:g} days (`label_retention_s`)" in row
+    assert f"of a stream for {days[1]:g} days" in row

@@ -39,6 +39,9 @@ UNIQUE = pa.schema([pa.field(f.name, f.type, f.name == "v") for f in SCHEMA])
 #: Values that are equal to each other for some engines, or to no value.
 ODD = (0.0, -0.0, float("nan"), struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0], None, 1.5)
 
+#: The kinds of rows that a commit takes away.
+GONE = ("delete", "update_preimage")
+
 Row = tuple[Any, ...]
 
 
@@ -85,17 +88,26 @@ def by_kind(told: pa.Table) -> dict[tuple[str, int], Counter[Row]]:
 
 
 def applied(rows: Counter[Row], told: pa.Table) -> Counter[Row]:
-    """Apply changes to rows; every deleted row must exist."""
+    """Apply changes to rows; every deleted row must exist, and come before the inserts of its CSN."""
     rows = rows.copy()
+    assert order(told) == sorted(order(told))
     kinds = by_kind(told)
     for csn in sorted({csn for _, csn in kinds}):
-        for kind in ("delete", "update_preimage"):
+        for kind in GONE:
             gone = kinds.get((kind, csn), Counter())
             assert gone <= rows
             rows -= gone
         for kind in ("insert", "update_postimage"):
             rows += kinds.get((kind, csn), Counter())
     return rows
+
+
+def order(told: pa.Table) -> list[tuple[int, bool]]:
+    """Return CSN and "comes in" for each changed row, in the order in which they are told."""
+    return [
+        (row["_commit_csn"], row["_change_type"] not in GONE)
+        for row in told.select(["_commit_csn", "_change_type"]).to_pylist()
+    ]
 
 
 def rows(*found: tuple[int | None, int | None, float | None]) -> pa.Table:
@@ -126,6 +138,22 @@ def test_carried_rows_of_a_rewritten_part_are_no_change(directory: DataDir) -> N
     [time] = set(told["_commit_time"].to_pylist())
     assert int(time.timestamp() * 1000) == TIME_MS + 4
     assert told.schema == pa.schema([*SCHEMA, *ADDED])
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_deletes_of_a_commit_come_before_its_inserts(tmp_path: Path, unique: bool) -> None:
+    """A consumer that applies rows by key, as they come, keeps the row of the key in any partition."""
+    made = DataDir(tmp_path / "data")
+    key = {"unique_key": "p,k"} if unique else {}
+    made.create_table(2, "t", UNIQUE if unique else SCHEMA, partition_by=["p"], properties=key)
+    moved = [(p, k, float(k)) for p in (1, 2, 3) for k in range(40)]
+    old = made.insert(3, {TABLE: rows(*moved)})
+    made.insert(4, {TABLE: rows(*((p - 1, k, v + k % 2) for p, k, v in moved))})
+    for part in old:
+        made.remove(4, part.part)
+    told = order(changes(made, 3, 4))
+    assert told == sorted(told)
+    assert {come for _, come in told} == {False, True}
 
 
 def test_values_are_their_bits(directory: DataDir) -> None:
