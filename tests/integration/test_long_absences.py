@@ -105,7 +105,7 @@ def test_a_small_zookeeper_outlives_a_replica_that_stays_down(
             largest = max(largest, data_bytes(small_zookeeper))
         eventually(functools.partial(has_state, db, AWAY, "struck"), what="the strike")
         assert len(db.log(0)) <= 50
-        local.start(AWAY)
+        local.start(AWAY, timeout_s=300)  # tens of thousands of parts
         csn = db.insert("t", wide_rows(RECORDS)).csn or 0
         eventually(functools.partial(follows, db, AWAY, csn), what="its return")
     assert largest < 8 * MIB

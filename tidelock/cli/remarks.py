@@ -1,4 +1,4 @@
-"""Lines of `tidelock status` about what is not as it should be, or not as it is configured. Pure."""
+"""Lines of `tidelock status` about what is not as it should be, or not as it is configured."""
 
 from __future__ import annotations
 
