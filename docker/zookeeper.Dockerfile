@@ -9,8 +9,9 @@ COPY zoo.cfg /opt/zookeeper/zoo.cfg
 RUN groupadd --gid 10001 zookeeper \
  && useradd --uid 10001 --gid 10001 --home-dir /data --no-create-home --shell /usr/sbin/nologin zookeeper \
  && install -d -o zookeeper -g zookeeper -m 0750 /data
-# Java reads this variable itself, so that the heap can be set from outside. The heap holds all znodes.
-ENV JDK_JAVA_OPTIONS="-Xmx512m"
+# Java reads this variable itself, so that the heap can be set from outside. The heap holds all znodes
+# and the last 500 requests: see docs/design/zookeeper-facts.md, Z14.
+ENV JDK_JAVA_OPTIONS="-Xmx1536m"
 USER zookeeper
 WORKDIR /data
 VOLUME /data

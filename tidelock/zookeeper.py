@@ -63,7 +63,8 @@ class Options:
             follower from which it has received nothing for ten ticks.
         session_timeout_max_ms: The largest session time-out that a client may request.
         heap_mb: Java heap of one server, in MiB. It holds all znodes: at most `max_records_bytes` and
-            `log_keep_bytes` of records (192 MiB), locks, labels, and room for a snapshot and for garbage.
+            `log_keep_bytes` of records (192 MiB), locks and labels; the last 500 requests, three times each
+            (750 MiB if each is as large as `multi_bytes_max`); and room for a snapshot and for garbage.
         snapshots_kept: Number of snapshots that are kept on disk, with their logs; older ones are purged
             every hour.
         log_bytes_max: Largest size of one log file; up to three are kept.
@@ -71,7 +72,7 @@ class Options:
 
     tick_time_ms: int = 2_000
     session_timeout_max_ms: int = 60_000
-    heap_mb: int = 512
+    heap_mb: int = 1536
     snapshots_kept: int = 3
     log_bytes_max: int = 10 << 20
 

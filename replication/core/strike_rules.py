@@ -60,7 +60,9 @@ class StandstillWatch:
         for replica in seen.members():
             at = seen.replicas[replica].progress.snapshot
             known = before.get(replica)
-            moved = known is None or known[0] != at or seen.behind(replica) == 0
+            # A clone takes as long as it takes, and its next boot serves before it shows its new position.
+            clones = seen.replicas[replica].session.state == CLONING
+            moved = known is None or known[0] != at or seen.behind(replica) == 0 or clones
             self._seen[replica] = (at, now if moved or known is None else known[1])
 
     def standing_s(self, replica: ReplicaId, now: float) -> float:
@@ -82,8 +84,7 @@ def reason_to_strike(
     held = held_back(seen.behind(replica), record_bytes)
     if silent_s >= limits.strike_timeout_s:
         return f"it has been silent for {silent_s:.0f} s"
-    # A clone takes as long as it takes: it is not behind because it is stuck.
-    if standing_s >= limits.strike_timeout_s and seen.replicas[replica].session.state != CLONING:
+    if standing_s >= limits.strike_timeout_s:
         return f"it has applied nothing for {standing_s:.0f} s"
     if held.records > limits.max_records:
         return f"it holds back {held.records} records, more than max_records={limits.max_records}"

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import ability, disks
+from tests.chaos import disks
 from tests.chaos.disks import Disk
 from tests.chaos.lab import Power
 from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults import ability
 from tests.support.faults.lab import Gates
 from tests.support.histories.evidence import require_clean_audit
 from tidelock.cluster import LocalCluster

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.chaos import ability, disks, platter, seccomp
+from tests.chaos import disks, platter, seccomp
 from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Call, Supervisor, Trap
 from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults import ability
 from tests.support.faults.lab import BYSTANDER, LARGE_ROWS, PARTS, Attempt, Ending, Lab, laboratory
 from tests.support.project import source
 from tests.support.waiting import eventually

@@ -8,10 +8,11 @@ from typing import Final
 
 import pytest
 
-from tests.chaos import ability, disks
+from tests.chaos import disks
 from tests.chaos.lab import HOME, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Trap
 from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults import ability
 from tidelock.errors import DiskFullError, UnavailableError
 from workloads.history import CallEnd
 

@@ -34,6 +34,8 @@ from tests.chaos.living.nemesis import Nemesis
 from tests.chaos.living.spark_readers import SparkReaders
 from tests.support.clusters.clocks import Clocks
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults import ability
+from tests.support.faults.small_disk import NO_DISK
 from tests.support.histories.evidence import verify
 from tests.support.histories.workload import Workload
 from tests.support.telling import Tell
@@ -81,7 +83,7 @@ def nemesis(cluster: ClusterFactory, tmp_path: Path) -> Iterator[Nemesis]:
     made = Nemesis(local, servers, clocks, random.Random(SEED))
     try:
         if not made.mount():
-            pytest.skip("no file system may be mounted here")
+            ability.require(NO_DISK)
         local.up(timeout_s=READY_TIMEOUT_S)
         yield made
     finally:

@@ -16,9 +16,10 @@ import pytest
 import tidelock.csnlog.record_skipper
 import tidelock.csnlog.tree_maker
 import tidelock.replica_agent.main  # noqa: F401 - all three register fault points
-from tests.chaos import ability, cut_points, disks, seccomp
+from tests.chaos import cut_points, disks, seccomp
 from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Supervisor, Trap
+from tests.support.faults import ability
 from tests.support.project import source
 from tidelock.csnlog import faults
 

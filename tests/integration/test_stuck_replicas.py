@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults import ability
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import Addresses, http
-from tests.support.faults.small_disk import MIB, SmallDisk
+from tests.support.faults.small_disk import MIB, NO_DISK, SmallDisk
 from tests.support.waiting import eventually
 from tidelock.client import Transaction
 from tidelock.cluster import LocalCluster
@@ -128,7 +129,7 @@ def test_commits_go_on_while_a_real_disk_is_full(module_cluster: ClusterFactory)
     local = module_cluster(settings=SETTINGS, start=False)
     disk = SmallDisk(local.data_dir(STUCK))
     if not disk.mount():
-        pytest.skip("no file system may be mounted here")
+        ability.require(NO_DISK)
     try:
         local.up()
         with local.connect("r1") as db:
@@ -162,7 +163,7 @@ def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: Clu
     local = module_cluster(settings=SETTINGS | reserve, start=False)
     disk = SmallDisk(local.data_dir("r1"))
     if not disk.mount():
-        pytest.skip("no file system may be mounted here")
+        ability.require(NO_DISK)
     try:
         local.up()
         with local.connect("r1") as db, local.connect("r2") as other:

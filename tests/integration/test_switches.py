@@ -60,6 +60,32 @@ def test_a_switch_is_set_on_all_replicas_and_lost_at_a_restart(local: LocalClust
     local.start("r2")
     assert switches(local, "r2")["compaction"] == ("off", "off")
     assert switches(local, "r1")["compaction"] == ("on", "off")
+    assert tidelock(local, "admin", "set", "compaction", "off", "--all").exit_code == Exit.OK
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("collection", "off"),
+        ("compaction", "on"),
+        ("lease_sweep", "off"),
+        ("lock_wait_s", "2.5"),
+        ("log_level", "warning"),
+    ],
+)
+def test_each_switch_is_shown_in_the_status(local: LocalCluster, name: str, value: str) -> None:
+    """Its present value stands beside the configured one, in the status of the agent and of the command."""
+    before = switches(local, "r1")[name]
+    assert before[0] != value
+    assert tidelock(local, "admin", "set", name, value, "--replica", "r1").exit_code == Exit.OK
+    try:
+        assert switches(local, "r1")[name] == (value, before[1])
+        assert switches(local, "r2")[name] == before
+        said = f"{name} is {value} at r1; a restart restores {before[1]}"
+        assert said in tidelock(local, "status").stdout.splitlines()
+    finally:
+        assert tidelock(local, "admin", "set", name, before[0], "--replica", "r1").exit_code == Exit.OK
+    assert f"{name} is {before[0]} at r1" not in tidelock(local, "status").stdout
 
 
 @pytest.mark.parametrize(

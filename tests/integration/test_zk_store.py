@@ -22,11 +22,13 @@ from tests.support.zookeeper.store_suite import Counter, StoreSuite, done, node,
 from tests.support.zookeeper.world import SESSION_TIMEOUT_S, ZkWorld
 from tidelock import processes
 from tidelock import zookeeper as embedded
+from tidelock.csnlog.core.batch import KIB, LogLimits
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Create, LinkState, SetData, Written
 from tidelock.csnlog.zookeeper import kazoo_bridge, kazoo_store, session_monitor
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, UnavailableError
+from tidelock.replica_agent.config.settings import AgentSettings
 
 
 @pytest.fixture
@@ -70,6 +72,27 @@ def thaw(server: embedded.LocalZooKeeper) -> None:
     process = server.servers[0].process
     assert process is not None
     assert processes.send(process, signal.SIGCONT)
+
+
+@pytest.mark.slow
+async def test_the_shipped_heap_outlives_the_largest_requests(tmp_path: Path, zk_root: str) -> None:
+    """A server keeps its last 500 requests in memory, beside the records that a replica may hold back."""
+    limits, held = LogLimits(), AgentSettings.model_fields["max_records_bytes"].default
+    held += AgentSettings.model_fields["log_keep_bytes"].default
+    data = bytes(limits.multi_bytes_max - 16 * KIB)
+    servers = embedded.create(tmp_path / "shipped")
+    try:
+        servers.start(timeout_s=READY_TIMEOUT_S)
+        async with ZkWorld(servers.connect_string, zk_root) as world:
+            store = await world.store(multi_bytes_max=limits.multi_bytes_max)
+            for number in range(held // len(data)):
+                await done(store, Create(f"held{number}", data))
+            await done(store, Create("last"))
+            for _ in range(600):
+                await done(store, SetData("last", data))
+        assert servers.servers[0].alive
+    finally:
+        servers.kill()
 
 
 async def test_the_time_of_a_stamp_is_wall_clock_in_milliseconds(world: ZkWorld) -> None:

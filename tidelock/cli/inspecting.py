@@ -10,16 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelock.cli import output
+from tidelock.cli import output, remarks
 from tidelock.cli.local import print_replicas
 from tidelock.cli.target import ClusterOptions, Json, on_target
-from tidelock.errors import TidelockError
+from tidelock.client import Database
+from tidelock.errors import TidelockError, UnavailableError
 from tidelock.exits import Exit
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
 _PANEL = "Inspecting"
-#: A replica that has applied nothing for so long holds records back, in seconds.
-_STANDING_S = 5.0
 #: States of replicas that serve: as they report it, and as the others see them.
 _SERVING = frozenset({"serving", "alive"})
 
@@ -46,8 +45,12 @@ def status(target: ClusterOptions, as_json: Json = False) -> None:
         output.print_json(cluster_status)
     else:
         print_replicas(cluster_status["replicas"])
-        for line in held_back(seen):
+        for line in remarks.held_back(seen):
             output.say(line)
+        with contextlib.suppress(TidelockError), target.connect() as db:
+            for row in seen.get("replicas", []):
+                for line in _remarks_of(db, row):
+                    output.say(line)
         zookeeper = cluster_status.get("zookeeper")
         if zookeeper:
             output.say(f"ZooKeeper {zookeeper['connect']} {zookeeper.get('state', '')}".rstrip())
@@ -55,25 +58,14 @@ def status(target: ClusterOptions, as_json: Json = False) -> None:
         raise typer.Exit(Exit.UNAVAILABLE)
 
 
-def held_back(seen: dict[str, Any]) -> list[str]:
-    """Return a line for each replica that holds back records in ZooKeeper, from the status of an agent.
-
-    A replica that follows is a few records behind all the time: that holds nothing back.
-    """
-    bounds = seen.get("strike")
-    if bounds is None:
+def _remarks_of(db: Database, row: dict[str, Any]) -> list[str]:
+    """Return what is to be said of a replica, as that replica tells it; nothing if it does not answer."""
+    if not row["alive"]:
         return []
-    struck = (
-        f"it is struck after {bounds['timeout_s']:,.0f} s, or with more than {bounds['records']:,} records "
-        f"or {output.size(bounds['bytes'])}"
-    )
-    return [
-        f"{row['id']} holds back {row['held_records']:,} records ({output.size(row['held_bytes'])}) in "
-        f"ZooKeeper: it {'applies nothing' if row['alive'] else 'is silent'} for {row['held_s']:,.0f} s; "
-        + struck
-        for row in seen["replicas"]
-        if row.get("held_records") and row.get("held_s", 0.0) >= _STANDING_S
-    ]
+    try:
+        return remarks.remarks(db.membership.status_of(row["id"]))
+    except UnavailableError:
+        return []
 
 
 def _of_agents(status: dict[str, Any]) -> dict[str, Any]:

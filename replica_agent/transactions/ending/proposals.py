@@ -23,7 +23,7 @@ from tidelock.csnlog.core.model import (
 )
 from tidelock.csnlog.core.store import Create, SetData
 from tidelock.csnlog.log import Proposal
-from tidelock.errors import TidelockError, UnavailableError
+from tidelock.errors import TidelockError, TooLargeError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
@@ -64,6 +64,7 @@ class ProposalBuilder:
 
         Raises:
             TidelockError: The copies could not be made, or a compaction met a conflict.
+            TooLargeError: Definitions of tables are larger than a record.
             UnavailableError: Also any unforeseen error: the transaction is certainly not committed.
         """
         try:
@@ -81,8 +82,13 @@ class ProposalBuilder:
             *(RemovePart(table, part) for part, table in staged.removed.items()),
             *(_adding(part) for part in staged.parts),
         )
-        if len(encode_entries(written)) > self._written_bytes_max:
-            written, changes = (), (*written, *changes)
+        if (found := len(encode_entries(written))) > (limit := self._written_bytes_max):
+            raise TooLargeError(
+                f"the definitions of tables in {tx.tid} take {found} bytes; a record has room for {limit} "
+                f"(record_bytes_max, half of multi_bytes_max): use fewer columns, or shorter names",
+                limit=limit,
+                found=found,
+            )
         manifest = self._stage_manifest(tx, changes)
         counted = await self._make_copies(tx, timeout_s)
         if not tx.data_change:  # only now, so that it blocks no transaction while it works

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import ClusterFactory
+from tests.support.faults import ability
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import ROWS, Addresses, Ground, check_message, check_state, http
-from tests.support.faults.small_disk import DISK_BYTES, SmallDisk
+from tests.support.faults.small_disk import DISK_BYTES, NO_DISK, SmallDisk
 from tests.support.histories.evidence import leftovers
 from tests.support.waiting import eventually
 from tidelock.client import Decision, TransactionState
@@ -42,7 +43,7 @@ class Disks:
     def small(self, replica: str) -> SmallDisk:
         """The small file system of a replica; the test is left out where there is none."""
         if replica not in self._small:
-            pytest.skip("no file system may be mounted here")
+            ability.require(NO_DISK)
         return self._small[replica]
 
     def require_clean(self) -> None:

@@ -11,6 +11,8 @@ from typing import Final
 
 MIB: Final = 1 << 20
 DISK_BYTES: Final = 24 * MIB
+#: Says why a test has none (`ability.require`).
+NO_DISK: Final = "no file system may be mounted here"
 
 
 def _done(program: str, *arguments: str) -> bool:

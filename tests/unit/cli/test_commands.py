@@ -23,7 +23,7 @@ from tests.support.replicas.fake_http import Fault
 from tidelock import errors
 from tidelock.cli import app as cli
 from tidelock.cli import output
-from tidelock.cli.inspecting import held_back
+from tidelock.cli.remarks import held_back, remarks
 from tidelock.cli.target import FOLDER_DEFAULT
 from tidelock.cli.writing import TYPES, parse_column
 from tidelock.cluster import LocalCluster
@@ -236,6 +236,39 @@ def test_status_says_who_holds_back_records() -> None:
     [line] = held_back({"strike": bounds, "replicas": [row | {"alive": False}]})
     assert "it is silent for 75 s" in line
     assert held_back({"replicas": [row]}) == []  # an agent of before does not tell
+
+
+def test_status_says_what_is_not_as_configured() -> None:
+    """Why a replica does not serve, how far its clone is, its clock, and what an operator has switched."""
+    quiet: dict[str, Any] = {
+        "id": "r3",
+        "state": "serving",
+        "reason": "",
+        "clone": None,
+        "clock": {"off": False, "offset_s": 0.1, "ahead_s": {}},
+        "switches": [{"name": "compaction", "value": "on", "configured": "on"}],
+    }
+    assert remarks(quiet) == []
+    assert remarks({"id": "r3", "state": "serving"}) == []  # an agent of before tells less
+    clone = {"percent": 37.4, "bytes": 3 << 20, "of_bytes": 8 << 20, "parts": 1200, "of_parts": 3000}
+    loud = quiet | {
+        "state": "cloning",
+        "reason": "it was struck",
+        "clone": clone,
+        "clock": {"off": True, "offset_s": -86400.0, "ahead_s": {}},
+        "switches": [
+            *quiet["switches"],
+            {"name": "collection", "value": "off", "configured": "on"},
+            {"name": "lock_wait_s", "value": "2.5", "configured": "0"},
+        ],
+    }
+    assert remarks(loud) == [
+        "r3 is cloning: it was struck",
+        "r3 clones: 37 % has arrived, 3.0 MiB of 8.0 MiB in 1,200 of 3,000 parts",
+        "the clock of r3 is 86,400.0 s behind: set it right; its commits get the time of the others",
+        "collection is off at r3; a restart restores on",
+        "lock_wait_s is 2.5 at r3; a restart restores 0",
+    ]
 
 
 def test_a_status_without_a_replica_that_serves_has_an_exit_code_of_its_own(

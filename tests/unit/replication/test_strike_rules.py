@@ -58,9 +58,29 @@ def test_each_bound_is_a_reason(
 
 def test_a_clone_takes_as_long_as_it_takes() -> None:
     """A replica that clones is not struck for standing still, but for what it holds back."""
-    slow = {"silent_s": 0.0, "standing_s": 999.0, "record_bytes": 0.0}
-    assert not reason_to_strike(R2, reading(500, r2=member(450, "cloning")), LIMITS, **slow)
-    assert reason_to_strike(R2, reading(600, r2=member(450, "cloning")), LIMITS, **slow)
+    watch = StandstillWatch()
+
+    def reason(end: int, now: float) -> str:
+        seen = reading(end, r2=member(450, "cloning"))
+        watch.note(seen, now)
+        standing_s = watch.standing_s(R2, now)
+        return reason_to_strike(R2, seen, LIMITS, silent_s=0.0, standing_s=standing_s, record_bytes=0.0)
+
+    assert not reason(500, 0.0)
+    assert not reason(500, 999.0)
+    assert "150 records" in reason(600, 999.0)
+
+
+def test_the_time_of_a_clone_counts_no_second_later() -> None:
+    """Its next boot serves before it has shown how far its clone has brought it."""
+    watch = StandstillWatch()
+    for now in (0.0, 500.0, 1000.0):
+        watch.note(reading(500, r1=member(500), r2=member(450, "cloning")), now)
+        assert watch.standing_s(R2, now) == 0.0
+    watch.note(reading(500, r1=member(500), r2=member(450)), 1001.0)
+    assert watch.standing_s(R2, 1001.0) == 1.0
+    watch.note(reading(500, r1=member(500), r2=member(450)), 1061.0)
+    assert watch.standing_s(R2, 1061.0) == 61.0
 
 
 def test_standing_still_counts_only_while_there_is_something_to_apply() -> None:

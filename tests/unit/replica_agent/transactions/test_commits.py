@@ -21,7 +21,7 @@ from tidelock.csnlog.core.results import Aborted, Committed
 from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.log import CsnLog, Proposal
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, RequestFault, StoreRequest, nth
-from tidelock.errors import CommitUnknownError, NotCommittedError, TransactionClosedError
+from tidelock.errors import CommitUnknownError, NotCommittedError, TooLargeError, TransactionClosedError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -278,28 +278,37 @@ async def test_an_unforeseen_error_leaves_no_sealed_transaction(
         assert tx.state is TxState.COMMITTED
 
 
-@pytest.mark.parametrize("columns", [1, 3000], ids=["in the record", "too large for any record"])
 async def test_a_table_that_is_in_zookeeper_is_in_no_manifest(
-    node: LogNode, catalog: Catalog, tmp_path: Path, columns: int
+    node: LogNode, catalog: Catalog, tmp_path: Path
 ) -> None:
     """A manifest can be lost: its table would be in ZooKeeper for good, and in no catalog."""
     home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
     home.settlement.proposals.settings = settings(inline_entries_bytes_max=1)
     tx = home.begin()
-    definition = DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128] * columns})
-    inline = (definition,) if columns == 1 else ()
+    definition = DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128]})
     tx.staged.definitions.append(definition)
     tx.staged.removed[PartId("r2-1-1")] = TableName("default.t")
     [added] = tx.staged.parts
     found = await home.settlement.proposals.build(tx, 1.0)
-    assert found.record.entries == inline
+    assert found.record.entries == (definition,)
     assert found.record.manifest is not None
     row = catalog.reader.part(found.record.manifest.part)
     assert row is not None
     assert row.file is not None
     location = Location(row.file, row.offset, row.length, row.blocks)
-    *defining, removing, adding = decode_entries(PartFs(tmp_path).read(location))
-    assert (*inline, *defining) == (definition,)
+    removing, adding = decode_entries(PartFs(tmp_path).read(location))
     assert isinstance(removing, RemovePart)
     assert isinstance(adding, AddPart)
     assert (removing.part, adding.part) == ("r2-1-1", added.part)
+
+
+async def test_a_table_that_no_record_has_room_for_is_refused(
+    node: LogNode, catalog: Catalog, tmp_path: Path
+) -> None:
+    """Its definition is not moved into a manifest, which can be lost without the znode of the table."""
+    home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
+    tx = home.begin()
+    tx.staged.definitions.append(DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128] * 3000}))
+    with pytest.raises(TooLargeError, match=r"a record has room for 253952 .* fewer columns, or shorter"):
+        await home.commit(tx)
+    home.check_rolled_back(tx)
