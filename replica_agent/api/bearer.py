@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tidelock.errors import TokenRightError
 from tidelock.replica_agent.services.uploads import UploadService
-from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import PREFIX
 

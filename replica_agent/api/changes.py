@@ -14,8 +14,9 @@ from tidelock.replica_agent.api.arrow import send_rows
 from tidelock.replica_agent.api.http import answer, body, number, seconds
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.storage.change_sets import CsnChangePage, PartChange
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import named
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire.changes import ChangedPart as ShownPart
 from tidelock.wire.changes import ChangedRowsRequest, ChangePageAnswer, ChangeSetAnswer
 

@@ -18,7 +18,7 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
-from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 

@@ -14,7 +14,8 @@ from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.services.administration import AdministrationService
-from tidelock.replica_agent.tables.schema import Derivation, full_name
+from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.schema import Derivation
 from tidelock.wire.tables import CreatedTable, CreateTableRequest
 
 

@@ -18,7 +18,7 @@ from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget, parse_target
 from tidelock.replica_agent.services.uploads import UploadService
-from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.transactions.staging_area import Entry, replaces
 from tidelock.replica_agent.transactions.staging_paths import (
     PathKind,

@@ -29,8 +29,9 @@ from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import path_in
-from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_name
+from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables

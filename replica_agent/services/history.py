@@ -10,7 +10,7 @@ from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.tables.schema import full_name, no_table
+from tidelock.replica_agent.tables.names import full_name, no_table
 from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
 
 

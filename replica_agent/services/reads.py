@@ -17,7 +17,7 @@ from tidelock.replica_agent.sql.pool import Mutation, RunningStatement, SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging

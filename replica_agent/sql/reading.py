@@ -15,7 +15,7 @@ from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import TableRow
-from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.tables.names import full_name
 
 #: Up to this number all tables are shown, which costs 0.7 ms each; above it only the tables that the
 #: statement mentions.

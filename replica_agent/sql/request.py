@@ -14,7 +14,7 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.sql.mutation import MutationRequest
-from tidelock.replica_agent.tables.schema import full_name
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.workers.frames import pack
 
 #: The view of :class:`SomeParts`; no table has such a name.

@@ -30,7 +30,8 @@ from tidelock.errors import (
 from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlConfig, SqlRequest, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
-from tidelock.replica_agent.tables.schema import DEFAULT_NAMESPACE, TableSchema, name_in_sql, no_table
+from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, name_in_sql, no_table
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics
 
 #: Rows of a record batch of the result.

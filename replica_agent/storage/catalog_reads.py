@@ -18,7 +18,7 @@ from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import SkippedRecord
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError
-from tidelock.replica_agent.tables.schema import no_table
+from tidelock.replica_agent.tables.names import no_table
 from tidelock.replication.core.model import PartKind, PartMeta
 
 

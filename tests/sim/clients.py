@@ -36,7 +36,8 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction

@@ -25,8 +25,9 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.pool import Mutation
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import path_in
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables

@@ -25,7 +25,8 @@ from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.tables import Tables
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import TRIES, Removals
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging

@@ -29,8 +29,9 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import path_in
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction

@@ -20,7 +20,8 @@ from tidelock.replica_agent.sql.request import SqlConfig
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.tables.schema import TableSchema, full_name
+from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.schema import TableSchema
 
 Row = tuple[Any, ...]
 

@@ -161,7 +161,7 @@ async def test_a_commit_checks_the_roster_that_its_copies_were_counted_at(node: 
 
 async def test_a_transaction_that_is_too_large(node: LogNode) -> None:
     """A transaction that is too large is refused before a request is sent."""
-    large = Proposal(TidRecord(str(node.tid(1)), meta={"x": "y" * 300_000}), {})
+    large = Proposal(TidRecord(str(node.tid(1)), meta={"x": "y" * 500_000}), {})
     with pytest.raises(TooLargeError, match="record_bytes_max"):
         await node.log.commit(large, timeout_s=30)
 

@@ -73,6 +73,16 @@ def test_the_import_of_tidelock_is_lazy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_reader_processes_import_no_pyarrow() -> None:
+    """A reader is small: it needs the catalog's rows and files, and no Arrow."""
+    code = (
+        "import sys, tidelock.replica_agent.readers.worker; "
+        "print(sorted({'pyarrow', 'numpy', 'duckdb', 'kazoo'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_unknown_names_are_refused() -> None:
     """A name that Tidelock does not have is an AttributeError, also when a module beside it has it."""
     with pytest.raises(AttributeError, match="has no attribute 'from_wire'"):

@@ -17,7 +17,8 @@ from tests.support.rows import ALL_TYPES, batches
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError, UnsupportedTypeError
 from tidelock.replica_agent.tables.column_types import to_arrow
-from tidelock.replica_agent.tables.schema import Derivation, TableSchema, full_name, no_table
+from tidelock.replica_agent.tables.names import full_name, no_table
+from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 
 EVERYTHING = pa.schema(list(ALL_TYPES.items()))
 SMALL = pa.schema(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from tests.support.aio import until
@@ -23,9 +24,11 @@ from tidelock.csnlog.log import CsnLog, Proposal
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, RequestFault, StoreRequest, nth
 from tidelock.errors import CommitUnknownError, NotCommittedError, TooLargeError, TransactionClosedError
 from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits, WaitFor
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
@@ -302,13 +305,28 @@ async def test_a_table_that_is_in_zookeeper_is_in_no_manifest(
     assert (removing.part, adding.part) == ("r2-1-1", added.part)
 
 
+async def test_the_widest_table_of_the_defaults_fits_a_record(
+    node: LogNode, catalog: Catalog, tmp_path: Path
+) -> None:
+    """All columns that a table may have, with the longest names and the longest names of types."""
+    home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
+    tx = home.begin()
+    columns = [
+        (f"column_{number:04}_{'x' * 116}", pa.decimal128(38, 18))
+        for number in range(AgentSettings.model_fields["columns_max"].default)
+    ]
+    widest = TableSchema.from_request("new", pa.schema(columns))
+    tx.staged.definitions.append(DefineTable(widest.name, 0, widest.definition()))
+    assert await home.commit(tx)
+
+
 async def test_a_table_that_no_record_has_room_for_is_refused(
     node: LogNode, catalog: Catalog, tmp_path: Path
 ) -> None:
     """Its definition is not moved into a manifest, which can be lost without the znode of the table."""
     home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
     tx = home.begin()
-    tx.staged.definitions.append(DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128] * 3000}))
-    with pytest.raises(TooLargeError, match=r"a record has room for 253952 .* fewer columns, or shorter"):
+    tx.staged.definitions.append(DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128] * 4000}))
+    with pytest.raises(TooLargeError, match=r"a record has room for 450560 .* fewer columns, or shorter"):
         await home.commit(tx)
     home.check_rolled_back(tx)

@@ -1,0 +1,59 @@
+"""Names of tables: as clients write them, as the catalog keeps them, and the error about an unknown one.
+
+Reader processes import this module. It needs no pyarrow, and its hundred megabytes stay out of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.errors import BadRequestError, UnknownTableError
+
+DEFAULT_NAMESPACE = "default"
+# A leading underscore would hide the folder from Spark, which silently ignores such paths.
+_TABLE = re.compile(r"[a-z0-9][a-z0-9_]{0,127}")
+#: Names that mean something else in SQL over a snapshot.
+_NO_NAMESPACE = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
+#: Largest number of tables whose names are compared with a wrong one. The event loop does it: 10 ms.
+_COMPARED_MAX = 200
+
+
+def no_table(name: str, at: Csn, known: Iterable[str]) -> UnknownTableError:
+    """Return the error about a table that does not exist at a CSN.
+
+    The error names the table of the same name in another namespace. If there is none, it names the most
+    similar one, unless there are too many to compare.
+    """
+    names, bare = list(known), name.rpartition(".")[2]
+    near = [one for one in names if one.rpartition(".")[2] == bare]
+    if not near and len(names) <= _COMPARED_MAX:
+        near = difflib.get_close_matches(name, names, 1, 0.7)
+    hint = f"did you mean {near[0]}?" if near else "`tidelock tables` lists them;"
+    return UnknownTableError(
+        f"there is no table {name} at CSN {at}; {hint} a newer snapshot may know more", table=name, csn=at
+    )
+
+
+def full_name(name: str) -> TableName:
+    """Return ``namespace.table`` for a name with or without namespace; BadRequestError if it is malformed."""
+    namespace, dot, table = name.rpartition(".")
+    if not dot:
+        namespace = DEFAULT_NAMESPACE
+    if not (_TABLE.fullmatch(namespace) and _TABLE.fullmatch(table)):
+        raise BadRequestError(
+            f"{name!r} is not a table name; expected `table` or `namespace.table`, each of a-z, 0-9 and _ "
+            "(at most 128 characters, the first no _)",
+            table=name,
+        )
+    if namespace in _NO_NAMESPACE:
+        raise BadRequestError(f"namespace {namespace} is reserved for SQL; choose another", table=name)
+    return TableName(f"{namespace}.{table}")
+
+
+def name_in_sql(written: str) -> TableName:
+    """Return the full name of a table as SQL writes it, in any case and perhaps in quotes."""
+    plain = written.replace('"', "").lower()
+    return TableName(plain if "." in plain else f"{DEFAULT_NAMESPACE}.{plain}")
