@@ -64,7 +64,7 @@ class Options:
         session_timeout_max_ms: The largest session time-out that a client may request.
         heap_mb: Java heap of one server, in MiB. It holds all znodes: at most `max_records_bytes` and
             `log_keep_bytes` of records (192 MiB), locks and labels; the last 500 requests, three times each
-            (750 MiB if each is as large as `multi_bytes_max`); and room for a snapshot and for garbage.
+            (1.2 GB if each is as large as `multi_bytes_max`); and room for a snapshot and for garbage.
         snapshots_kept: Number of snapshots that are kept on disk, with their logs; older ones are purged
             every hour.
         log_bytes_max: Largest size of one log file; up to three are kept.

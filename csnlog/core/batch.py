@@ -79,8 +79,8 @@ class LogLimits:
         retry_s: Pause after a request that failed although the store is connected.
     """
 
-    record_bytes_max: int = 448 * KIB
-    multi_bytes_max: int = 960_000
+    record_bytes_max: int = 384 * KIB
+    multi_bytes_max: int = 800_000
     batch_tids_max: int = 512
     queue_tids_max: int = 4096
     read_ahead: int = 32

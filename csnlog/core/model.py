@@ -1,7 +1,7 @@
 """The records of the CSN log as frozen values: the content of a commit record and of other znodes. Pure.
 
 The bytes are made in :mod:`tidelock.csnlog.core.codec` and nowhere else. Field names are short on the wire,
-since a record is bounded (448 KiB) and carries many transactions. A reader refuses content that it does not
+since a record is bounded (384 KiB) and carries many transactions. A reader refuses content that it does not
 know and never drops it: a field that an older agent ignored could decide what the record means.
 """
 

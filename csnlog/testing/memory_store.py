@@ -118,7 +118,7 @@ class MemoryEnsemble:
         self,
         *,
         plan: FaultPlan | None = None,
-        multi_bytes_max: int = 960_000,
+        multi_bytes_max: int = 800_000,
         turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
         servers: int = 1,
         reconnect: Callable[[Callable[[], None]], object] | None = None,

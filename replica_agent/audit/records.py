@@ -16,7 +16,7 @@ from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
-#: Records that are read at a time; each can have 448 KiB.
+#: Records that are read at a time; each can have 384 KiB.
 PAGE: Final = 64
 _FACTS: Final = ("log_csns", "log_tids", "log_parts", "log_removals", "log_unread")
 

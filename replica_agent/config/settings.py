@@ -61,14 +61,14 @@ class AgentSettings(IdentitySettings, BaseSettings):
         15.0, description="How long a start waits for its first ZooKeeper session."
     )
     record_bytes_max: Bytes = Field(
-        448 * 1024,
+        384 * 1024,
         description=(
             "Largest commit record. By default it has room for a table of 2,000 columns with the "
             "longest names."
         ),
     )
     multi_bytes_max: int = Field(
-        960_000,
+        800_000,
         ge=1,
         le=1_000_000,
         description=(

@@ -182,6 +182,8 @@ def _strikes(means: Means, log: CsnLog, membership: Membership, changes: MemberC
         membership=membership,
         changes=changes,
         limits=StrikeLimits(settings.strike_timeout_s, settings.max_records, settings.max_records_bytes),
+        keep_records=settings.log_keep_records,
+        keep_bytes=settings.log_keep_bytes,
         metrics=means.metrics,
         clock=time.monotonic,
     )

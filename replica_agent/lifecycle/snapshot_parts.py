@@ -56,9 +56,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         log=replication.log,
         members=replication.members.snapshot,
         retained=replication.retention.newest_before,
-        records_kept=lambda: replication.strikes.records_to_keep(
-            settings.log_keep_records, settings.log_keep_bytes
-        ),
+        records_kept=replication.strikes.records_to_keep,
         clock=time.monotonic,
     )
     implicit_pins = ImplicitPins(

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from tidelock.csnlog.core import tree
+from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, ReplicaId, csn, epoch_of, sequence_of
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Store
@@ -28,6 +28,7 @@ from tidelock.replication.core.membership_rules import StrikeReplica
 from tidelock.replication.core.strike_rules import (
     ZNODE_BYTES,
     HeldRecords,
+    LogLength,
     StandstillWatch,
     StrikeLimits,
     held_back,
@@ -50,6 +51,8 @@ class Strikes:
 
     Attributes:
         limits: The bounds.
+        keep_records: Records that are kept when every replica has applied them.
+        keep_bytes: ZooKeeper's memory for them.
         clock: Monotonic seconds.
     """
 
@@ -59,6 +62,8 @@ class Strikes:
     membership: Membership
     changes: MemberChanges
     limits: StrikeLimits
+    keep_records: int
+    keep_bytes: int
     metrics: Metrics
     clock: Callable[[], float]
     _watch: StandstillWatch = field(default_factory=StandstillWatch, init=False)
@@ -76,9 +81,15 @@ class Strikes:
         if self.log.state is not LogState.FOLLOWING or not self._is_turn():
             return
         await self._sample()
+        tail = await self.store.get(tree.TAIL)
         seen = await self.changes.read()
-        if seen is None:
+        if seen is None or not isinstance(tail, Ok):
             return
+        log = LogLength(
+            records=csns_behind(codec.decode_csn(tail.value.data), seen.end, seen.epochs),
+            kept=self.records_to_keep(),
+            record_bytes=self._record_bytes,
+        )
         now = self.clock()
         self._watch.note(seen, now)
         reasons = {
@@ -88,7 +99,7 @@ class Strikes:
                 self.limits,
                 silent_s=self.membership.silent_s(replica),
                 standing_s=self._watch.standing_s(replica, now),
-                record_bytes=self._record_bytes,
+                log=log,
             )
             for replica in seen.members()
         }
@@ -115,9 +126,10 @@ class Strikes:
         """Return for how long a replica was silent, or applied nothing, as far as this agent has seen."""
         return max(self.membership.silent_s(replica), self._watch.standing_s(replica, self.clock()))
 
-    def records_to_keep(self, records: int, size: int) -> int:
-        """Return how many applied records are kept: at most ``records``, in at most ``size`` bytes."""
-        return max(1, min(records, int(size / (self._record_bytes + ZNODE_BYTES))))
+    def records_to_keep(self) -> int:
+        """Return how many applied records are kept, by their number and by their bytes."""
+        by_bytes = int(self.keep_bytes / (self._record_bytes + ZNODE_BYTES))
+        return max(1, min(self.keep_records, by_bytes))
 
     def _show(self) -> None:
         for peer in self.membership.peers():

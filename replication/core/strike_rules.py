@@ -3,7 +3,8 @@
 A replica that stays behind keeps every record after its place in ZooKeeper's memory, and the history after it
 on all disks (I16). It is struck when it is silent, or applies nothing while the log moves on, for
 ``strike_timeout_s``, or holds back more than ``max_records`` records or ``max_records_bytes`` bytes of them.
-It then clones before it serves. The rules of :mod:`tidelock.replication.core.membership_rules` still decide
+It then clones before it serves. A clone begins where the log begins. The records there are kept anyway, so
+it does not hold them back. The rules of :mod:`tidelock.replication.core.membership_rules` still decide
 whether the others are enough.
 
 Silence and standstill are measured by the monotonic clock of the observer, from the moment at which it saw
@@ -42,6 +43,21 @@ class HeldRecords:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogLength:
+    """The log in ZooKeeper as an observer has read it.
+
+    Attributes:
+        records: All that are there.
+        kept: How many of them are kept when every replica has applied them.
+        record_bytes: Mean of their bytes.
+    """
+
+    records: int
+    kept: int
+    record_bytes: float
+
+
 def held_back(records: int, record_bytes: float) -> HeldRecords:
     """Return what a replica that is so many records behind holds back, of ``record_bytes`` bytes each."""
     return HeldRecords(records, round(records * (record_bytes + ZNODE_BYTES)))
@@ -78,10 +94,10 @@ def reason_to_strike(
     *,
     silent_s: float,
     standing_s: float,
-    record_bytes: float,
+    log: LogLength,
 ) -> str:
     """Return why a member is to be struck, "" if it is not."""
-    held = held_back(seen.behind(replica), record_bytes)
+    held = held_back(min(seen.behind(replica), max(0, log.records - log.kept)), log.record_bytes)
     if silent_s >= limits.strike_timeout_s:
         return f"it has been silent for {silent_s:.0f} s"
     if standing_s >= limits.strike_timeout_s:

@@ -11,6 +11,7 @@ from tidelock.replication.core.lag import Epochs
 from tidelock.replication.core.membership_rules import MemberReading, MembersReading
 from tidelock.replication.core.strike_rules import (
     ZNODE_BYTES,
+    LogLength,
     StandstillWatch,
     StrikeLimits,
     held_back,
@@ -49,9 +50,8 @@ def test_each_bound_is_a_reason(
 ) -> None:
     """At the bound of records and bytes nothing happens, above it the replica is struck."""
     seen = reading(500, r2=member(500 - behind))
-    found = reason_to_strike(
-        R2, seen, LIMITS, silent_s=silent_s, standing_s=standing_s, record_bytes=record_bytes
-    )
+    log = LogLength(records=500, kept=10, record_bytes=record_bytes)
+    found = reason_to_strike(R2, seen, LIMITS, silent_s=silent_s, standing_s=standing_s, log=log)
     assert reason in found
     assert bool(found) is bool(reason)
 
@@ -61,14 +61,27 @@ def test_a_clone_takes_as_long_as_it_takes() -> None:
     watch = StandstillWatch()
 
     def reason(end: int, now: float) -> str:
+        log = LogLength(records=end - 450, kept=50, record_bytes=0.0)
         seen = reading(end, r2=member(450, "cloning"))
         watch.note(seen, now)
         standing_s = watch.standing_s(R2, now)
-        return reason_to_strike(R2, seen, LIMITS, silent_s=0.0, standing_s=standing_s, record_bytes=0.0)
+        return reason_to_strike(R2, seen, LIMITS, silent_s=0.0, standing_s=standing_s, log=log)
 
     assert not reason(500, 0.0)
     assert not reason(500, 999.0)
-    assert "150 records" in reason(600, 999.0)
+    assert not reason(600, 999.0)
+    assert "101 records" in reason(601, 999.0)
+
+
+def test_a_clone_does_not_hold_back_what_is_kept_anyway() -> None:
+    """It begins at the tail, and its next boot is there still until it has shown its position.
+
+    With as many records kept as a replica may hold back, each clone was struck at once.
+    """
+    log = LogLength(records=200, kept=100, record_bytes=0.0)
+    for state in ("cloning", "serving"):
+        seen = reading(500, r2=member(300, state))
+        assert not reason_to_strike(R2, seen, LIMITS, silent_s=0.0, standing_s=0.0, log=log)
 
 
 def test_the_time_of_a_clone_counts_no_second_later() -> None:

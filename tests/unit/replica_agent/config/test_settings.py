@@ -47,8 +47,8 @@ def test_every_setting_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"record_bytes_max": 950 << 10}, "multi_bytes_max"),
-        ({"inline_entries_bytes_max": 500 << 10}, "record_bytes_max"),
+        ({"record_bytes_max": 790 << 10}, "multi_bytes_max"),
+        ({"inline_entries_bytes_max": 400 << 10}, "record_bytes_max"),
         ({"inline_part_bytes_max": 32 << 20}, "push_bytes_max"),
         ({"lease_s": 4000}, "lease_max_s"),
         ({"snapshot_ttl_s": 90_000}, "snapshot_ttl_max_s"),

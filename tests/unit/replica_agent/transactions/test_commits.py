@@ -327,6 +327,6 @@ async def test_a_table_that_no_record_has_room_for_is_refused(
     home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
     tx = home.begin()
     tx.staged.definitions.append(DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128] * 4000}))
-    with pytest.raises(TooLargeError, match=r"a record has room for 450560 .* fewer columns, or shorter"):
+    with pytest.raises(TooLargeError, match=r"a record has room for 385024 .* fewer columns, or shorter"):
         await home.commit(tx)
     home.check_rolled_back(tx)
