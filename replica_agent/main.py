@@ -42,7 +42,7 @@ async def run(settings: AgentSettings) -> BootEnd:
     try:
         await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            with contextlib.suppress(FencedError):  # the end that the fence brings says who has the id
+            with contextlib.suppress(FencedError):  # the end that the fence brings names the owner of the id
                 await starting
         return await ending
     finally:
