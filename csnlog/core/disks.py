@@ -1,4 +1,4 @@
-"""The id of a disk: that of its data folder, and after a clone a suffix that tells it from the former one.
+"""The id of a disk: that of its data folder, and a suffix after a clone. Pure.
 
 Copies count by the id of the disk (rule copies), and a clone replaces what a folder holds, so it gets another
 id. By the part before the suffix a start knows its own folder again.

@@ -10,7 +10,17 @@ import msgspec
 import pytest
 
 from tests.support.aio import until
-from tests.support.clusters.boots import MEMBER, R1, R9, SETTINGS, any_request, begin, paths, shown
+from tests.support.clusters.boots import (
+    MEMBER,
+    R1,
+    R9,
+    SETTINGS,
+    any_request,
+    begin,
+    paths,
+    put_session,
+    shown,
+)
 from tests.support.zookeeper.store_suite import done, node
 from tidelock.csnlog.cluster import bootstrap as bootstrap_module
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, register
@@ -313,15 +323,6 @@ async def test_a_replica_that_was_taken_out_does_not_start(
 HELD = Progress(CSN_NONE, CSN_NONE, published_max=Csn(9), phase=ReplicaPhase.STARTING)
 
 
-async def _set(store: MemoryStore, state: str) -> None:
-    found = SessionState(boot=3, disk="disk1", nonce="n", state=state)
-    await done(
-        store,
-        SetData(tree.session(R1), codec.encode_session(found)),
-        SetData(tree.progress(R1), codec.encode_progress(Progress(Csn(9), Csn(9)))),
-    )
-
-
 async def _progress(store: MemoryStore) -> Progress:
     return codec.decode_progress((await node(store, tree.progress(R1))).data)
 
@@ -346,7 +347,7 @@ async def test_a_replica_without_a_usable_catalog_clones(
 ) -> None:
     """Its session says so, with a new disk; its progress holds tail and horizon where they are."""
     store = ensemble.store()
-    await _set(store, state)
+    await put_session(store, state)
     if moved is not None:
         await done(store, SetData(moved, codec.encode_csn(Csn(5))))
     own = await begin(store, known=known, suffix=lambda: "2")
@@ -362,7 +363,7 @@ async def test_a_clone_that_is_installed_is_not_made_again(
 ) -> None:
     """The catalog that was replaced has the disk of the session; its progress stays until it has another."""
     store = ensemble.store()
-    await _set(store, STRUCK)
+    await put_session(store, STRUCK)
     cloned = await begin(store, known=KnownState(last_csn=Csn(1), disk="disk1"), suffix=lambda: "2")
     known = KnownState(last_csn=Csn(1), disk="disk1.2")
     own = await begin(ensemble.store("next"), disk="disk1.2", known=known)
@@ -376,7 +377,7 @@ async def test_an_empty_catalog_follows_a_whole_log_and_holds_it(
 ) -> None:
     """Nothing was collected, so it needs no clone; what a former disk has published does not count."""
     store = ensemble.store()
-    await _set(store, SERVING)
+    await put_session(store, SERVING)
     own = await begin(store, disk="disk2")
     assert (own.clone, own.published_max) == ("", 9)
     assert await _progress(store) == HELD
@@ -427,76 +428,6 @@ async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cl
     own = await begin(ensemble.store(), disk="disk2")
     assert (await shown(ensemble.store()))[0].disk == "disk2"
     assert (own.boot, own.disk) == (2, "disk2")
-
-
-@pytest.mark.parametrize("living", [True, False])
-async def test_an_empty_folder_takes_a_known_id_only_by_order(
-    ensemble: MemoryEnsemble, cluster: ClusterState, living: bool
-) -> None:
-    """The error names the former disk, its address, and whether its agent lives (finding 8)."""
-    former = ensemble.store()
-    own = await begin(former)
-    if not living:
-        ensemble.end_session(former.session)
-    words = "lives" if living else "shows no sign of life"
-    with pytest.raises(ConfigError, match=f"disk disk1 at h1:1, .*{words}.* disk2\\. .*--replace-disk"):
-        await begin(ensemble.store(), disk="disk2", replace_disk=False)
-    assert await shown(ensemble.store()) == (own.state, own.fence)
-    assert (await begin(ensemble.store(), replace_disk=False)).boot == 2
-    assert (await begin(ensemble.store(), disk="disk2", replace_disk=True)).disk == "disk2"
-
-
-@pytest.mark.parametrize("living", [True, False])
-async def test_a_folder_that_has_lost_its_id_does_not_get_it_back(
-    ensemble: MemoryEnsemble, cluster: ClusterState, living: bool
-) -> None:
-    """Of two folders that take one id by order the last one keeps it, also while it clones (I1)."""
-    store = ensemble.store()
-    await _set(store, SERVING)  # on disk1
-    await done(store, SetData(tree.TAIL, codec.encode_csn(Csn(5))))
-    winner = ensemble.store()
-    own = await begin(winner, disk="disk2", suffix=lambda: "x")
-    assert own.disk == "disk2.x"
-    if not living:  # between the boot that has cloned and the next one
-        ensemble.end_session(winner.session)
-    former = KnownState(boot=3, last_csn=Csn(1), disk="disk1")
-    with pytest.raises(ConfigError, match=r"disk2\.x at h1:1, .*never gets it back") as refused:
-        await begin(ensemble.store(), known=former)
-    assert refused.value.details["api"] == MEMBER.api
-    assert await shown(ensemble.store()) == (own.state, own.fence)
-    for disk in ("disk2", "disk2.x"):  # before and after its clone is installed
-        known = KnownState(boot=own.boot, last_csn=Csn(1), disk=disk)
-        assert (await begin(ensemble.store(), disk=disk, known=known, replace_disk=False)).boot > own.boot
-
-
-async def test_a_start_takes_over_from_the_owner_that_it_has_met_alone(
-    ensemble: MemoryEnsemble, cluster: ClusterState
-) -> None:
-    """Two empty folders start by order at once: the one that is fenced in its start names the other."""
-    await begin(ensemble.store())
-    raised: list[StoreRequest] = []
-
-    def plan(call: StoreRequest) -> None:
-        if not raised and any(op.path == tree.session(R1) for op in call.ops or ()):
-            raised.append(call)
-            third = SessionState(2, "disk3", "third", SERVING)
-            ensemble.tree.apply((SetData(tree.session(R1), codec.encode_session(third)),), 0)
-
-    ensemble.plan = plan
-    with pytest.raises(ConfigError, match="found one on disk disk3 at h1:1"):
-        await begin(ensemble.store(), disk="disk2")
-
-
-@pytest.mark.parametrize("state", [CLONING, STRUCK])
-async def test_the_clone_of_an_earlier_version_goes_on(
-    ensemble: MemoryEnsemble, cluster: ClusterState, state: str
-) -> None:
-    """It gave its folder an id that does not tell the folder, so the folder that knows of a boot goes on."""
-    await _set(ensemble.store(), state)
-    known = KnownState(boot=3, disk="disk0")
-    assert (await begin(ensemble.store(), disk="disk0", known=known, replace_disk=False)).clone
-    with pytest.raises(ConfigError, match="--replace-disk"):
-        await begin(ensemble.store(), disk="disk9", replace_disk=False)
 
 
 async def test_a_start_raises_the_roster_when_copies_are_gone(
