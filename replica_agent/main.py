@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.errors import ConfigError, TidelockError
+from tidelock.errors import ConfigError, FencedError, TidelockError
 from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.config.allocator import map_large_blocks
 from tidelock.replica_agent.config.loading import load
@@ -41,7 +42,8 @@ async def run(settings: AgentSettings) -> BootEnd:
     try:
         await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            await starting
+            with contextlib.suppress(FencedError):  # the end that the fence brings names the owner of the id
+                await starting
         return await ending
     finally:
         # A start can wait for ZooKeeper without limit.

@@ -26,9 +26,11 @@ from tidelock.csnlog.cluster.start_check import (
     check_startable,
     clone_reason,
     cluster_state,
+    has_other_folder,
     read_cluster,
 )
 from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.disks import cloned_disk
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, replica_id
 from tidelock.csnlog.core.model import (
     CLONING,
@@ -55,8 +57,6 @@ __all__ = ["KnownState", "OwnSession", "bootstrap", "keep_alive", "open_session"
 BEGIN: Final = faults.step("csnlog.begin")
 #: Pause before a request is repeated.
 _RETRY_S = 0.02
-#: Pause between two looks at the sign of life of an agent on another disk.
-_SILENCE_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,8 @@ async def open_session(
     disk: str,
     known: KnownState,
     nonce: Callable[[], str],
-    new_disk: Callable[[], str] = lambda: secrets.token_hex(8),
+    suffix: Callable[[], str] = lambda: secrets.token_hex(8),
     replace_disk: bool = False,
-    silence_s: float = 15.0,
     timeout_s: float = 30.0,
 ) -> OwnSession:
     """Begin a boot of this replica: check that ZooKeeper is the right one, raise boot number and fence.
@@ -186,7 +185,8 @@ async def open_session(
     written before all checks have passed.
 
     A boot without a usable catalog sets its progress to the present tail and horizon in the multi of the
-    raise, which holds them there. If it clones, the state is ``cloning`` and the disk a new one.
+    raise, which holds them there. If it clones, the state is ``cloning`` and the disk a new one of the same
+    folder.
 
     Args:
         store: A connected store.
@@ -195,20 +195,19 @@ async def open_session(
         disk: Id of the data directory, made together with the directory.
         known: What the catalog remembers.
         nonce: Returns a text that is unique.
-        new_disk: Returns the id that the data directory has once its catalog is a clone.
-        replace_disk: Take the id over although an agent on another disk shows a sign of life.
-        silence_s: How long to wait for the end of that sign; it must exceed the session timeout, since the
-            sign of an agent that was killed ends with its session.
+        suffix: Returns a text that is unique: it tells the disk id of a clone from the former one.
+        replace_disk: Take the id over from another data folder, if this one never had it.
         timeout_s: How long ZooKeeper may take.
 
     Raises:
         ClusterMismatchError: ZooKeeper holds another cluster, or an older state than this replica has seen.
-        ConfigError: There is no cluster, the replica is not registered, it must not start, or an agent on
-            another disk runs under its id.
+        ConfigError: There is no cluster, the replica is not registered, it must not start, or another data
+            folder has its id.
         UpgradeNeededError: The cluster was made by a newer version.
         UnavailableError: ZooKeeper did not answer in time.
     """
-    mine, clone, begun = nonce(), "", time.monotonic()
+    mine, clone = nonce(), ""
+    ordered: str | None = None
     async with _bounded(timeout_s, f"begin the session of replica {replica}"):
         while True:
             reading = await read_cluster(store, replica, known)
@@ -220,15 +219,14 @@ async def open_session(
                 own = _begun(replica, reading, state, clone)
                 await _show_alive(store, own)
                 return own
-            if state.disk not in {"", disk} and not replace_disk and await _is_alive(store, replica):
-                if time.monotonic() - begun > silence_s:
-                    raise _taken(replica, state.disk, disk, reading.member)
-                await asyncio.sleep(_SILENCE_POLL_S)
-                continue
+            if replace_disk and ordered is None:
+                ordered = state.disk
+            if has_other_folder(state, known, disk=disk, ordered=ordered):
+                raise await _taken(store, replica, reading, state.disk, known, disk)
             clone = clone_reason(reading, known)
             raised = SessionState(
                 boot=state.boot + 1,
-                disk=new_disk() if clone else disk,
+                disk=cloned_disk(disk, suffix()) if clone else disk,
                 nonce=mine,
                 state=CLONING if clone else SERVING,
             )
@@ -263,19 +261,25 @@ def _begin_ops(
     return tuple(ops)
 
 
-async def _is_alive(store: Store, replica: ReplicaId) -> bool:
-    """Return whether a replica shows a sign of life; True if that could not be read."""
+async def _taken(
+    store: Store, replica: ReplicaId, reading: ClusterReading, there: str, known: KnownState, here: str
+) -> ConfigError:
+    """Return the error of a start whose id another data folder has."""
     found = await store.exists(tree.alive(replica))
-    return not isinstance(found, Ok) or found.value is not None
-
-
-def _taken(replica: ReplicaId, there: str, here: str, member: MemberState) -> ConfigError:
+    lives = isinstance(found, Ok) and found.value is not None
+    step = (
+        "It has taken the id over, and this folder never gets it back: give this agent another id, or empty "
+        "its data folder (the folder parts may stay), and start it with --replace-disk to take the id over"
+        if known.boot > 0
+        else "Give this agent another id or its own data folder; or, if that disk is lost, start it with "
+        "--replace-disk to take the id over: it gets its data from the other replicas"
+    )
     return ConfigError(
-        f"expected no other agent under the id {replica}, found one on disk {there} at {member.api}; this "
-        f"data folder is disk {here}: give this agent another id or its own data folder, or start it with "
-        "--replace-disk to take the id over",
+        f"expected no other data folder under the id {replica}, found one on disk {there} at "
+        f"{reading.member.api}, whose agent {'lives' if lives else 'shows no sign of life'}; this data "
+        f"folder is disk {here}. {step}",
         disk=there,
-        api=member.api,
+        api=reading.member.api,
     )
 
 

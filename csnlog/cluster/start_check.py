@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass
 
 from tidelock.csnlog.core import codec, tree
+from tidelock.csnlog.core.disks import folder_of, names_folder
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.imprint import NEXT_STEP, UNKNOWN, Imprint, another_record
 from tidelock.csnlog.core.model import (
@@ -187,7 +188,7 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
             f"the data directory of {replica} belongs to incarnation {known.incarnation or '(none)'} of the "
             f"cluster, but ZooKeeper holds {reading.cluster.incarnation or '(none)'}: its tree was made "
             "again without this replica, whose last commits may not be in it. Keep the directory aside, and "
-            "give the replica an empty one (under a new id if this one is removed)",
+            "give the replica an empty one with --replace-disk (under a new id if this one is removed)",
             expected=known.incarnation,
             found=reading.cluster.incarnation,
         )
@@ -228,11 +229,31 @@ def check(replica: ReplicaId, reading: ClusterReading, known: KnownState) -> Ses
             f"replica {replica} must not be started: it has applied the record of CSN {shown}, which "
             f"{word.by} has had skipped on all replicas ({word.why}), so its tables differ from theirs; "
             "nothing was changed. Keep its data directory aside if its rows are wanted, and start it with "
-            "an empty one: it clones",
+            "an empty one and --replace-disk: it clones",
             csn=shown,
         )
     check_startable(replica, reading.session)
     return reading.session
+
+
+def has_other_folder(session: SessionState, known: KnownState, *, disk: str, ordered: str | None) -> bool:
+    """Return whether another data folder has the id of this replica, and keeps it (rule restart).
+
+    A folder that never had the id takes it by order alone. One that had it, and has lost it to another
+    folder, never gets it back: else two folders could take it from each other in turn.
+
+    Args:
+        session: The session of the replica.
+        known: What the catalog remembers.
+        disk: Id of this data directory.
+        ordered: The disk that this start was ordered to replace; None without such an order.
+    """
+    if session.disk == "" or folder_of(session.disk) == folder_of(disk):
+        return False
+    if known.boot == 0:
+        return ordered is None or folder_of(ordered) != folder_of(session.disk)
+    # Versions before gave the disk of a clone an id that does not tell its folder.
+    return names_folder(session.disk) or session.state not in {CLONING, STRUCK}
 
 
 def is_remade(cluster: ClusterState, known: KnownState) -> bool:

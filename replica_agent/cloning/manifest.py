@@ -293,7 +293,8 @@ def _require_one_history(db: sqlite3.Connection, source: sqlite3.Connection) -> 
                 f"ZooKeeper holds another history: at CSN {csn} this replica has applied the record with "
                 f"zxid {zxid:#x}, and the peer that it should clone one with zxid {there[csn][0]:#x}. "
                 "It was set back to an older state, and other commits have got its CSNs. "
-                f"{NEXT_STEP}; if the commits of this replica are not wanted, empty its data directory"
+                f"{NEXT_STEP}; if the commits of this replica are not wanted, empty its data directory, "
+                "and start it with --replace-disk"
             )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelock.csnlog import faults
@@ -18,6 +18,7 @@ from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import CorruptError, SerializationConflictError, TransactionClosedError, UnavailableError
 from tidelock.replica_agent.compaction.planner import Group
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.config.states import AgentState, Condition
 from tidelock.replica_agent.sql.mutation import CompactParts, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -30,13 +31,18 @@ from tidelock.replication.core.room import DiskUse
 
 COMPACT = faults.step("agent.compact")
 
+#: Pause between two looks whether a merge that runs is worth its disk.
+_LOOK_S = 0.5
+
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Runner:
     """Merges groups.
 
     Attributes:
-        serving: Returns whether this agent may continue work that can also be done later.
+        condition: The state of this agent. A merge begins while it serves, and is given up when it stops, or
+            was suspended for a session timeout: without ZooKeeper a merge cannot be committed.
+        clock: Monotonic seconds.
     """
 
     settings: AgentSettings
@@ -46,24 +52,28 @@ class Runner:
     commits: Commits
     sql: SqlPool
     waiters: CsnWaiters
-    serving: Callable[[], bool]
+    condition: Condition
+    clock: Callable[[], float]
 
     async def run(self, table: TableName, group: Group) -> Csn:
         """Merge a group; return the CSN from which on its rows are in new parts.
 
         Raises:
+            UnavailableError: This agent does not serve, or has ceased to.
             SerializationConflictError: Another transaction removes a part of it, or has done so.
             DiskFullError: The disk is below its reserve; a merge needs room before it frees some.
             CorruptError: A part cannot be read, or the numbers of input rows and output rows differ.
             TidelockError: As the commit of any transaction. Nothing of the merge remains after any error.
         """
+        if self.condition.state is not AgentState.SERVING:
+            raise self._not_now()
         self.staging.files.room.admit(DiskUse.NEW, 0)
         tx = self.transactions.begin(
             self.waiters.reached, lease_s=self.settings.lease_max_s, data_change=False
         )
         try:
             await COMPACT.before()
-            await self._rewrite(tx, table, group)
+            await self._rewrite_while_serving(tx, table, group)
             await COMPACT.after()
             done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         except BaseException:
@@ -71,6 +81,32 @@ class Runner:
             raise
         assert done is not None, "parts were removed"
         return done.csn
+
+    async def _rewrite_while_serving(self, tx: Transaction, table: TableName, group: Group) -> None:
+        """Rewrite the group; give it up, also in the middle of a sort, when that is in vain."""
+        work = asyncio.create_task(self._rewrite(tx, table, group), name="merge")
+        served_s = self.clock()
+        try:
+            while not (await asyncio.wait({work}, timeout=_LOOK_S))[0]:
+                self.transactions.touch(tx)
+                match self.condition.state:
+                    case AgentState.SERVING:
+                        served_s = self.clock()
+                    case AgentState.SUSPENDED if self.clock() - served_s < self.settings.session_timeout_s:
+                        pass
+                    case _:
+                        raise self._not_now()
+            work.result()
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    def _not_now(self) -> UnavailableError:
+        state = self.condition.state.value
+        return UnavailableError(
+            f"expected an agent that serves, found one that is {state}; compaction tries again later",
+            state=state,
+        )
 
     async def _rewrite(self, tx: Transaction, table: TableName, group: Group) -> None:
         at = tx.tid.snapshot
@@ -84,7 +120,7 @@ class Runner:
         tx.staged.removed |= dict.fromkeys(group.parts, table)
         request = MutationRequest(csn=at, tid=None, table=table, action=CompactParts(group.parts))
         async with self.sql.mutate(request) as merge:
-            rows, _ = await self.staging.stage(tx, table, self._while_serving(tx, merge.pieces()))
+            rows, _ = await self.staging.stage(tx, table, merge.pieces())
         if rows != group.rows:
             raise CorruptError(
                 f"the compaction of {len(group.parts)} parts of table {table} found {rows} rows, the catalog "
@@ -93,13 +129,6 @@ class Runner:
                 rows=rows,
                 expected=group.rows,
             )
-
-    async def _while_serving(self, tx: Transaction, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for piece in pieces:
-            if not self.serving():
-                raise UnavailableError("this replica is stopping or suspended; compaction tries again later")
-            self.transactions.touch(tx)
-            yield piece
 
     async def _roll_back(self, tx: Transaction) -> None:
         with contextlib.suppress(TransactionClosedError):  # its commit was requested and continues

@@ -60,8 +60,9 @@ class IdentitySettings(BaseModel):
     replace_disk: bool = Field(
         False,
         description=(
-            "Take this id over with another data folder although an agent on its former one shows a sign of "
-            "life; without it such a start is refused, with the address of that agent."
+            "Take this id over with an empty data folder, since the former one is lost. Without it an empty "
+            "folder does not start under an id that exists; a folder that had the id before and has lost it "
+            "to another one never gets it back."
         ),
     )
     copies: Count = Field(

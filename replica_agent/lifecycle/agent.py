@@ -20,6 +20,7 @@ from aiohttp import web
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import decode_member
+from tidelock.csnlog.core.disks import folder_of
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord, SkipPart
@@ -341,9 +342,9 @@ class Agent:
         self.spawn("save_fence", self.local.catalog.write(lambda db: jobs.save_fence(db, fence)))
 
     async def _end_fenced(self) -> None:
-        """End this boot: a fence by a start on another disk says that another agent has the id now."""
+        """End this boot: a fence by a start in another data folder says that another agent has the id now."""
         session, by = self.parts.means.session, self.parts.replication.log.fenced_by
-        if by is None or by.disk == session.disk:
+        if by is None or folder_of(by.disk) == folder_of(session.disk):
             self._end(BootEnd.FENCED)
             return
         found = None

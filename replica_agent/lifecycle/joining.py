@@ -20,9 +20,6 @@ from tidelock.replica_agent.lifecycle.local import Local
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_schema import SERVE_FROM_UNKNOWN
 
-#: Session timeouts after which the sign of life of an agent that was killed is certainly gone.
-_SESSION_TIMEOUTS: Final = 2.0
-
 
 async def connect(local: Local, stack: AsyncExitStack) -> ZkStore:
     """Connect to ZooKeeper; UnavailableError when no server answers."""
@@ -58,7 +55,8 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
 
     Raises:
         ClusterMismatchError: The directory is another cluster's, or ZooKeeper is older than the directory.
-        ConfigError: The replica is not registered, or others made the cluster at this root.
+        ConfigError: The replica is not registered, another data folder has its id, or others made the cluster
+            at this root.
     """
     settings, catalog = local.settings, local.catalog
     # A replica that belongs to a cluster never creates another one: if its cluster is gone, an operator must
@@ -93,9 +91,8 @@ async def join(local: Local, store: ZkStore) -> OwnSession:
         disk=catalog.reader.meta("disk"),
         known=known,
         nonce=lambda: secrets.token_hex(16),
-        new_disk=lambda: secrets.token_hex(8),
+        suffix=lambda: secrets.token_hex(8),
         replace_disk=settings.replace_disk,
-        silence_s=settings.session_timeout_s * _SESSION_TIMEOUTS,
     )
     await catalog.write(
         lambda db: jobs.set_meta(

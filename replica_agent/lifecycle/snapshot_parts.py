@@ -106,7 +106,8 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
         commits=transactions.commits,
         sql=transactions.sql,
         waiters=local.waiters,
-        serving=serving,
+        condition=means.condition,
+        clock=time.monotonic,
     )
     compactor = Compactor(
         replica=means.replica,

@@ -7,7 +7,6 @@ compared with the bytes on the platter.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,6 +16,7 @@ import pytest
 from tests.chaos.cut_points import OF_CLONES, OF_SOURCES
 from tests.chaos.dark import World, world_of
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.disks import lose_disk
 from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
@@ -47,14 +47,6 @@ def world(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
         yield found
 
 
-def empty(cluster: LocalCluster, replica: str) -> None:
-    """Kill an agent and empty its data directory, which may be the root of a disk."""
-    cluster.kill(replica)
-    for item in cluster.data_dir(replica).iterdir():
-        if item.name != "lost+found":
-            shutil.rmtree(item) if item.is_dir() else item.unlink()
-
-
 def start(cluster: LocalCluster, replica: str) -> None:
     """Start an agent that may not become ready: a power cut comes before."""
     with contextlib.suppress(UnavailableError):
@@ -73,7 +65,7 @@ def require_rows(cluster: LocalCluster) -> None:
 def test_of_a_replica_that_clones(world: World, point: str) -> None:
     """The catalog is the old one or the new one, never a mixture; the next start ends the clone."""
     cluster = world.cluster
-    empty(cluster, VICTIM)
+    lose_disk(cluster, VICTIM)
     hits = world.gates.hits(VICTIM, point)
     with world.gates.open(VICTIM, point), world.dark(lambda: start(cluster, VICTIM)):
         world.gates.await_hit(VICTIM, point, after=hits)
@@ -85,7 +77,7 @@ def test_of_a_replica_that_clones(world: World, point: str) -> None:
 def test_of_the_peer_that_sends(world: World, point: str) -> None:
     """The replica that clones waits for its only peer, and asks it again when it is back."""
     cluster = world.cluster
-    empty(cluster, "r1")
+    lose_disk(cluster, "r1")
     hits = world.gates.hits(VICTIM, point)
     with world.gates.open(VICTIM, point), world.dark(lambda: start(cluster, "r1")):
         world.gates.await_hit(VICTIM, point, after=hits)

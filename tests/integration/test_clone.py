@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.disks import lose_disk
 from tests.support.faults.lab import Gates, points
 from tests.support.histories.evidence import horizons, nothing_left, require_clean_audit
 from tests.support.waiting import eventually
@@ -40,12 +40,6 @@ def numbers(local: LocalCluster, replica: str) -> list[int]:
     """Return the numbers in the table `t`, as one replica shows them."""
     with local.connect(replica) as db:
         return sorted(db.read("t").column("n").to_pylist())
-
-
-def lose_disk(local: LocalCluster, replica: str) -> None:
-    """Kill an agent and empty its data directory."""
-    local.kill(replica)
-    shutil.rmtree(local.data_dir(replica))
 
 
 def with_collected_history(db: Database, local: LocalCluster) -> None:

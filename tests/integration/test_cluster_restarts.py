@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.disks import lose_disk
 from tests.support.histories.evidence import lives, nothing_left, verify
 from tests.support.histories.workload import Workload
 from tests.support.waiting import eventually
@@ -53,9 +53,8 @@ def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> No
                 tx.insert("kept", ROWS)
             csn = tx.commit(wait="all").csn or 0
         eventually(lambda: told(local, "r3") >= csn, what="the progress of r3")
-        local.kill("r3")
-        shutil.rmtree(local.data_dir("r3"))
-        local.environment_of["r3"] = {"TIDELOCK_CATCH_UP_WAIT_S": "0.1"}
+        lose_disk(local, "r3")
+        local.environment_of["r3"]["TIDELOCK_CATCH_UP_WAIT_S"] = "0.1"
         others = [process for replica in ("r1", "r2") if (process := local.process(replica))]
         for process in others:
             assert process_groups.send(process, signal.SIGSTOP)

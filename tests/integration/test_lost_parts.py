@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.disks import lose_disk
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import Addresses, http
 from tests.support.waiting import eventually
@@ -269,8 +269,7 @@ def test_a_part_that_is_lost_after_its_record_stops_no_clone(cluster: ClusterFac
         csn = inserted(local, db, 5000)
         db.insert("other", one(1), wait="all")
         eventually(lambda: min(record["csn"] for record in db.log()) > csn, what="the log is cut")
-        local.kill("r3")
-        shutil.rmtree(local.data_dir("r3"))
+        lose_disk(local, "r3")
         lost = delete_all_bytes(local, csn)
         starting = pool.submit(local.start, "r3")
         eventually(lambda: missing(local, "r3") == {lost.part}, what="r3 waits for that part alone")

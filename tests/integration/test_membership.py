@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.disks import lose_disk
 from tests.support.clusters.writers import SCHEMA, Writers, row, rows_at
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
@@ -173,3 +175,63 @@ def test_an_agent_with_another_disk_does_not_take_a_living_id(
         assert rows_at(taking, "r1") == {1}
     finally:
         taking.kill("r1")
+
+
+def test_an_empty_folder_takes_no_id_that_exists_unless_it_is_told_to(
+    cluster: ClusterFactory, tmp_path: Path
+) -> None:
+    """Agents that are started by hand with the root of a cluster at rest: they say whose id it is."""
+    local = cluster(replicas=2, settings=QUICK)
+    with local.connect() as db:
+        db.create_table("t", SCHEMA)
+        db.insert("t", row(1), wait="all")
+        [disk] = {one["disk"] for one in db.status()["replicas"] if one["id"] == "r1"}
+    for replica in local.replicas:
+        local.stop(replica)
+    other = _twin(local, tmp_path / "other")
+    with pytest.raises(
+        UnavailableError, match=rf"found one on disk {disk} at .* no sign of life.*--replace-d"
+    ):
+        other.start("r1", timeout_s=READY_TIMEOUT_S)
+    lose_disk(local, "r1")
+    del local.environment_of["r1"]
+    with pytest.raises(UnavailableError, match=r"this data folder is disk .*--replace-disk"):
+        local.up()
+    local.up(replace_disks=["r1"])
+    assert rows_at(local, "r1") == {1}
+
+
+def test_of_two_folders_that_clone_under_one_id_one_wins(cluster: ClusterFactory, tmp_path: Path) -> None:
+    """Both have the order to take the id. The one that loses it says who has it, and never gets it back."""
+    local = cluster(replicas=2, settings=QUICK | {"log_keep_records": 1, "horizon_interval_s": 0.2})
+    with local.connect("r1") as db:
+        db.create_table("t", SCHEMA)
+        db.insert("t", row(1))
+        db.truncate("t")
+        db.insert("t", row(2), wait="all")
+        eventually(lambda: db.raise_horizon()["horizon"] > 2, what="the history is given up")
+    for replica in local.replicas:
+        local.kill(replica)  # nobody sends a catalog: the clones wait
+    first, second = (_twin(local, tmp_path / name, replace_disk=True) for name in ("first", "second"))
+    with ThreadPoolExecutor(2) as threads:
+        losing = threads.submit(first.start, "r2", timeout_s=READY_TIMEOUT_S)
+        eventually(lambda: "clone_waits" in _logged(first), what="the clone of the first one")
+        try:
+            winning = threads.submit(second.start, "r2", timeout_s=READY_TIMEOUT_S)
+            with pytest.raises(UnavailableError, match=r"found one on disk .* at .*never gets it back"):
+                losing.result()
+            assert second.url("r2").rpartition(":")[2] in _logged(first)
+            local.start("r1")
+            winning.result()
+            for _ in range(2):  # a supervisor starts it again
+                with pytest.raises(UnavailableError, match=r"never gets it back"):
+                    first.start("r2", timeout_s=READY_TIMEOUT_S)
+            assert rows_at(second, "r2") == {2}
+        finally:
+            for one in (first, second):
+                one.kill("r2")
+
+
+def _logged(local: LocalCluster) -> str:
+    log = local.log("r2")
+    return log.read_text(encoding="utf-8") if log.exists() else ""

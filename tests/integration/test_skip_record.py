@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.disks import lose_disk
 from tests.support.faults.lab import Gates
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
@@ -209,8 +209,7 @@ def test_replicas_that_were_down_or_clone_pass_over_it(cluster: ClusterFactory) 
     started(local)
     require_whole(local, csn, 3)
     eventually(lambda: tail(local) > csn, what="the end of the record in the log")
-    local.kill("r2")
-    shutil.rmtree(local.data_dir("r2"))
+    lose_disk(local, "r2")
     started(local, "r2")
     require_whole(local, csn, 6)
     for replica in REPLICAS:  # a start remembers it without the record
@@ -239,8 +238,8 @@ def test_a_replica_that_has_applied_it_does_not_start(local: LocalCluster) -> No
         local.start("r3", timeout_s=READY_TIMEOUT_S)
     log = local.log("r3").read_text()
     assert f"it has applied the record of CSN {csn}, which ann has had skipped" in log
-    assert "start it with an empty one: it clones" in log
-    shutil.rmtree(local.data_dir("r3"))
+    assert "start it with an empty one and --replace-disk: it clones" in log
+    lose_disk(local, "r3")
     started(local, "r3")
     require_whole(local, csn, 6)
 

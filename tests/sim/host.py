@@ -83,6 +83,7 @@ class Host:
         over: Another machine has its id: nobody starts it again.
         told_of: The address of that one, as its agent says; "" if it has said nothing.
         of_another: Its last start was refused, since its catalog is of another history than ZooKeeper's.
+        ordered: It is to take its id over, as after its disk was replaced.
         doomed: Another machine may take its id over, and then its disk is out of use.
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
@@ -104,6 +105,7 @@ class Host:
         self.over = False
         self.told_of = ""
         self.of_another = False
+        self.ordered = False
         self.doomed = False
         self.skew_s = 0.0
         self.cut_off = False
@@ -143,7 +145,8 @@ class Host:
             self._lives += 1
             life = AgentLife(self, self._lives)
             context = life.context.copy()
-            settings = self.settings.model_copy(update={"data_dir": self.disk.data})
+            update = {"data_dir": self.disk.data, "replace_disk": self.ordered or self._disks > 1}
+            settings = self.settings.model_copy(update=update)
             task = asyncio.get_running_loop().create_task(run(settings), context=context)
             self.life = life
             self._world.trace.note("start", self.name, life.number)

@@ -189,6 +189,7 @@ class SimNemesis:
         if self._chance.random() < 0.6:
             self._cut_off(host)
         twin = world.add_machine(replica=host.replica)
+        twin.ordered = host.cut_off
         await asyncio.sleep(length_s)
         if host.cut_off:
             self._reconnect(host)

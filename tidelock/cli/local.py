@@ -52,6 +52,10 @@ def up(
         list[str] | None,
         typer.Option("--join", metavar="REPLICA", help="Add a replica with this id, which was never used."),
     ] = None,
+    replace_disk: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REPLICA", help="Start this replica on an empty folder: its data is lost."),
+    ] = None,
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds for each step.")
     ] = READY_TIMEOUT_S,
@@ -69,7 +73,7 @@ def up(
         def ready(what: str) -> None:
             progress.update(task, advance=1, description=what)
 
-        cluster.up(timeout_s=timeout_s, ready=ready)
+        cluster.up(timeout_s=timeout_s, ready=ready, replace_disks=replace_disk or ())
         for replica in joining:
             cluster.add_replica(replica)
             cluster.start(replica, timeout_s=timeout_s)

@@ -19,7 +19,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Self
@@ -187,8 +187,19 @@ class LocalCluster:
 
     # -- start and end --------------------------------------------------------------------------------------
 
-    def up(self, *, timeout_s: float = READY_TIMEOUT_S, ready: Ready | None = None) -> None:
+    def up(
+        self,
+        *,
+        timeout_s: float = READY_TIMEOUT_S,
+        ready: Ready | None = None,
+        replace_disks: Collection[str] = (),
+    ) -> None:
         """Start ZooKeeper and the agents unless they run, and wait until all are ready.
+
+        Args:
+            timeout_s: Longest time for ZooKeeper, and for the agents.
+            ready: Called with "ZooKeeper" and with each replica that is ready.
+            replace_disks: Replicas whose data is lost: their empty folders take the ids over.
 
         Raises:
             ConfigError: Java or the jars for the embedded ZooKeeper are missing; or the folder is new, and
@@ -203,7 +214,11 @@ class LocalCluster:
         elif not any(self.data_dir(replica).exists() for replica in self.replicas):
             self._require_free_root(self.layout.zk, timeout_s)
         log_begins = {replica: self._log_size(replica) for replica in self.replicas}
-        launched = {replica for replica in self.replicas if self._start(replica)}
+        launched = {
+            replica
+            for replica in self.replicas
+            if self._start(replica, *(["--replace-disk"] if replica in replace_disks else []))
+        }
         self._wait_ready(log_begins, launched, timeout_s, report)
 
     def _require_free_root(self, zk: str, timeout_s: float) -> None:
@@ -267,7 +282,7 @@ class LocalCluster:
     def __exit__(self, *_: object) -> None:
         self.down()
 
-    def _start(self, replica: str) -> bool:
+    def _start(self, replica: str, *options: str) -> bool:
         """Start an agent unless it runs; return whether it was started."""
         folder = self.folder / replica
         with processes.locked(folder / "lock"):
@@ -276,7 +291,7 @@ class LocalCluster:
             if process := self.process(replica):
                 process_groups.kill(process)  # workers that survived a crash of the agent occupy its ports
             environment = {**os.environ, **self.environment, **self.environment_of.get(replica, {})}
-            self._launch(replica, self._command(replica), environment)
+            self._launch(replica, [*self._command(replica), *options], environment)
             return True
 
     def _launch(self, replica: str, command: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from tests.chaos.living.availability import Span
 from tests.support.clusters.clocks import DAY_S, Clocks
+from tests.support.clusters.disks import lose_disk
 from tests.support.faults.small_disk import SmallDisk
 from tests.support.histories.evidence import alive
 from tests.support.waiting import eventually
@@ -139,9 +139,7 @@ class Nemesis:
     @contextlib.contextmanager
     def new_disk(self, victim: str) -> Iterator[None]:
         """The disk is lost; the agent starts on an empty one."""
-        self.cluster.kill(victim)
-        for path in self.cluster.data_dir(victim).iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        lose_disk(self.cluster, victim)
         yield
         self._start(victim)
 

@@ -283,7 +283,8 @@ class Cloning:
             disk=one.disk,
             known=known,
             nonce=lambda: f"b{one.boot}",
-            new_disk=lambda: f"d{one.boot}",
+            suffix=lambda: f"d{one.boot}",
+            replace_disk=True,
         )
         turn = self._replays.run(begun)
         if not isinstance(turn, Returned):

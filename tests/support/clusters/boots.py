@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.zookeeper.store_suite import node
+from tests.support.zookeeper.store_suite import done, node
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, open_session
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import ReplicaId
-from tidelock.csnlog.core.model import MemberState, SessionState
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.model import MemberState, Progress, SessionState
+from tidelock.csnlog.core.store import SetData
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore, StoreRequest
 
 R1, R2, R3, R9 = (ReplicaId(name) for name in ("r1", "r2", "r3", "r9"))
@@ -46,6 +47,16 @@ async def shown(store: MemoryStore, replica: ReplicaId = R1) -> tuple[SessionSta
     """Return session state and fence of a replica."""
     found = await node(store, tree.session(replica))
     return codec.decode_session(found.data), found.version
+
+
+async def put_session(store: MemoryStore, state: str) -> None:
+    """Put replica r1 on disk1 into a state, in boot 3 and at CSN 9."""
+    found = SessionState(boot=3, disk="disk1", nonce="n", state=state)
+    await done(
+        store,
+        SetData(tree.session(R1), codec.encode_session(found)),
+        SetData(tree.progress(R1), codec.encode_progress(Progress(Csn(9), Csn(9)))),
+    )
 
 
 def paths(ensemble: MemoryEnsemble, path: str = "") -> set[str]:

@@ -10,7 +10,17 @@ import msgspec
 import pytest
 
 from tests.support.aio import until
-from tests.support.clusters.boots import MEMBER, R1, R9, SETTINGS, any_request, begin, paths, shown
+from tests.support.clusters.boots import (
+    MEMBER,
+    R1,
+    R9,
+    SETTINGS,
+    any_request,
+    begin,
+    paths,
+    put_session,
+    shown,
+)
 from tests.support.zookeeper.store_suite import done, node
 from tidelock.csnlog.cluster import bootstrap as bootstrap_module
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, keep_alive, register
@@ -313,15 +323,6 @@ async def test_a_replica_that_was_taken_out_does_not_start(
 HELD = Progress(CSN_NONE, CSN_NONE, published_max=Csn(9), phase=ReplicaPhase.STARTING)
 
 
-async def _set(store: MemoryStore, state: str) -> None:
-    found = SessionState(boot=3, disk="disk1", nonce="n", state=state)
-    await done(
-        store,
-        SetData(tree.session(R1), codec.encode_session(found)),
-        SetData(tree.progress(R1), codec.encode_progress(Progress(Csn(9), Csn(9)))),
-    )
-
-
 async def _progress(store: MemoryStore) -> Progress:
     return codec.decode_progress((await node(store, tree.progress(R1))).data)
 
@@ -346,12 +347,12 @@ async def test_a_replica_without_a_usable_catalog_clones(
 ) -> None:
     """Its session says so, with a new disk; its progress holds tail and horizon where they are."""
     store = ensemble.store()
-    await _set(store, state)
+    await put_session(store, state)
     if moved is not None:
         await done(store, SetData(moved, codec.encode_csn(Csn(5))))
-    own = await begin(store, known=known, new_disk=lambda: "disk2")
+    own = await begin(store, known=known, suffix=lambda: "2")
     assert reason in own.clone
-    assert own.state == SessionState(4, "disk2", own.nonce, CLONING)
+    assert own.state == SessionState(4, "disk1.2", own.nonce, CLONING)
     assert await shown(store) == (own.state, own.fence)
     held = {tree.TAIL: {"snapshot": Csn(5)}, tree.HORIZON: {"oldest": Csn(5)}}.get(moved or "", {})
     assert await _progress(store) == msgspec.structs.replace(HELD, **held)
@@ -362,11 +363,11 @@ async def test_a_clone_that_is_installed_is_not_made_again(
 ) -> None:
     """The catalog that was replaced has the disk of the session; its progress stays until it has another."""
     store = ensemble.store()
-    await _set(store, STRUCK)
-    cloned = await begin(store, known=KnownState(last_csn=Csn(1), disk="disk1"), new_disk=lambda: "disk2")
-    known = KnownState(last_csn=Csn(1), disk="disk2")
-    own = await begin(ensemble.store("next"), disk="disk2", known=known)
-    assert (own.clone, own.disk, own.boot) == ("", "disk2", cloned.boot + 1)
+    await put_session(store, STRUCK)
+    cloned = await begin(store, known=KnownState(last_csn=Csn(1), disk="disk1"), suffix=lambda: "2")
+    known = KnownState(last_csn=Csn(1), disk="disk1.2")
+    own = await begin(ensemble.store("next"), disk="disk1.2", known=known)
+    assert (own.clone, own.disk, own.boot) == ("", "disk1.2", cloned.boot + 1)
     assert (await shown(store))[0].state == SERVING
     assert await _progress(store) == HELD
 
@@ -376,7 +377,7 @@ async def test_an_empty_catalog_follows_a_whole_log_and_holds_it(
 ) -> None:
     """Nothing was collected, so it needs no clone; what a former disk has published does not count."""
     store = ensemble.store()
-    await _set(store, SERVING)
+    await put_session(store, SERVING)
     own = await begin(store, disk="disk2")
     assert (own.clone, own.published_max) == ("", 9)
     assert await _progress(store) == HELD
@@ -427,25 +428,6 @@ async def test_a_new_disk_is_shown_under_the_old_id(ensemble: MemoryEnsemble, cl
     own = await begin(ensemble.store(), disk="disk2")
     assert (await shown(ensemble.store()))[0].disk == "disk2"
     assert (own.boot, own.disk) == (2, "disk2")
-
-
-async def test_a_new_disk_under_a_living_id_is_refused(
-    ensemble: MemoryEnsemble, cluster: ClusterState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error names the living agent; when its session has ended the new disk starts (finding 8)."""
-    monkeypatch.setattr(bootstrap_module, "_SILENCE_POLL_S", 0.01)
-    living = ensemble.store()
-    own = await begin(living)
-    with pytest.raises(ConfigError, match=r"found one on disk disk1 at h1:1; .* disk2: .*--replace-disk"):
-        await begin(ensemble.store(), disk="disk2", replace_disk=False, silence_s=0.05)
-    assert await shown(ensemble.store()) == (own.state, own.fence)
-    assert (await begin(ensemble.store(), replace_disk=False, silence_s=0.05)).boot == 2
-    waiting = asyncio.create_task(begin(ensemble.store(), disk="disk2", replace_disk=False))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
-    for session in (living.session, (await node(ensemble.store(), tree.alive(R1))).owner_session):
-        ensemble.end_session(session)
-    assert (await waiting).disk == "disk2"
 
 
 async def test_a_start_raises_the_roster_when_copies_are_gone(

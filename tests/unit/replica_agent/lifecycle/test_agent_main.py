@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.support.rows import settings
-from tidelock.errors import UnavailableError
+from tidelock.errors import FencedError, UnavailableError
 from tidelock.exits import Exit
 from tidelock.replica_agent import main
 from tidelock.replica_agent.lifecycle.agent import BootEnd
@@ -69,6 +69,20 @@ async def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(main, "Agent", Failing)
     with pytest.raises(UnavailableError, match="no ZooKeeper"):
         await main.run(settings())
+    assert agents[-1].closed
+
+
+async def test_a_start_that_is_fenced_ends_as_the_fence_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end that the fence brings names the owner of the id; the error of the start cannot."""
+
+    class Fenced(StuckAgent):
+        async def start(self) -> None:
+            self.cancelled = True
+            asyncio.get_running_loop().call_later(0.01, self.ended.set_result, BootEnd.REPLACED)
+            raise FencedError("fenced by another", replica="r1")
+
+    monkeypatch.setattr(main, "Agent", Fenced)
+    assert await main.run(settings()) is BootEnd.REPLACED
     assert agents[-1].closed
 
 

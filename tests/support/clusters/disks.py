@@ -1,0 +1,21 @@
+"""The loss of a replica's disk, and the order to start on an empty one."""
+
+from __future__ import annotations
+
+import shutil
+
+from tidelock.cluster import LocalCluster
+
+
+def lose_disk(cluster: LocalCluster, replica: str) -> None:
+    """Kill an agent, empty its data directory (maybe the root of a disk), and order to go on with that."""
+    cluster.kill(replica)
+    for item in cluster.data_dir(replica).iterdir():
+        if item.name != "lost+found":
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+    replace_disk(cluster, replica)
+
+
+def replace_disk(cluster: LocalCluster, replica: str) -> None:
+    """Order that the next starts of a replica take its id over from a former data directory."""
+    cluster.environment_of.setdefault(replica, {})["TIDELOCK_REPLACE_DISK"] = "true"
