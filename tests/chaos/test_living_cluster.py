@@ -47,7 +47,7 @@ from tidelock.errors import LabelExistsError
 SECONDS: Final = float(os.environ.get("TIDELOCK_LIVING_S", "120"))
 SEED: Final = int(os.environ.get("TIDELOCK_LIVING_SEED", str(time.time_ns() % 1_000_000)))
 #: One load writes into two tables of its own for so long, then it is checked as a whole.
-ROUND_S: Final = min(240.0, max(60.0, SECONDS / 10))
+ROUND_S: Final = 60.0
 #: Commits that the cluster makes while the harm of an event is done.
 COMMITS_MEANWHILE: Final = 20
 WRITERS, SPARK_READERS = 12, 3
@@ -60,10 +60,10 @@ SETTINGS: Final = {
     "compaction_interval_s": 2,
     "horizon_interval_s": 1,
     # Longer than a round with its check; so what earlier rounds removed is collected while replicas clone.
-    "history_retention_s": 4 * ROUND_S,
-    "unpinned_ttl_s": 2 * ROUND_S,
-    # The check of a round reads its records.
-    "log_keep_records": int(ROUND_S) * 300,
+    "history_retention_s": 240,
+    "unpinned_ttl_s": 120,
+    # The check of a round reads its records. A replica that is further behind clones, also a new one.
+    "log_keep_records": 8_000,
 }
 #: The rows of a job that counts once.
 ONCE: Final = pa.table({"job": [1]})

@@ -38,7 +38,7 @@ WELL_MIN: Final = 2
 #: Wrong clocks, in seconds; they lie behind and before all retentions.
 OFFSETS_S: Final = (40 * DAY_S, 3 * DAY_S, 60.0, -60.0, -3 * DAY_S, -40 * DAY_S)
 #: How long a replica may need to be well again, in seconds, on a busy machine.
-HEAL_TIMEOUT_S: Final = 120.0
+HEAL_TIMEOUT_S: Final = 300.0
 
 Event = Callable[["Nemesis", str], AbstractContextManager[None]]
 
