@@ -58,7 +58,8 @@ def verify(workload: Workload, *, commits: int, log: str | None = None) -> CallH
             eventually(partial(reached, cluster, replica, end), what=f"{replica} at CSN {end}")
         _outcomes(workload, recorder)
         chosen = random.Random(end)
-        csns = [record.csn for record in records if record.csn >= _created(records, workload.tables)]
+        created = _created(records, workload.tables)
+        csns = [record.csn for record in records if record.csn >= created]
         for csn in sorted({*chosen.sample(csns, min(SAMPLED_CSNS, len(csns))), end}):
             for replica in cluster.replicas:
                 _read(workload, recorder, replica, csn)
