@@ -231,7 +231,7 @@ def test_a_transaction_in_damaged_bytes_is_not_said_to_be_aborted(local: LocalCl
                 db.outcome(TID)
             tx = db.begin()
             tx.rollback()
-            assert db.outcome(tx.tid).state == "aborted"
+            assert db.outcome(tx.tid).decision == "aborted"
 
 
 def tail(local: LocalCluster) -> int:
