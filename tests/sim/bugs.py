@@ -18,7 +18,7 @@ from unittest import mock
 from tests.sim.disk import SimDisk
 from tests.sim.member_bugs import MEMBER_BUGS
 from tidelock.csnlog.core import committer
-from tidelock.csnlog.core.batch import CommitPlan, Queued
+from tidelock.csnlog.core.batch import CommitPlan, Queued, plan
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.log_time import NEVER_MS, Clocking
@@ -346,10 +346,9 @@ def commit_whatever_the_fence() -> Iterator[None]:
 
     A home that takes steps hears of it at once, and ends. A frozen one first sends what it had planned.
     """
-    planned = committer.plan
 
     def unfenced(batch: tuple[Queued, ...], **known: Any) -> CommitPlan:
-        found = planned(batch, **known)
+        found = plan(batch, **known)
         fence, *others = found.checks
         return replace(found, checks=(Check(fence.path, _ANY_VERSION), *others))
 

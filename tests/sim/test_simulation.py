@@ -74,8 +74,8 @@ _FETCHING = replace(
         *(PlannedFault(at_s, "remove", 1) for at_s in (16.0, 21.0)),
     ),
 )
-#: Each home is frozen while commits wait for slow answers of ZooKeeper: for a bit less than its session lives,
-#: and its fence is raised meanwhile.
+#: Each home is frozen while commits wait for slow answers of ZooKeeper: for a bit less than its session
+#: lives, and its fence is raised meanwhile.
 _FENCED_ASLEEP = replace(
     _SMALL,
     writers=16,
