@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
+# pyarrow imports numpy, which starts a BLAS thread for each core, and agents multiply no matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import asyncio
 import contextlib
-import os
 import resource
 import signal
 import sys

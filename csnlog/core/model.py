@@ -216,6 +216,7 @@ class SkippedRecord(
         time_ms: The time of this word by the clock of the operator's machine (Unix, ms), for people.
         tids: The transactions in it, as far as its bytes show them.
         closes: Whether it closes its epoch, as an END record does.
+        doubted: Where its bytes may hide transactions, the last boot of each member that one may be of.
     """
 
     csn: Csn
@@ -226,6 +227,7 @@ class SkippedRecord(
     time_ms: int
     tids: tuple[str, ...] = ()
     closes: bool = False
+    doubted: dict[str, int] = {}
 
 
 class EntryList(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):

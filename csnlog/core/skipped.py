@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Stamp, Tid
@@ -161,6 +163,19 @@ class Facts:
             return tuple(tid.tid for tid in self.record.tids)
         return tuple(dict.fromkeys(_tids_in(self.node.data)))
 
+    @property
+    def shows_all(self) -> bool:
+        """Whether its bytes show all of its transactions: they are whole, if of a newer version."""
+        return self.record is not None or _is_json(self.node.data)
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
+
 
 def _tids_in(data: bytes) -> Iterator[str]:
     for text in _TID.findall(data):
@@ -214,6 +229,7 @@ def _defines(record: Record) -> bool:
 
 def word_of(facts: Facts, *, by: str, why: str, time_ms: int) -> SkippedRecord:
     """Return the word about a record."""
+    boots = {} if facts.shows_all else {str(one.replica): one.state.boot for one in facts.members}
     return SkippedRecord(
         csn=facts.csn,
         zxid=facts.node.created.zxid,
@@ -223,7 +239,16 @@ def word_of(facts: Facts, *, by: str, why: str, time_ms: int) -> SkippedRecord:
         time_ms=time_ms,
         tids=facts.tids,
         closes=facts.closes,
+        doubted=boots,
     )
+
+
+def may_hide(word: SkippedRecord, tid: Tid) -> bool:
+    """Return whether a transaction that is in no other record may be in the bytes of a skipped one.
+
+    It is of a boot that the word has fenced, and it reads below the record.
+    """
+    return tid.snapshot < word.csn and tid.boot <= word.doubted.get(tid.home, 0)
 
 
 def ops_of(facts: Facts, word: SkippedRecord, nonce: str) -> tuple[Op, ...]:

@@ -370,7 +370,9 @@ class Agent:
     def _members_changed(self) -> None:
         parts, membership = self.parts, self.parts.replication.membership
         membership.changed()
-        peers = [peer for peer in membership.peers() if peer.api]  # one that was never started has no address
+        gone = membership.removed()
+        # A replica that was never started has no address; at that of one that was removed nobody answers.
+        peers = [peer for peer in membership.peers() if peer.api and peer.replica not in gone]
         parts.replication.fetcher.members(peers)
         parts.replication.pusher.members(peers)
         parts.replication.copies.members(membership.rules())

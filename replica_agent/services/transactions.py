@@ -11,8 +11,8 @@ import aiohttp
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, Tid
-from tidelock.csnlog.core.results import Committed, Outcome
-from tidelock.csnlog.core.skipped import Skips
+from tidelock.csnlog.core.results import Aborted, Committed, Outcome
+from tidelock.csnlog.core.skipped import Skips, may_hide
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import (
     DeclaredLostError,
@@ -230,15 +230,31 @@ class TransactionService:
 
         Raises:
             DeclaredLostError: It committed, and an operator has declared parts of it lost, or has had its
-                record skipped.
+                record skipped; or nobody can tell whether it is in a damaged record that was skipped.
             CommitUnknownError: It committed, but was not applied there within ``timeout_s``.
             Others as :meth:`OutcomeResolver.outcome`.
         """
         self._refuse_lost(tid)
         found = await self.outcomes.outcome(tid, CLIENT)
+        if isinstance(found, Aborted):
+            self._refuse_hidden(tid)
         if wait is None or not isinstance(found, Committed):
             return found
         return await self.commits.applied.wait(tid, found, wait, timeout_s or self.settings.wait_bound_s)
+
+    def _refuse_hidden(self, tid: Tid) -> None:
+        word = next((word for word in self.skips.values() if may_hide(word, tid)), None)
+        if word is not None:
+            raise DeclaredLostError(
+                f"{tid} is in no record that can be read, and may be in the damaged one of CSN {word.csn}, "
+                f"which {word.by} has had skipped ({word.why}): its home may have answered that it is "
+                "committed, but none of its changes count; write them again in a new transaction",
+                tid=str(tid),
+                csn=word.csn,
+                parts=[],
+                by=word.by,
+                why=word.why,
+            )
 
     def _refuse_lost(self, tid: Tid) -> None:
         for word in self.skips.values():

@@ -107,8 +107,12 @@ def add_staged(
     Args:
         parts: All parts of their files; the size of a file is the sum of the lengths of its parts.
     """
-    sql = "SELECT part, file FROM parts WHERE state <> 'held' AND file IS NOT NULL"
-    damaged = dict(db.execute(sql).fetchall())
+    # By their names: SQLite would walk all parts that have a file to find those that are not held.
+    sql = """
+        SELECT part, file FROM parts
+        WHERE part IN (SELECT value FROM json_each(?)) AND state <> 'held' AND file IS NOT NULL
+    """
+    damaged = dict(db.execute(sql, (json.dumps([part.meta.part for part in parts]),)).fetchall())
     files: dict[str, int] = {}
     for part in parts:
         files[part.location.file] = files.get(part.location.file, 0) + part.location.length

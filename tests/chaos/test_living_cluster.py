@@ -62,8 +62,8 @@ SETTINGS: Final = {
     # Longer than a round with its check; so what earlier rounds removed is collected while replicas clone.
     "history_retention_s": 240,
     "unpinned_ttl_s": 120,
-    # The check of a round reads its records.
-    "log_keep_records": 20_000,
+    # The check of a round reads its records. A replica that is further behind clones, also a new one.
+    "log_keep_records": 8_000,
 }
 #: The rows of a job that counts once.
 ONCE: Final = pa.table({"job": [1]})

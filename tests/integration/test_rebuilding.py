@@ -238,14 +238,24 @@ def test_a_replica_whose_clone_did_not_begin_is_enough(local: LocalCluster) -> N
         assert len(db.read("u")) == 0
 
 
-@pytest.mark.parametrize("cut", [pytest.param(1, marks=SLOW), 4, pytest.param(6, marks=SLOW)])
-def test_a_run_that_was_killed_is_run_again(local: LocalCluster, cut: int) -> None:
+@pytest.mark.parametrize(
+    ("moment", "cut"),
+    [
+        pytest.param("before", 1, marks=SLOW),  # nothing is written yet
+        ("before", 4),
+        pytest.param("before", 6, marks=SLOW),
+        pytest.param("after", 1, marks=SLOW),
+        ("after", 4),
+        pytest.param("after", 6, marks=SLOW),
+    ],
+)
+def test_a_run_that_was_killed_is_run_again(local: LocalCluster, moment: str, cut: int) -> None:
     """No agent starts on half a tree, and the next run makes the whole one."""
     for replica in REPLICAS:
         local.kill(replica)
     put_back(local, None)
     report = json.loads(rebuilt(local, "--json"))
-    crash = {"TIDELOCK_FAULTS": f"rebuild.write.after=crash@{cut}"}
+    crash = {"TIDELOCK_FAULTS": f"rebuild.write.{moment}=crash@{cut}"}
     rebuilt(local, "--confirm", report["cluster_id"], code=-signal.SIGKILL, environment=crash)
     with pytest.raises(UnavailableError):
         local.start("r1", timeout_s=READY_TIMEOUT_S)

@@ -218,6 +218,22 @@ def test_replicas_that_were_down_or_clone_pass_over_it(cluster: ClusterFactory) 
     require_whole(local, csn, 9)
 
 
+def test_a_transaction_in_damaged_bytes_is_not_said_to_be_aborted(local: LocalCluster) -> None:
+    """Its home may have answered that it is committed; one of a boot after the word is told as ever."""
+    hidden = newer().partition(b'"i"')[0] + b"\xff" * 40
+    csn = poison(local, hidden)
+    all_stopped(local)
+    command(local, csn, *confirmed(local, csn))
+    started(local)
+    for replica in REPLICAS:
+        with local.connect(replica) as db:
+            with pytest.raises(DeclaredLostError, match=f"may be in the damaged one of CSN {csn}, which ann"):
+                db.outcome(TID)
+            tx = db.begin()
+            tx.rollback()
+            assert db.outcome(tx.tid).decision == "aborted"
+
+
 def tail(local: LocalCluster) -> int:
     """Return the CSN at which the kept log begins."""
     with local.connect("r1") as db:

@@ -16,6 +16,7 @@ from tests.support.faults import ability
 from tests.support.faults.lab import Gates
 from tests.support.faults.refusals import Addresses, http
 from tests.support.faults.small_disk import MIB, NO_DISK, SmallDisk
+from tests.support.faults.tampering import rows
 from tests.support.waiting import eventually
 from tidelock.client import Transaction
 from tidelock.cluster import LocalCluster
@@ -158,9 +159,10 @@ def test_commits_go_on_while_a_real_disk_is_full(module_cluster: ClusterFactory)
 
 
 def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: ClusterFactory) -> None:
-    """Below the reserve rows are refused and removals and copies go on; below the floor copies are not."""
+    """Below the reserve only rows are refused; below the floor copies are refused, too."""
     reserve = {"disk_reserve_bytes": 8 * MIB, "disk_reserve_share": 1.0, "disk_floor_share": 0.25}
-    local = module_cluster(settings=SETTINGS | reserve, start=False)
+    collecting = {"history_retention_s": 1, "horizon_interval_s": 0.2}
+    local = module_cluster(settings=SETTINGS | reserve | collecting, start=False)
     disk = SmallDisk(local.data_dir("r1"))
     if not disk.mount():
         ability.require(NO_DISK)
@@ -194,7 +196,7 @@ def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: Clu
 
 
 def require_in_reserve(local: LocalCluster, filled: Transaction, truncating: Transaction) -> None:
-    """An insert at r1 is refused by the names of replica and folder; a truncation is committed."""
+    """Rows at r1 are refused, with names of replica and folder; what a truncation removes is collected."""
     eventually(lambda: seen(local, "r1")["phase"] == "full", what="the phase")
     with pytest.raises(DiskFullError) as caught:
         filled.insert("t", pa.table({"k": [1]}, schema=SCHEMA))
@@ -202,5 +204,10 @@ def require_in_reserve(local: LocalCluster, filled: Transaction, truncating: Tra
     assert str(local.data_dir("r1")) in caught.value.message
     assert caught.value.details["free_bytes"] < 8 * MIB
     filled.rollback()
+    sql = "SELECT file FROM parts WHERE table_name = 'default.emptied'"
+    before = [local.data_dir("r1") / file for (file,) in rows(local.data_dir("r1"), sql)]
+    assert before
+    assert all(path.exists() for path in before)
     truncating.truncate("emptied")
     truncating.commit()
+    eventually(lambda: not any(path.exists() for path in before), what="the collection")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ from typer.testing import CliRunner, Result
 from tests.support.clusters.client_process import ROWS
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import Addresses, http
-from tests.support.waiting import eventually
+from tests.support.waiting import TIMEOUT_S, eventually
 from tidelock.cli import app as cli
 from tidelock.client import TransactionState
 from tidelock.cluster import LocalCluster
-from tidelock.errors import TransactionAgeError
+from tidelock.errors import SerializationConflictError, TransactionAgeError
 from tidelock.exits import Exit
 from workloads.agents import ask
 
@@ -105,6 +106,48 @@ def test_what_no_switch_takes_is_refused(
     refused = tidelock(local, "admin", "set", *arguments)
     assert (refused.exit_code, said in refused.stderr) == (code, True), refused.stderr
     assert [switches(local, replica) for replica in REPLICAS] == before
+
+
+def test_parts_are_merged_once_compaction_is_switched_on(local: LocalCluster) -> None:
+    """They stay while it is off, as it is configured here; the rows stay in both cases."""
+    with local.connect("r1") as db:
+        db.create_table("many", ROWS.schema)
+        for _ in range(12):
+            db.insert("many", ROWS, wait="all")
+        assert len(db.snapshot().parts("many")) == 12
+        assert tidelock(local, "admin", "set", "compaction", "on", "--all").exit_code == Exit.OK
+        try:
+            eventually(lambda: len(db.snapshot().parts("many")) < 12, what="a merge")
+        finally:
+            assert tidelock(local, "admin", "set", "compaction", "off", "--all").exit_code == Exit.OK
+        assert db.read("many").num_rows == 12 * ROWS.num_rows
+
+
+@pytest.mark.parametrize(("wait_s", "refused"), [("0", True), ("60", False)])
+def test_a_removal_waits_for_a_lock_as_long_as_is_switched(
+    local: LocalCluster, wait_s: str, refused: bool
+) -> None:
+    """It is refused at once, or waits until the other transaction has ended."""
+    with local.connect("r1") as db:
+        name = f"locked_{wait_s}"
+        db.create_table(name, ROWS.schema)
+        db.insert(name, ROWS, wait="all")
+        assert tidelock(local, "admin", "set", "lock_wait_s", wait_s, "--replica", "r1").exit_code == Exit.OK
+        first, second = db.begin(), db.begin()
+        first.truncate(name)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(second.truncate, name)
+            if refused:
+                with pytest.raises(SerializationConflictError):
+                    other.result(timeout=TIMEOUT_S)
+            else:
+                db.begin().rollback()  # the agent works meanwhile
+                assert not other.done()
+            first.rollback()
+            if not refused:
+                other.result(timeout=TIMEOUT_S)
+                second.commit()
+        assert db.read(name).num_rows == (ROWS.num_rows if refused else 0)
 
 
 def test_leases_are_kept_while_their_sweep_is_off(local: LocalCluster) -> None:

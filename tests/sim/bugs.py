@@ -17,12 +17,14 @@ from unittest import mock
 
 from tests.sim.disk import SimDisk
 from tests.sim.member_bugs import MEMBER_BUGS
+from tidelock.csnlog.core import committer
+from tidelock.csnlog.core.batch import CommitPlan, Queued, plan
 from tidelock.csnlog.core.committer_messages import MultiResult
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
 from tidelock.csnlog.core.log_time import NEVER_MS, Clocking
 from tidelock.csnlog.core.model import Record, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import Delete, Op
+from tidelock.csnlog.core.store import Check, Delete, Op
 from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import FaultStep
@@ -61,6 +63,8 @@ from tidelock.replication.push import Pusher
 
 #: A pause in which the tail passes what others have committed, in virtual seconds.
 _A_WHILE_S: Final = 4.0
+#: A check of any version: that the znode exists.
+_ANY_VERSION: Final = -1
 
 
 @contextmanager
@@ -336,6 +340,22 @@ def count_a_stuck_replica() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def commit_whatever_the_fence() -> Iterator[None]:
+    """A home looks at its fence only when it hears of it: its commits land also where a peer has raised it.
+
+    A home that takes steps hears of it at once, and ends. A frozen one first sends what it had planned.
+    """
+
+    def unfenced(batch: tuple[Queued, ...], **known: Any) -> CommitPlan:
+        found = plan(batch, **known)
+        fence, *others = found.checks
+        return replace(found, checks=(Check(fence.path, _ANY_VERSION), *others))
+
+    with mock.patch.object(committer, "plan", unfenced):
+        yield
+
+
 BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
     bug.__name__.replace("_", "-"): bug
     for bug in (
@@ -358,6 +378,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         the_clock_of_the_home_alone,
         forget_by_the_wall_clock,
         count_a_stuck_replica,
+        commit_whatever_the_fence,
         *MEMBER_BUGS,
     )
 }

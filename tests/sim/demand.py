@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import SimNemesis
     from tests.sim.world import SimWorld
 
-#: Faults under which a replica lives, and cannot apply what others commit.
-STUCK: Final = frozenset({"full", "deaf"})
+#: Faults under which a replica lives or seems to live, and cannot apply what others commit.
+STUCK: Final = frozenset({"full", "deaf", "freeze"})
 #: Pause between two demands, and between two looks at those who are well (virtual seconds).
 _PAUSE_S: Final = 0.5
 _LOOK_S: Final = 0.1

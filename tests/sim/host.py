@@ -88,6 +88,7 @@ class Host:
         skew_s: How far its wall clock is ahead.
         cut_off: No connection to ZooKeeper.
         answer_s: How long ZooKeeper's answers take, about.
+        thawed_s: When its process went on the last time that it had been frozen, in virtual seconds.
         may_run: Cleared while the machine is down.
     """
 
@@ -109,6 +110,7 @@ class Host:
         self.skew_s = 0.0
         self.cut_off = False
         self.answer_s = DELAY_S
+        self.thawed_s = 0.0
         self.may_run = asyncio.Event()
         self.may_run.set()
         self.life: AgentLife | None = None
@@ -126,7 +128,12 @@ class Host:
     @property
     def serving(self) -> bool:
         """Whether its agent does everything."""
-        return self.agent is not None and self.agent.condition.state is AgentState.SERVING
+        return self.agent is not None and not self.frozen and self.agent.condition.state is AgentState.SERVING
+
+    @property
+    def frozen(self) -> bool:
+        """Whether its process takes no steps."""
+        return self.life is not None and self.life.frozen
 
     async def keep_running(self) -> None:
         """Start one life after the other."""
@@ -169,15 +176,31 @@ class Host:
         """Kill the process, or cut the power of the machine, or replace its disk as well."""
         if self.life is not None and not self.life.dead:
             self.life.kill()
+            self.thaw()
         self.disk.crash(power=power)
         self._world.oracle.look_again(self.disk)
         if replace:
             self.disk = self._new_disk()
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """SIGTERM; a frozen process meets it when it goes on."""
         if self.life is not None and self.agent is not None:
-            self.life.context.copy().run(self.agent.ask_to_stop)
+            context = self.life.context.copy()
+            asyncio.get_running_loop().call_soon(self.agent.ask_to_stop, context=context)
+
+    def freeze(self) -> None:
+        """SIGSTOP: the process takes no more steps, and keeps what it has in memory."""
+        if self.life is None or self.life.dead:
+            return
+        self.life.frozen = True
+        if self.store is not None:
+            self._world.zookeeper.expire_frozen(self.store, self.life, self.settings.session_timeout_s)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on."""
+        if self.life is not None and self.life.frozen:
+            self.thawed_s = self._world.loop.time()
+            self._world.loop.release(self.life.thaw())
 
     def _new_disk(self) -> SimDisk:
         self._disks += 1

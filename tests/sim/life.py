@@ -26,6 +26,7 @@ class AgentLife:
     Attributes:
         agent: Once it has been made.
         dead: Set when it is killed.
+        frozen: It takes no step: neither answers nor timers reach it. It finds all of them when it goes on.
         on_kill: What else ends then.
     """
 
@@ -34,6 +35,8 @@ class AgentLife:
         self.number = number
         self.agent: Agent | None = None
         self.dead = False
+        self.frozen = False
+        self._held: list[asyncio.Handle] = []
         self.on_kill: list[Callable[[], None]] = []
         self._tasks: dict[asyncio.Task[object], None] = {}
         self.context = contextvars.copy_context()
@@ -46,8 +49,19 @@ class AgentLife:
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
+    def hold(self, handle: asyncio.Handle) -> bool:
+        """Keep a callback of this life until it goes on; False if it is not frozen."""
+        if self.frozen:
+            self._held.append(handle)
+        return self.frozen
+
+    def thaw(self) -> list[asyncio.Handle]:
+        """SIGCONT: return what came and what became due meanwhile, in its order."""
+        self.frozen, held, self._held = False, self._held, []
+        return held
+
     def kill(self) -> None:
-        """SIGKILL, or a power cut."""
+        """SIGKILL, or a power cut. A frozen process takes no more steps: its tasks only end."""
         self.dead = True
         for end in self.on_kill:
             end()

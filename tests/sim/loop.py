@@ -11,7 +11,8 @@ import asyncio
 import contextvars
 import itertools
 from asyncio import base_events
-from collections.abc import Callable, Coroutine, Generator
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Final
 
 #: Seconds on the clock at the start of each run; any number but 0, which product code may take for "never".
@@ -71,6 +72,21 @@ class _Selector:
         """Do nothing: no socket is open."""
 
 
+class _Ready(deque[asyncio.Handle]):
+    """The callbacks that are due; those of a frozen process are left out when their turn comes."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._nothing = asyncio.Handle(lambda: None, (), loop)
+        self._nothing.cancel()
+
+    def popleft(self) -> asyncio.Handle:
+        """Return the next one, or one that does nothing."""
+        handle = super().popleft()
+        return self._nothing if self._loop.holds(handle) else handle
+
+
 class SimLoop(base_events.BaseEventLoop):
     """The loop.
 
@@ -84,6 +100,9 @@ class SimLoop(base_events.BaseEventLoop):
         self._now_s = START_S
         self._horizon_s = START_S + horizon_s
         self._selector = _Selector(self)
+        self._ready = _Ready(self)
+        #: Takes a callback that is due in a frozen process, until it is released; False: it runs.
+        self.holds: Callable[[asyncio.Handle], bool] = lambda _handle: False
         self._blocking = blocking
         self.set_task_factory(self._make_task)
         _Numbers.counter = itertools.count()
@@ -103,6 +122,10 @@ class SimLoop(base_events.BaseEventLoop):
     def extend(self, seconds: float) -> None:
         """Let the run take so much longer from now on, whatever was its horizon."""
         self._horizon_s = self._now_s + seconds
+
+    def release(self, held: Iterable[asyncio.Handle]) -> None:
+        """Let callbacks run that had to wait, in their order."""
+        self._ready.extend(held)
 
     def create_future(self) -> SimFuture:
         """Make a future."""

@@ -123,8 +123,12 @@ class SimNemesis:
             case "zookeeper":
                 self._cut_off(host)
             case "expire":
-                if host.store is not None and host.agent is not None:
+                if host.store is not None and host.frozen:
+                    world.zookeeper.end_session(host.store.session)  # its client does not know
+                elif host.store is not None and host.agent is not None:
                     host.store.expire()
+            case "freeze":
+                host.freeze()
             case "mute" | "deaf":
                 for other in world.hosts:
                     pair = (host.name, other.name) if fault.kind == "mute" else (other.name, host.name)
@@ -157,6 +161,8 @@ class SimNemesis:
         match fault.kind:
             case "kill" | "power" | "replace":
                 host.may_run.set()
+            case "freeze":
+                host.thaw()
             case "zookeeper":
                 self._reconnect(host)
             case "mute" | "deaf":
@@ -189,8 +195,10 @@ class SimNemesis:
             self._reconnect(host)
         both = (host, twin)
         until_s = world.loop.time() + _SAYS_S
-        while world.loop.time() < until_s and not any(one.told_of for one in both):  # noqa: ASYNC110 - a look
+        while world.loop.time() < until_s and not any(one.told_of for one in both):
             await asyncio.sleep(1.0)
+            if any(one.frozen for one in both):  # neither of them can say anything, or take the id over
+                until_s = world.loop.time() + _SAYS_S
         owner = world.host_of(host.replica)
         other = host if owner is twin else twin
         host.doomed = False
@@ -244,6 +252,7 @@ class SimNemesis:
             server.catch_up()
         for host in world.machines:
             host.may_run.set()
+            host.thaw()
             host.disk.calm()
             host.answer_s = DELAY_S
             host.skew_s = 0.0

@@ -315,10 +315,14 @@ class Oracle:
             self.violated("I10 AGREE", what)
         return min(found, default=LogLife.OLDER)
 
-    def nobody_serves_another_log(self) -> None:
-        """A replica has stopped that has applied what the older state does not know (I15)."""
+    def nobody_serves_another_log(self, noticed_s: float) -> None:
+        """A replica has stopped that has applied what the older state does not know (I15).
+
+        It has had so many seconds to notice it, in which it was neither cut off nor frozen.
+        """
         for host in self._world.hosts:
-            if host.serving and not host.cut_off and self._log_of(host) is LogLife.FIRST:
+            awake = self._world.loop.time() - host.thawed_s > noticed_s
+            if host.serving and awake and not host.cut_off and self._log_of(host) is LogLife.FIRST:
                 what = f"{host.name} still serves, and ZooKeeper was set back behind what it has applied"
                 self.violated("I15 FAILSTOP", what)
 

@@ -45,6 +45,7 @@ KINDS: Final[dict[str, float]] = {
     "remove": 0.0,  # it is removed for good: drained, dead, or while it lives
     "replace_member": 0.0,  # it is removed for good, and another one is registered in one step
     "twin": 14.0,  # a second machine is started under its id, with a disk of its own
+    "freeze": 6.0,  # SIGSTOP and SIGCONT: mostly for longer than its session lives
     "set_back": 4.0,  # ZooKeeper becomes what it was so long ago, and its tree is made again
 }
 
@@ -52,7 +53,7 @@ KINDS: Final[dict[str, float]] = {
 MEMBERS: Final = frozenset({"add", "remove", "replace_member"})
 
 #: Kinds that came to the plans later: they are drawn last, so that older seeds keep the rest of their plan.
-_LATER: Final = frozenset({"full", "slow_zookeeper", "strike", "set_back", "twin", *MEMBERS})
+_LATER: Final = frozenset({"full", "slow_zookeeper", "strike", "set_back", "twin", "freeze", *MEMBERS})
 #: One in so many runs has a ZooKeeper that is set back, between these times (virtual seconds).
 _SET_BACK: Final = 6
 _SET_BACK_S: Final = (4.0, 24.0)
@@ -178,7 +179,15 @@ def draw(seed: int) -> RunPlan:
         faults=_with_full_disks(chance, plan.faults, replicas, bursts),
     )
     drawn = _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
-    return _with_a_twin(chance, _with_a_set_back(chance, _with_members(chance, drawn, bursts)))
+    drawn = _with_a_twin(chance, _with_a_set_back(chance, _with_members(chance, drawn, bursts)))
+    return _with_freezes(chance, drawn, bursts)
+
+
+def _with_freezes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:
+    """Return the plan and, in some runs, processes that stand still for a while."""
+    freezes = [_fault(chance, ["freeze"], plan.replicas, bursts) for _ in range(chance.choice([0, 0, 1, 2]))]
+    faults = tuple(sorted((*plan.faults, *freezes), key=lambda fault: fault.at_s))
+    return replace(plan, faults=faults)
 
 
 def _with_a_twin(chance: random.Random, plan: RunPlan) -> RunPlan:

@@ -50,7 +50,7 @@ class SettingBack:
         noticed_s = self._chance.uniform(*_NOTICED_S)
         await asyncio.sleep(noticed_s)
         if noticed_s > _WRONG_S:
-            world.oracle.nobody_serves_another_log()
+            world.oracle.nobody_serves_another_log(_WRONG_S)
         world.may_start.clear()
         for host in world.machines:
             if self._chance.random() < 0.5:

@@ -74,6 +74,22 @@ _FETCHING = replace(
         *(PlannedFault(at_s, "remove", 1) for at_s in (16.0, 21.0)),
     ),
 )
+#: Each home is frozen while commits wait for slow answers of ZooKeeper: for a bit less than its session
+#: lives, and its fence is raised meanwhile.
+_FENCED_ASLEEP = replace(
+    _SMALL,
+    writers=16,
+    transactions=40,
+    faults=tuple(
+        fault
+        for number in range(6)
+        for fault in (
+            PlannedFault(2.0 + 6.0 * number, "slow_zookeeper", number % 3, 5.97),
+            PlannedFault(4.0 + 6.0 * number, "freeze", number % 3, 3.96),
+            PlannedFault(4.05 + 6.0 * number, "fence", number % 3),
+        )
+    ),
+)
 #: Plans in which a planted bug shows: the fault that it needs, at times that fit. The rest is chance.
 SHOWN_BY = {
     "acknowledge-before-durable": _SMALL,
@@ -130,7 +146,8 @@ SHOWN_BY = {
     "call-aborted-what-no-home-answers-for": replace(
         _SMALL, loss=0.2, faults=(PlannedFault(4.0, "deaf", 0, 8.0), PlannedFault(14.0, "deaf", 1, 8.0))
     ),
-    "count-a-stuck-replica": _STUCK[1],
+    "count-a-stuck-replica": _STUCK[sorted(STUCK).index("full")],
+    "commit-whatever-the-fence": _FENCED_ASLEEP,
     "await-no-missing-part": replace(_SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0),)),
     "clean-up-although-cancelled": replace(
         _REMOVING,
@@ -248,6 +265,18 @@ def test_the_same_seed_is_the_same_run() -> None:
         check=True,
     )
     assert re.search(r"^trace (\w+)", told.stdout, re.MULTILINE)[1] == trace  # type: ignore[index]
+
+
+def test_the_folder_of_a_run_that_was_ended_is_swept(tmp_path: Path) -> None:
+    """The next run removes it; that of a run that goes on stays."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = tmp_path / f"tidelock-sim-{ended.pid}-left" / "r1d1"
+    left.mkdir(parents=True)
+    mine = tmp_path / f"tidelock-sim-{os.getpid()}-mine"
+    mine.mkdir()
+    world.sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 def _bugs() -> list[object]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import os
 import random
 import shutil
 import tempfile
@@ -40,6 +41,8 @@ from workloads.history import CallEnd
 HORIZON_S: Final = 900.0
 #: Virtual seconds that what is cancelled may take to end.
 _END_S: Final = 60.0
+#: How the folder of a run begins; the number of its process follows.
+_FOLDER: Final = "tidelock-sim-"
 #: Virtual seconds in which all clients have ended after the last fault.
 CLIENTS_S: Final = 120.0
 
@@ -256,7 +259,8 @@ def simulate(
     """
     shared_memory = Path("/dev/shm")  # noqa: S108 - a folder of its own below it; many small files
     parent = shared_memory if shared_memory.is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="tidelock-sim-", dir=parent))
+    sweep(parent or Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-", dir=parent))
     waiting_gc = gc.isenabled()
     gc.disable()  # finalisers must not run at moments of their own
     try:
@@ -274,6 +278,24 @@ def simulate(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def sweep(parent: Path) -> None:
+    """Remove the folders of runs that were ended: those whose process is gone."""
+    for left in parent.glob(f"{_FOLDER}*-*"):
+        pid = left.name.removeprefix(_FOLDER).partition("-")[0]
+        if pid.isdecimal() and not _runs(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is another user's
+    return True
+
+
 def _simulate(
     plan: RunPlan, folder: Path, keep_trace: bool, around: Callable[[], Any], brief: bool
 ) -> Result:
@@ -285,6 +307,7 @@ def _simulate(
     world = SimWorld(plan, folder, loop, keep_trace=keep_trace)
     loop.set_exception_handler(lambda _loop, context: world.trace.comment(f"loop: {context.get('message')}"))
     loop.on_task = _adopt
+    loop.holds = _hold
     begun_s = loop.time()
     try:
         with machine.replaced(world, loop.time), around():
@@ -311,6 +334,11 @@ def _adopt(task: SimTask, context: Any) -> None:
     life = context.get(LIFE)
     if life is not None:
         life.adopt(task)
+
+
+def _hold(handle: asyncio.Handle) -> bool:
+    life = handle._context.get(LIFE)  # type: ignore[attr-defined]
+    return life is not None and life.hold(handle)
 
 
 def _end(loop: SimLoop) -> None:

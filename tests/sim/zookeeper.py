@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tests.sim.life import LIFE
+from tests.sim.life import LIFE, AgentLife
 from tests.sim.machine import EPOCH_S
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
 from tidelock.csnlog.core.store import LinkState, Op
@@ -79,6 +79,19 @@ class SimEnsemble(MemoryEnsemble):
 
         def end() -> None:
             if store.session == session and store.link is not LinkState.CONNECTED:
+                self.end_session(session)
+
+        asyncio.get_running_loop().call_later(timeout_s, end)
+
+    def expire_frozen(self, store: MemoryStore, life: AgentLife, timeout_s: float) -> None:
+        """Let the session of a frozen process end, unless it goes on within the timeout.
+
+        Its client does not know: it learns that from the answer to what it asks afterwards.
+        """
+        session = store.session
+
+        def end() -> None:
+            if life.frozen:
                 self.end_session(session)
 
         asyncio.get_running_loop().call_later(timeout_s, end)

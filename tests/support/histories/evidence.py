@@ -24,7 +24,7 @@ from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.model import AddPart, DefineTable, LogRecord, RecordKind, RemovePart
 from tidelock.csnlog.reading import read_page
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
-from tidelock.errors import TidelockError
+from tidelock.errors import StandbyError, TidelockError
 from tidelock.replication.core.digest import checksum
 from workloads.agents import Agents, ListedPart, ask
 from workloads.checker import check
@@ -58,7 +58,8 @@ def verify(workload: Workload, *, commits: int, log: str | None = None) -> CallH
             eventually(partial(reached, cluster, replica, end), what=f"{replica} at CSN {end}")
         _outcomes(workload, recorder)
         chosen = random.Random(end)
-        csns = [record.csn for record in records if record.csn >= _created(records, workload.tables)]
+        created = _created(records, workload.tables)
+        csns = [record.csn for record in records if record.csn >= created]
         for csn in sorted({*chosen.sample(csns, min(SAMPLED_CSNS, len(csns))), end}):
             for replica in cluster.replicas:
                 _read(workload, recorder, replica, csn)
@@ -240,10 +241,20 @@ def _decided(cluster: LocalCluster, replica: str, tid: str) -> dict[str, Any]:
 
 
 def _read(workload: Workload, recorder: Recorder, replica: str, csn: int) -> None:
+    """Read a CSN at one replica. A clone fetches what only older CSNs need after it has begun to serve."""
     process = f"{_CHECKER}, {replica}"
-    with workload.cluster.connect(replica) as db, db.snapshot(csn) as snap:
-        rows = balances(snap, workload.tables)
-        assert wrong_extremes(snap, workload.tables) == []
+
+    def found() -> list[tuple[list[list[Any]], list[str]]]:
+        with (
+            contextlib.suppress(StandbyError),
+            workload.cluster.connect(replica) as db,
+            db.snapshot(csn) as snap,
+        ):
+            return [(balances(snap, workload.tables), wrong_extremes(snap, workload.tables))]
+        return []
+
+    [(rows, wrong)] = eventually(found, what=f"all parts of CSN {csn} at {replica}")
+    assert wrong == []
     recorder.note(CallEnd.OK, "read", process, replica=replica, csn=csn, exact=True, rows=rows)
 
     def note(kind: CallEnd | str, f: str, **fields: Any) -> None:

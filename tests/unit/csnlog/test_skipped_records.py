@@ -17,7 +17,7 @@ from tidelock.csnlog import record_skipper
 from tidelock.csnlog.cluster import bootstrap
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, register
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_IMPORT, NO_STAMP, Csn, ReplicaId, Stamp, TableName, csn
+from tidelock.csnlog.core.ids import CSN_IMPORT, NO_STAMP, Csn, ReplicaId, Stamp, TableName, Tid, csn
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.log_time import clocking
 from tidelock.csnlog.core.model import (
@@ -33,7 +33,16 @@ from tidelock.csnlog.core.model import (
     TidRecord,
 )
 from tidelock.csnlog.core.results import Aborted, Ok
-from tidelock.csnlog.core.skipped import Facts, Member, ops_of, passed_over, shown_instead, why_not, word_of
+from tidelock.csnlog.core.skipped import (
+    Facts,
+    Member,
+    may_hide,
+    ops_of,
+    passed_over,
+    shown_instead,
+    why_not,
+    word_of,
+)
 from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.record_skipper import read, skip
@@ -137,6 +146,28 @@ def test_a_skipped_record_is_an_empty_one_with_stamp_and_digest_of_the_real_one(
     assert clocking(taken.record, 1 << 50).after(1234) == 1234
     closing = passed_over(POISON, NEWER, Stamp(5, 9), said(closes=True))
     assert closing.record.kind is RecordKind.END
+
+
+@pytest.mark.parametrize(
+    ("data", "whole"),
+    [
+        (b'{"v":1,"k":"commit","h":"r1","t":[{"i":"1-r1-3-7","e":[\xff\x00', False),  # damaged
+        (NEWER, True),  # of a newer version: each one writes the tid first
+        (b"", False),
+    ],
+)
+def test_a_transaction_that_damaged_bytes_may_hide_is_doubtful(data: bytes, whole: bool) -> None:
+    """It is one of a boot that the word has fenced, and reads below the record; no other one is."""
+    found = word_of(facts_of(data), by="ann", why="damaged", time_ms=9)
+    assert codec.decode_skipped(codec.encode_skipped(found)) == found
+    for tid, doubtful in (
+        ("1-r2-3-7", True),
+        ("1-r2-4-1", False),  # a boot after the word
+        (f"{POISON}-r2-3-7", False),  # it reads what the record would have written
+        ("1-r9-3-7", False),  # of no member
+    ):
+        assert may_hide(found, Tid.parse(tid)) == (doubtful and not whole), tid
+    assert not may_hide(said(), Tid.parse("1-r2-3-7"))  # of an earlier version
 
 
 def test_another_record_at_the_csn_is_not_skipped() -> None:

@@ -191,6 +191,13 @@ def test_the_tables_of_bounds_are_those_of_the_code() -> None:
         assert str(found) == value, name
 
 
+def test_a_label_counts_for_thirty_days() -> None:
+    """A job that runs again within a month is known to have run; the label of a stream counts for longer."""
+    fields = AgentSettings.model_fields
+    assert fields["label_retention_s"].default == 30 * 86_400
+    assert fields["stream_label_retention_s"].default >= fields["label_retention_s"].default
+
+
 def test_the_readme_says_for_how_long_a_label_counts() -> None:
     """Its table of limits has the defaults, since a job that runs again relies on them."""
     page = (ROOT / "README.md").read_text(encoding="utf-8")
