@@ -119,10 +119,17 @@ class SimOperator:
             self._world.oracle.did["change refused"] += 1
             if how == "drained":
                 await self._asked(change="drain", replica=replica, undo=True)
-        elif await self._asked(change="add", replica=replica) is None:
+        else:
+            await self._is_gone_for_good(replica)
+        host.may_run.set()
+
+    async def _is_gone_for_good(self, replica: str) -> None:
+        """Register a removed id once more: refused, unless ZooKeeper forgot its removal meanwhile."""
+        logs = self._world.oracle.logs
+        removed_in = logs.now
+        if await self._asked(change="add", replica=replica) is None and logs.now is removed_in:
             what = f"{replica} was removed, and is registered again"
             self._world.oracle.violated("I1 UNIQUE", what)
-        host.may_run.set()
 
     async def _drained(self, host: Host) -> None:
         """Wait as `tidelock admin replica drain` does, for at most a while."""
