@@ -68,6 +68,7 @@ class Options:
         snapshots_kept: Number of snapshots that are kept on disk, with their logs; older ones are purged
             every hour.
         log_bytes_max: Largest size of one log file; up to three are kept.
+        jvm: Further options of the Java machine of each server.
     """
 
     tick_time_ms: int = 2_000
@@ -75,6 +76,7 @@ class Options:
     heap_mb: int = 1536
     snapshots_kept: int = 3
     log_bytes_max: int = 10 << 20
+    jvm: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,7 +290,8 @@ def _write(folder: Path, size: int, options: Options) -> None:
             _zoo_cfg(options, port, members if size > 1 else []), encoding="utf-8"
         )
         (server / "log4j2.properties").write_text(_log4j2(options), encoding="utf-8")
-        (server / "jvm.options").write_text(f"-Xmx{options.heap_mb}m\n", encoding="utf-8")
+        jvm = "\n".join((f"-Xmx{options.heap_mb}m", *options.jvm))
+        (server / "jvm.options").write_text(f"{jvm}\n", encoding="utf-8")
     connect = ",".join(f"{HOST}:{port}" for port in clients)
     (folder / "connect").write_text(f"{connect}\n", encoding="utf-8")
 

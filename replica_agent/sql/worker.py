@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tidelock.errors import TidelockError, TooLargeError
+from tidelock.replica_agent.sql import no_pandas  # noqa: F401 - its import is its effect, and comes first
 from tidelock.replica_agent.sql.changes import ChangedRows
 from tidelock.replica_agent.sql.mutating import MutationRun
 from tidelock.replica_agent.sql.mutation import MutationRequest, MutationResult

@@ -24,7 +24,7 @@ from tidelock.errors import UnavailableError
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 VICTIM: Final = "r2"
-SETTINGS: Final = {**QUICK, "part_bytes_max": 4 << 20, "reader_workers": 1}
+SETTINGS: Final = {**QUICK, "part_bytes_max": 4 << 20}
 #: How long a start is watched that waits for a peer without power, in seconds.
 _WAIT_S: Final = 20.0
 ROWS: Final = pa.table({"n": range(1000)})

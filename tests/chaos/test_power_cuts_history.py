@@ -47,7 +47,6 @@ SMALL: Final = (3, 5, 7)
 SIZES: Final = (3, 6000, 5, 6000, 7, 6000)
 SETTINGS: Final = {
     **QUICK,
-    "reader_workers": 1,
     "sql_workers": 1,
     "compaction": False,
     "inline_part_bytes_max": 16 * 1024,

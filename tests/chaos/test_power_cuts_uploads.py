@@ -26,7 +26,7 @@ HOME: Final = "r1"
 VICTIM: Final = "r2"
 SCHEMA: Final = pa.schema([("id", pa.int64()), ("filling", pa.binary())])
 #: A replica gets files only if it has room for a part of the largest size, and the disk is small.
-SETTINGS: Final = {**QUICK, "part_bytes_max": 4 << 20, "reader_workers": 1, "secret": "a shared secret"}
+SETTINGS: Final = {**QUICK, "part_bytes_max": 4 << 20, "secret": "a shared secret"}
 #: Bytes of a file that becomes a part of its own, and of one that would fit into a pack.
 SIZES: Final = {"large": 2 << 20, "small": 10}
 

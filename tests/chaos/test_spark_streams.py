@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 SECRET: Final = "a shared secret"
-SETTINGS: Final = {**QUICK, "audit_settle_s": 1, "reader_workers": 1, "secret": SECRET}
+SETTINGS: Final = {**QUICK, "audit_settle_s": 1, "secret": SECRET}
 BATCHES: Final = 205
 ROWS: Final = 3
 KILLS: Final = 5

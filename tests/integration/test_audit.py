@@ -40,7 +40,6 @@ REPLICAS = ("r1", "r2", "r3")
 INLINE_BYTES_MAX = 16 * 1024
 SETTINGS = {
     **QUICK,
-    "reader_workers": 1,
     "sql_workers": 1,
     "inline_part_bytes_max": INLINE_BYTES_MAX,
     "audit_settle_s": 1.5,

@@ -39,7 +39,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
         replicas=1,
         settings={
             **QUICK,
-            "reader_workers": 1,
             "sql_workers": 1,
             "horizon_interval_s": 0.2,
             "changes_files_max": FILES_MAX,

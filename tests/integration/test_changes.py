@@ -23,6 +23,7 @@ import pytest
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left
 from tests.support.replicas.mutations import Row, as_rows
+from tests.support.rows import EXTREMES
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
@@ -45,15 +46,17 @@ SCHEMA = pa.schema(
         ("s", pa.string()),
     ]
 )
+#: As above, with numbers of which some are larger than all others, and equal to themselves only in SQL.
+MIXED = SCHEMA.append(pa.field("f", pa.float64()))
+#: Conditions on these numbers.
+OF_FLOATS = ("f > 1", "f < 0", "f <> 1", "f = 0", "f = 'nan'::DOUBLE", "f >= 'inf'::DOUBLE", "f IS NULL")
 NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module."""
-    return module_cluster(
-        replicas=2, settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "sql_workers": 1}
-    )
+    return module_cluster(replicas=2, settings={**QUICK, "lock_wait_s": 0.0, "sql_workers": 1})
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,12 @@ def rows(*keys: int, p: int | None = 1, v: int | None = 0, s: str = "new") -> pa
     """Rows with these keys."""
     count = len(keys)
     return pa.table({"p": [p] * count, "k": keys, "v": [v] * count, "s": [s] * count}, SCHEMA)
+
+
+def mixed(chance: random.Random, *keys: int, p: int | None = 1, v: int | None = 0) -> pa.Table:
+    """Rows with these keys, and numbers from the ends of their range."""
+    floats = chance.choices((None, *EXTREMES["c_double"]), k=len(keys))
+    return rows(*keys, p=p, v=v).append_column(MIXED.field("f"), pa.array(floats, pa.float64()))
 
 
 @pytest.fixture
@@ -151,7 +160,7 @@ def test_literals_of_all_types(one: Database) -> None:
         "boolean": (pa.bool_(), True),
         "int": (pa.int32(), -5),
         "double": (pa.float64(), 0.1),
-        "nan": (pa.float32(), float("inf")),
+        "largest": (pa.float32(), float("inf")),
         "decimal": (pa.decimal128(18, 10), Decimal("1E-9")),
         "binary": (pa.binary(), b"\x00'\xff"),
         "date": (pa.date32(), dt.date(1600, 2, 29)),
@@ -188,8 +197,9 @@ class Mirror:
         table, other = random.sample(self.tables, 2)
         low = random.randrange(20)
         keys = random.sample(range(40), 3)
-        new = rows(*keys, p=random.choice([1, 2, 5, None]), v=low)
-        where, listed = f"k BETWEEN {low} AND {low + 4}", ", ".join(map(str, keys))
+        new = mixed(random, *keys, p=random.choice([1, 2, 5, None]), v=low)
+        where = random.choice([f"k BETWEEN {low} AND {low + 4}", random.choice(OF_FLOATS)])
+        listed = ", ".join(map(str, keys))
         twin = self.twin
         twin.register("source", new)
         match random.randrange(6):
@@ -230,7 +240,9 @@ class Mirror:
                 twin.execute(f"DELETE FROM {table} WHERE k IN ({listed}) AND k % 2 = 0")
                 twin.execute(f"UPDATE {table} SET v = {low} * 10 WHERE k IN ({listed})")
             case _:
-                statement = f"INSERT INTO {table} (k, p, s) SELECT k + 100, p, 'c' FROM {other} WHERE {where}"
+                statement = (
+                    f"INSERT INTO {table} (k, p, s, f) SELECT k + 100, p, 'c', f FROM {other} WHERE {where}"
+                )
                 added = self.tx.sql(statement)["rows_inserted"].to_pylist()
                 assert [tuple(added)] == twin.execute(statement).fetchall()
 
@@ -253,8 +265,8 @@ def mixture(one: Database, two: Database, seed: int, *, steps: int) -> None:
     chance = random.Random(seed)
     tables = [f"t{next(NUMBERS)}" for _ in range(2)]
     for table in tables:
-        one.create_table(table, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
-        one.insert(table, rows(*range(12), v=5))
+        one.create_table(table, MIXED, partition_by=["p"], properties={"compaction": "off"})
+        one.insert(table, mixed(chance, *range(12), v=5))
     for session in (one, two) * (steps // 15):
         outside = {table: as_rows(session.read(table)) for table in tables}
         tx = session.begin()

@@ -100,7 +100,6 @@ def shared(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluste
         replicas=2,
         settings={
             **QUICK,
-            "reader_workers": 1,
             "sql_workers": 1,
             "lock_wait_s": 0.0,
             "lock_sweep_interval_s": 0.3,

@@ -30,7 +30,6 @@ SCHEMA: Final = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 NUMBERS: Final = itertools.count(1)
 SETTINGS: Final = {
     **QUICK,
-    "reader_workers": 1,
     "clean_interval_s": 0.2,
     "horizon_interval_s": 0.2,
     "clock_check_interval_s": 0.3,

@@ -28,7 +28,7 @@ from tidelock.errors import UnavailableError
 
 SCHEMA: Final = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 #: Agents that collect at once what the horizon has passed.
-COLLECTING: Final = QUICK | {"horizon_interval_s": 0.2, "log_keep_records": 1, "reader_workers": 1}
+COLLECTING: Final = QUICK | {"horizon_interval_s": 0.2, "log_keep_records": 1}
 
 
 def rows(begin: int, count: int = 10) -> pa.Table:

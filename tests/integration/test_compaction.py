@@ -163,7 +163,6 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
         "insert_delay_max_s": 0.001,
         "parts_delay_insert": REFUSE // 2,
         "parts_refuse_insert": REFUSE,
-        "reader_workers": 1,
         "sql_workers": 1,
         "clean_interval_s": 1,
     }
@@ -359,7 +358,7 @@ def _applied(cluster: LocalCluster, csn: int) -> bool:
 def test_quiet_merges_go_on_after_a_long_downtime(cluster: ClusterFactory) -> None:
     """The clock of what is forgotten makes up for a downtime as slowly; compaction goes by the log's time."""
     often = {"compaction_interval_s": 0.1, "compaction_quiet_s": 0.5, "compaction_parts_min": 8}
-    settings = {**QUICK, **often, "clean_interval_s": 0.1, "reader_workers": 1}
+    settings = {**QUICK, **often, "clean_interval_s": 0.1}
     local = cluster(replicas=1, copies=1, settings=settings)
     with local.connect("r1") as db:
         db.create_table("quiet", SCHEMA)

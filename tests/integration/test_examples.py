@@ -26,7 +26,7 @@ RUNS: Final = ("backfill_partition", "backfill_partition", "dashboard", "etl_thr
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
+    return module_cluster(replicas=2, settings=QUICK)
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ pytestmark = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def sessions(module_cluster: ClusterFactory) -> Iterator[list[Database]]:
     """A session at each of three replicas, and the table."""
-    local = module_cluster(settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0})
+    local = module_cluster(settings={**QUICK, "lock_wait_s": 0.0})
     found = [local.connect(replica) for replica in local.replicas]
     made = found[0].create_table("test", SCHEMA, partition_by=["c"], properties={"compaction": "off"})
     for db in found:

@@ -28,7 +28,6 @@ from tidelock.cluster import LocalCluster
 #: Compaction merges all parts that it can, as soon as it can.
 EAGER = {
     **QUICK,
-    "reader_workers": 1,
     "compaction_interval_s": 0.2,
     "compaction_parts_min": 2,
     "compaction_quiet_s": 0.2,

@@ -35,7 +35,6 @@ NUMBERS = itertools.count(1)
 #: A history so short that a test can see it end.
 SHORT: Final = {
     **QUICK,
-    "reader_workers": 1,
     "history_retention_s": 0.5,
     "horizon_interval_s": 0.2,
     "unpinned_ttl_s": 8,

@@ -71,7 +71,7 @@ def held_run(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         (signal.SIGINT, True),  # Ctrl-C
         pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow),  # what ends a job of a CI
         pytest.param(signal.SIGKILL, True, marks=pytest.mark.slow),
-        (signal.SIGKILL, False),
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
     ],
     ids=["SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of the controller"],
 )

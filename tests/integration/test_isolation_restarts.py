@@ -30,9 +30,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def shared(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module; it compacts when it is asked to."""
-    return module_cluster(
-        settings={**QUICK, "reader_workers": 1, "compaction": False, "lock_sweep_interval_s": 0.5}
-    )
+    return module_cluster(settings={**QUICK, "compaction": False, "lock_sweep_interval_s": 0.5})
 
 
 @pytest.fixture

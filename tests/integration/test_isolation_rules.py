@@ -28,9 +28,7 @@ from tidelock.errors import RefusedError, SerializationConflictError, Transactio
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module; it compacts when it is asked to."""
-    return module_cluster(
-        settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False}, epoch_limit=1000
-    )
+    return module_cluster(settings={**QUICK, "lock_wait_s": 0.0, "compaction": False}, epoch_limit=1000)
 
 
 class TestMutations:

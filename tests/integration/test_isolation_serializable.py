@@ -23,7 +23,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module; it compacts when it is asked to."""
     unheeded = {"compaction_heeds_after_s": 3600}  # see test_long_transactions.py for less
     return module_cluster(
-        settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0, "compaction": False} | unheeded,
+        settings={**QUICK, "lock_wait_s": 0.0, "compaction": False} | unheeded,
         epoch_limit=1000,
     )
 

@@ -43,7 +43,6 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     return module_cluster(
         settings={
             **QUICK,
-            "reader_workers": 1,
             "compaction_interval_s": 2,
             "compaction_parts_min": 4,
             "compaction_quiet_s": 2,

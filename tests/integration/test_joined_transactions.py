@@ -58,7 +58,7 @@ EVERY_CALL: Final = [call for calls in CALLS.values() for call in calls] + [
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "secret": "a shared secret"})
+    return module_cluster(replicas=2, settings={**QUICK, "secret": "a shared secret"})
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tidelock.errors import NotCommittedError
 
 HOME = "r1"
 BEFORE, AFTER = "csnlog.commit.before", "csnlog.commit.after"
-SETTINGS = {**QUICK, "session_timeout_s": 30, "fence_timeout_s": 600, "reader_workers": 1}
+SETTINGS = {**QUICK, "session_timeout_s": 30, "fence_timeout_s": 600}
 ORDERS = pa.schema([("o_id", pa.int64()), ("o_total", pa.int64())])
 PAGE = Path(__file__).parents[2] / "docs/transactions.md"
 

@@ -34,7 +34,6 @@ SETTINGS = {
     "session_timeout_s": 3,
     "fence_timeout_s": 1,
     "clean_interval_s": 0.2,
-    "reader_workers": 1,
 }
 TABLE = "t"
 

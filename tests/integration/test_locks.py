@@ -112,7 +112,6 @@ async def test_a_dead_owner_and_its_next_life(world: ZkWorld) -> None:
 
 SCHEMA = pa.schema([("p", pa.int64()), ("id", pa.int64())])
 SETTINGS = QUICK | {
-    "reader_workers": 1,
     "fence_timeout_s": 1,
     "lock_sweep_interval_s": 0.5,
     "clean_interval_s": 1,

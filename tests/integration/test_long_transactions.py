@@ -41,7 +41,7 @@ STATEMENTS: Final[dict[str, tuple[Callable[[Transaction, str], object], tuple[in
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module; it compacts on request, and heeds open transactions."""
-    quick = {"reader_workers": 1, "compaction": False, "compaction_heeds_after_s": 0.001}
+    quick = {"compaction": False, "compaction_heeds_after_s": 0.001}
     return module_cluster(settings={**QUICK, "progress_interval_s": 0.05, **quick}, epoch_limit=1000)
 
 
@@ -176,7 +176,7 @@ def test_beside_inserts_and_eager_compaction(cluster: ClusterFactory) -> None:
     A merge that began before the others know of a transaction may conflict with it: then it begins again.
     """
     eager = {"compaction_interval_s": 0.1, "compaction_parts_min": 2, "compaction_quiet_s": 0.1}
-    heeding = {"compaction_heeds_after_s": 0.01, "progress_interval_s": 0.05, "reader_workers": 1}
+    heeding = {"compaction_heeds_after_s": 0.01, "progress_interval_s": 0.05}
     local = cluster(settings={**QUICK, **eager, **heeding}, epoch_limit=1000)
     sessions = [local.connect(replica) for replica in local.replicas]
     n = make(sessions, *([number] for number in range(20)))

@@ -44,7 +44,6 @@ SETTINGS: Final = QUICK | {
     "session_timeout_s": 10,
     "horizon_interval_s": 0.2,
     "log_keep_records": 1,
-    "reader_workers": 1,
 }
 
 

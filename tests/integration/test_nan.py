@@ -76,7 +76,7 @@ def table_of(values: list[tuple[int, float | None]]) -> pa.Table:
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One replica."""
-    return module_cluster(replicas=1, settings={**QUICK, "reader_workers": 1})
+    return module_cluster(replicas=1, settings=QUICK)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ CHECKSUM: Final = "0" * 32
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Three replicas; the audit does not wait for findings to last."""
-    return module_cluster(settings={**QUICK, "audit_settle_s": 0.1, "reader_workers": 1})
+    return module_cluster(settings={**QUICK, "audit_settle_s": 0.1})
 
 
 class Walk:

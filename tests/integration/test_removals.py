@@ -37,7 +37,7 @@ Statement = Callable[[Transaction, str], Any]
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module."""
-    return module_cluster(settings={**QUICK, "reader_workers": 1, "lock_wait_s": 0.0})
+    return module_cluster(settings={**QUICK, "lock_wait_s": 0.0})
 
 
 @pytest.fixture(scope="module")

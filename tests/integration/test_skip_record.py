@@ -198,6 +198,7 @@ def test_a_record_of_a_newer_kind_is_skipped(local: LocalCluster) -> None:
         assert "skipped by ann" in shown.stdout, shown.stderr
 
 
+@SLOW
 def test_replicas_that_were_down_or_clone_pass_over_it(cluster: ClusterFactory) -> None:
     """One was down all the time; one loses its disk, and gets the word with the catalog of a peer."""
     local = cluster(settings=SETTINGS)
@@ -240,6 +241,7 @@ def tail(local: LocalCluster) -> int:
         return int(db.status()["tail"])
 
 
+@SLOW
 def test_a_replica_that_has_applied_it_does_not_start(local: LocalCluster) -> None:
     """Its catalog says nothing of a record that was passed over; with an empty disk it clones."""
     csn = poison(local, newer())
@@ -260,6 +262,7 @@ def test_a_replica_that_has_applied_it_does_not_start(local: LocalCluster) -> No
     require_whole(local, csn, 6)
 
 
+@SLOW
 def test_a_good_record_that_contradicts_what_is_applied(local: LocalCluster) -> None:
     """It was acknowledged, so a second word is needed; a record that was applied is never skipped."""
     with local.connect("r1") as db:

@@ -50,7 +50,7 @@ NUMBERS = itertools.count(1)
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    settings = {**QUICK, "reader_workers": 1, "secret": SECRET, "row_group_rows": 1000}
+    settings = {**QUICK, "secret": SECRET, "row_group_rows": 1000}
     return module_cluster(replicas=2, settings=settings)
 
 

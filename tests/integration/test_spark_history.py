@@ -33,7 +33,7 @@ def local(module_cluster: ClusterFactory) -> LocalCluster:
     """A cluster that deletes removed parts at once."""
     return module_cluster(
         replicas=2,
-        settings={**QUICK, "horizon_interval_s": 0.2, "clean_interval_s": 0.5, "reader_workers": 1},
+        settings={**QUICK, "horizon_interval_s": 0.2, "clean_interval_s": 0.5},
     )
 
 

@@ -31,7 +31,7 @@ PATHS: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
+    return module_cluster(replicas=2, settings=QUICK)
 
 
 @pytest.fixture(scope="module", params=["classic", "cluster", "standalone", "connect", "3.5", "3.5 cluster"])

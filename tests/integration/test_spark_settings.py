@@ -64,7 +64,7 @@ WRONG: Final = {
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1})
+    return module_cluster(replicas=2, settings=QUICK)
 
 
 @pytest.fixture(scope="module", params=["4", "3.5"])

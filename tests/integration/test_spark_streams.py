@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("p", pa.string())])
 SECRET: Final = "a shared secret"
-SETTINGS: Final = {**QUICK, "audit_settle_s": 1, "compaction": False, "reader_workers": 1, "secret": SECRET}
+SETTINGS: Final = {**QUICK, "audit_settle_s": 1, "compaction": False, "secret": SECRET}
 NUMBERS = itertools.count(1)
 
 

@@ -52,7 +52,7 @@ NUMBERS = itertools.count(1)
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "upload_spread": True})
+    return module_cluster(replicas=2, settings={**QUICK, "upload_spread": True})
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ NUMBERS = itertools.count(1)
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Two replicas, both needed for a commit; nothing is left over at the end."""
-    made = module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "secret": SECRET})
+    made = module_cluster(replicas=2, settings={**QUICK, "secret": SECRET})
     yield made
     for replica in made.replicas:
         nothing_left(made.data_dir(replica))

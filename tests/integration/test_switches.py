@@ -26,9 +26,7 @@ REPLICAS = ("r1", "r2")
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas on which no transaction is open for more than five seconds."""
-    made = module_cluster(
-        replicas=2, settings={**QUICK, "reader_workers": 1, "transaction_age_max_s": 5, "compaction": False}
-    )
+    made = module_cluster(replicas=2, settings={**QUICK, "transaction_age_max_s": 5, "compaction": False})
     with made.connect("r1") as db:
         db.create_table("t", ROWS.schema)
     return made

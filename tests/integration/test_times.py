@@ -24,7 +24,7 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module."""
-    return module_cluster(replicas=2, settings={**QUICK, "reader_workers": 1, "horizon_interval_s": 0.2})
+    return module_cluster(replicas=2, settings={**QUICK, "horizon_interval_s": 0.2})
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ NAMES = itertools.count(1)
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """One cluster for the module."""
-    return module_cluster(settings={**QUICK, "reader_workers": 1})
+    return module_cluster(settings=QUICK)
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 def shared(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluster]:
     """One cluster for the module; nothing is left over at its end."""
     made = module_cluster(
-        settings={**QUICK, "session_timeout_s": 3, "wait_bound_s": 1, "reader_workers": 1},
+        settings={**QUICK, "session_timeout_s": 3, "wait_bound_s": 1},
         environment_of={replica: gates.environment(replica) for replica in REPLICAS},
     )
     yield made

@@ -44,7 +44,6 @@ KEYED = pa.schema(
 SUMS = pa.schema([("p", pa.int32()), ("total", pa.int64())])
 SETTINGS = {
     **QUICK,
-    "reader_workers": 1,
     "sql_workers": 1,  # an insert may need several processes in turn, but never two at once
     "lock_wait_s": 0.0,
     "derived_depth_max": 2,

@@ -36,7 +36,6 @@ from tidelock.errors import (
 
 EAGER: Final = {
     **QUICK,
-    "reader_workers": 1,
     "lock_wait_s": 0.0,
     "compaction_interval_s": 0.2,
     "compaction_parts_min": 2,

@@ -36,7 +36,7 @@ DIFFERENCE_BYTES: Final = 32 * MIB
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas, both needed for a commit."""
-    settings = {**QUICK, "reader_workers": 1, "commit_timeout_s": 120, "compaction": False}
+    settings = {**QUICK, "commit_timeout_s": 120, "compaction": False}
     return module_cluster(replicas=2, settings=settings)
 
 

@@ -60,7 +60,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
         "commit_timeout_s": 3,
     }
     return module_cluster(
-        settings={**QUICK, **bounds, "reader_workers": 1, "secret": "a shared secret"},
+        settings={**QUICK, **bounds, "secret": "a shared secret"},
         environment_of={replica: gates.environment(replica) for replica in FAULTS},
     )
 

@@ -60,7 +60,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
     """Two replicas, both needed for a commit."""
     return module_cluster(
         replicas=2,
-        settings={**QUICK, "reader_workers": 1, "secret": SECRET},
+        settings={**QUICK, "secret": SECRET},
         environment_of={"r1": gates.environment("r1")},
     )
 

@@ -27,6 +27,7 @@ QUICK: Final = {
     "member_refresh_s": 1,
     "progress_interval_s": 0.2,
     "retry_wait_max_s": 0.5,
+    "reader_workers": 1,
 }
 #: Lines of each agent's log that a test's failure shows.
 LOG_LINES: Final = 15

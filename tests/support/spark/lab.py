@@ -43,7 +43,6 @@ SETTINGS: Final[dict[str, Any]] = {
     "compaction": False,
     "fence_timeout_s": 4,
     "inline_part_bytes_max": 4096,
-    "reader_workers": 1,
     "session_timeout_s": 6,
 }
 #: Failed attempts are repeated, and slow ones are run twice. A task writes its files while its rows arrive,

@@ -12,8 +12,9 @@ import pytest
 from tests.support.faults.proxy import Proxy
 from tidelock import zookeeper as embedded
 
-#: Short ticks: sessions down to one second, elections in well under a second.
-OPTIONS: Final = embedded.Options(tick_time_ms=500)
+#: Short ticks: sessions down to one second, elections in well under a second. Without the second compiler of
+#: Java, which takes half of the processor time of a server that lives for a minute.
+OPTIONS: Final = embedded.Options(tick_time_ms=500, jvm=("-XX:TieredStopAtLevel=1",))
 #: A start takes a second on a quiet machine. Tests share theirs with Spark.
 READY_TIMEOUT_S: Final = 60.0
 

@@ -21,7 +21,8 @@ def settings(server: zookeeper.ZooKeeperServer) -> dict[str, str]:
 
 def test_one_server_listens_on_loopback_without_members(tmp_path: Path) -> None:
     """A single server has a port on the loopback address, forced writes, and no members."""
-    created = zookeeper.create(tmp_path / "zk", options=Options(tick_time_ms=300, heap_mb=99))
+    options = Options(tick_time_ms=300, heap_mb=99, jvm=("-XX:TieredStopAtLevel=1",))
+    created = zookeeper.create(tmp_path / "zk", options=options)
     (server,) = created.servers
     found = settings(server)
     assert created.connect_string == server.address == f"127.0.0.1:{server.port}"
@@ -31,7 +32,7 @@ def test_one_server_listens_on_loopback_without_members(tmp_path: Path) -> None:
     assert found["forceSync"] == "yes"
     assert found["admin.enableServer"] == "false"
     assert not any(name.startswith("server.") for name in found)
-    assert (server.folder / "jvm.options").read_text(encoding="utf-8") == "-Xmx99m\n"
+    assert (server.folder / "jvm.options").read_text(encoding="utf-8") == "-Xmx99m\n-XX:TieredStopAtLevel=1\n"
 
 
 def test_three_servers_know_each_other_on_distinct_ports(tmp_path: Path) -> None:

@@ -83,6 +83,15 @@ def test_reader_processes_import_no_pyarrow() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_sql_processes_import_no_pandas() -> None:
+    """A SQL process uses Arrow's datasets, which load pandas where it is installed, and needs none."""
+    code = (
+        "import sys, tidelock.replica_agent.sql.worker; print({'pandas', 'pyarrow.dataset'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'pyarrow.dataset'}"
+
+
 def test_unknown_names_are_refused() -> None:
     """A name that Tidelock does not have is an AttributeError, also when a module beside it has it."""
     with pytest.raises(AttributeError, match="has no attribute 'from_wire'"):
