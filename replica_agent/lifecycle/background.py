@@ -83,10 +83,12 @@ class BackgroundTasks:
         )
         self._outcomes = OutcomeRetention(means.replica, catalog, means.store, replication.log.fenced)
         self._abandoned = AbandonedLabels(
+            replica=means.replica,
             store=means.store,
             fenced=replication.log.fenced,
             reader=catalog.reader,
-            removed=replication.membership.removed,
+            ended=replication.membership.ended,
+            clock=time.monotonic,
         )
         self._undecided = UndecidedResolver(
             catalog,

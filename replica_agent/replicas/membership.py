@@ -136,6 +136,14 @@ class Membership:
             if found.session is not None and found.session.state == REMOVED
         )
 
+    def ended(self) -> dict[ReplicaId, int]:
+        """Return the replicas that were struck or removed, with their boot: it commits nothing any more."""
+        return {
+            replica: found.session.boot
+            for replica, found in self.view.items()
+            if found.session is not None and found.session.state in LEFT_OUT
+        }
+
     def serving(self) -> list[ReplicaId]:
         """Return the replicas that show a sign of life, and are not fenced, struck, removed or cloning."""
         return [

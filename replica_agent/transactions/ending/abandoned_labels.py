@@ -1,9 +1,11 @@
-"""Releases the labels of homes that were removed: nobody else would, and their names would be taken forever.
+"""Releases the labels that their homes will not release: their names would be taken forever.
 
 A label is released by the home of its transaction, together with the outcome
-(:mod:`tidelock.replica_agent.transactions.ending.outcome_retention`). A home that was removed never commits
-again. So any other replica may release its labels, once the outcome is older than its retention: the catalog
-keeps it no more, and the snapshot of the transaction is below the floor of the kept outcomes.
+(:mod:`tidelock.replica_agent.transactions.ending.outcome_retention`). A home that was removed or struck
+commits nothing in the life that has ended. So any other replica may release its labels, once the outcome is
+older than its retention: the catalog keeps it no more, and the snapshot of the transaction is below the floor
+of the kept outcomes. A home that was struck and comes back with the catalog of a peer knows nothing of such
+outcomes either, so each agent looks once for labels of its own former lives.
 
 Each deletion raises the version of ``labels``, read first and checked. Of two replicas that delete at once
 one is refused, so a label that was created again in between is never deleted (F5, Z10).
@@ -12,7 +14,7 @@ one is refused, so a label that was created again in between is never deleted (F
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -28,31 +30,44 @@ _log = structlog.get_logger("labels")
 
 #: Labels that are read, and deleted, with one request.
 _BATCH = 100
+#: Seconds between two readings of all labels: a home that has ended may hold some for a month.
+PAUSE_S = 3600.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AbandonedLabels:
-    """The labels of removed homes, as one replica releases them.
+    """The labels of homes that have ended, as one replica releases them.
 
     Attributes:
-        removed: Returns the replicas that were removed.
+        replica: The replica of this agent.
+        ended: Returns the homes that were removed or struck, with the boot that has ended.
+        clock: Monotonic clock, in seconds.
     """
 
+    replica: ReplicaId
     store: Store
     fenced: Fenced
     reader: CatalogReader
-    removed: Callable[[], frozenset[ReplicaId]]
-    #: Removed homes that hold no label any more.
-    _done: frozenset[ReplicaId] = field(default=frozenset(), init=False)
+    ended: Callable[[], Mapping[ReplicaId, int]]
+    clock: Callable[[], float]
+    #: Lives of ended homes that hold no label any more.
+    _done: set[tuple[ReplicaId, int]] = field(default_factory=set, init=False)
+    _own_done: bool = field(default=False, init=False)
+    _next_s: float = field(default=0.0, init=False)
 
     async def release(self) -> None:
-        """Delete the labels of removed homes whose outcomes are over; the next call goes on.
+        """Delete the labels of ended homes whose outcomes are over; a later call goes on.
 
         Raises:
-            FencedError, UnavailableError: The next call goes on.
+            FencedError, UnavailableError: A later call goes on.
         """
-        homes = self.removed() - self._done
-        names = await self.store.children(tree.LABELS) if homes else None
+        ended = set(self.ended().items())
+        self._done &= ended
+        ended -= self._done
+        homes = {home for home, _ in ended} | (set() if self._own_done else {self.replica})
+        if not homes or self.clock() < self._next_s:
+            return
+        names = await self.store.children(tree.LABELS)
         if not isinstance(names, Ok):
             return
         holding: set[ReplicaId] = set()
@@ -61,9 +76,11 @@ class AbandonedLabels:
             if held is None:
                 return
             holding |= held
-        self._done |= homes - holding
+        self._own_done = True
+        self._done |= {(home, boot) for home, boot in ended if home not in holding}
+        self._next_s = self.clock() + PAUSE_S
 
-    async def _release(self, homes: frozenset[ReplicaId], names: tuple[str, ...]) -> set[ReplicaId] | None:
+    async def _release(self, homes: set[ReplicaId], names: tuple[str, ...]) -> set[ReplicaId] | None:
         """Delete some labels; return the homes that may hold some of them still, None if that is unknown."""
         session = self.store.session
         parent = await self.store.get(tree.LABELS)

@@ -20,7 +20,7 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import OutcomeRow
 from tidelock.replica_agent.storage.catalog_schema import SCHEMA
-from tidelock.replica_agent.transactions.ending.abandoned_labels import AbandonedLabels
+from tidelock.replica_agent.transactions.ending.abandoned_labels import PAUSE_S, AbandonedLabels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
 
 
@@ -89,31 +89,81 @@ async def test_a_label_goes_with_its_outcome(replica: Replica) -> None:
     assert replica.catalog.reader.meta("outcome_floor") == 3
 
 
-def abandoned(replica: Replica) -> AbandonedLabels:
-    """Return the release of labels of r2, which was removed."""
-    return AbandonedLabels(
-        store=replica.store,
-        fenced=replica.node.log.fenced,
-        reader=replica.catalog.reader,
-        removed=lambda: frozenset({ReplicaId("r2")}),
-    )
+class Ended(AbandonedLabels):
+    """The release of labels of homes that have ended, by r1, as a test moves its clock."""
+
+    def __init__(self, replica: Replica, ended: dict[str, int]) -> None:
+        self.now = 0.0
+        super().__init__(
+            replica=R1,
+            store=replica.store,
+            fenced=replica.node.log.fenced,
+            reader=replica.catalog.reader,
+            ended=lambda: {ReplicaId(home): boot for home, boot in ended.items()},
+            clock=lambda: self.now,
+        )
+
+    async def later(self) -> None:
+        """Release after the pause."""
+        self.now += PAUSE_S
+        await self.release()
 
 
-async def test_labels_of_a_removed_home_are_released_after_their_retention(replica: Replica) -> None:
+async def test_labels_of_homes_that_have_ended_are_released_after_their_retention(replica: Replica) -> None:
     """No home would release them, and their names would be taken forever."""
     await replica.commits(2, "of r2", "r2")
     await replica.commits(3, "of r3", "r3")
     await replica.commits(5, "of r2, younger", "r2")
-    labels = abandoned(replica)
+    labels = Ended(replica, {"r2": 1})
     await labels.release()
     assert await replica.labels() == 3
     await replica.outcomes.forget(4000, 4000, 0)
-    await labels.release()
+    await labels.later()
     assert await replica.labels() == 2
     assert isinstance(await replica.store.get(tree.label("of r3")), Ok)
     await replica.outcomes.forget(6000, 6000, 0)
-    await labels.release()
+    await labels.later()
     assert await replica.labels() == 1
+
+
+async def test_a_home_that_is_struck_again_is_looked_at_again(replica: Replica) -> None:
+    """It came back between the strikes, and its new life has labels of its own."""
+    ended = {"r2": 1}
+    labels = Ended(replica, ended)
+    await labels.release()
+    await replica.commits(2, "of r2", "r2")
+    await replica.outcomes.forget(4000, 4000, 0)
+    await labels.later()
+    assert await replica.labels() == 1, "r2 held nothing when this life of it ended"
+    ended["r2"] = 2
+    await labels.later()
+    assert await replica.labels() == 0
+
+
+async def test_a_home_that_comes_back_releases_what_its_new_catalog_does_not_know(replica: Replica) -> None:
+    """It was struck for longer than outcomes are kept; the catalog that it cloned has none of them."""
+    await replica.commits(2, "mine")
+    await replica.commits(3, "of r2", "r2")
+    await replica.commits(9, "mine, younger")
+    await replica.catalog.write(lambda db: jobs.prune_outcomes(db, 8000, 8000, 8000))
+    labels = Ended(replica, {})
+    await labels.release()
+    assert await replica.labels() == 2
+    assert isinstance(await replica.store.get(tree.label("of r2")), Ok)
+    assert isinstance(await replica.store.get(tree.label("mine, younger")), Ok)
+
+
+async def test_labels_are_not_read_all_the_time(replica: Replica) -> None:
+    """A shard may have 100,000, and a home that was removed holds its labels for a month."""
+    await replica.commits(5, "of r2", "r2")
+    labels = Ended(replica, {"r2": 1})
+    await labels.release()
+    read: list[StoreRequest] = []
+    replica.ensemble.plan = read.append
+    await labels.release()
+    assert read == []
+    await labels.later()
+    assert [call for call in read if call.path.startswith(tree.LABELS)]
 
 
 async def test_a_label_that_is_created_again_meanwhile_is_not_released(replica: Replica) -> None:
@@ -131,7 +181,7 @@ async def test_a_label_that_is_created_again_meanwhile_is_not_released(replica: 
                 replica.ensemble.tree.apply(ops, 0)
 
     replica.ensemble.plan = plan
-    await abandoned(replica).release()
+    await Ended(replica, {"r2": 1}).release()
     assert raced
     found = await replica.store.get(path)
     assert isinstance(found, Ok)
