@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -21,12 +22,21 @@ from tidelock.exits import Exit
 from workloads.agents import ask
 
 REPLICAS = ("r1", "r2")
+#: Parts have files of their own, and a file goes soon after the horizon has passed its removal.
+SETTINGS: Final = {
+    **QUICK,
+    "clean_interval_s": 0.5,
+    "compaction": False,
+    "horizon_interval_s": 0.2,
+    "inline_part_bytes_max": 1000,
+    "transaction_age_max_s": 5,
+}
 
 
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> LocalCluster:
     """Two replicas on which no transaction is open for more than five seconds."""
-    made = module_cluster(replicas=2, settings={**QUICK, "transaction_age_max_s": 5, "compaction": False})
+    made = module_cluster(replicas=2, settings=SETTINGS)
     with made.connect("r1") as db:
         db.create_table("t", ROWS.schema)
     return made
@@ -112,13 +122,43 @@ def test_parts_are_merged_once_compaction_is_switched_on(local: LocalCluster) ->
         db.create_table("many", ROWS.schema)
         for _ in range(12):
             db.insert("many", ROWS, wait="all")
-        assert len(db.snapshot().parts("many")) == 12
+
+        def parts() -> int:
+            with db.snapshot() as snapshot:
+                return len(snapshot.parts("many"))
+
+        assert parts() == 12
         assert tidelock(local, "admin", "set", "compaction", "on", "--all").exit_code == Exit.OK
         try:
-            eventually(lambda: len(db.snapshot().parts("many")) < 12, what="a merge")
+            eventually(lambda: parts() < 12, what="a merge")
         finally:
             assert tidelock(local, "admin", "set", "compaction", "off", "--all").exit_code == Exit.OK
         assert db.read("many").num_rows == 12 * ROWS.num_rows
+
+
+def test_removed_parts_stay_on_the_disk_of_a_replica_without_collection(local: LocalCluster) -> None:
+    """The other replica deletes its files meanwhile, twice; this one deletes them once it is switched on."""
+
+    def files(replica: str) -> set[str]:
+        return {path.name for path in (local.data_dir(replica) / "parts").rglob("*.parquet")}
+
+    def left(replica: str) -> set[str]:
+        return removed & files(replica)
+
+    others, removed = files("r2"), set[str]()
+    assert tidelock(local, "admin", "set", "collection", "off", "--replica", "r1").exit_code == Exit.OK
+    with local.connect("r2") as db:
+        db.create_table("kept", ROWS.schema)
+        for _ in range(2):
+            db.insert("kept", pa.table({"k": range(5000)}), wait="all")
+            removed.update(files("r2") - others)
+            assert removed <= files("r1")
+            db.truncate("kept", wait="all")
+            eventually(lambda: db.raise_horizon() and not left("r2"), what="r2 deletes its files")
+    assert len(removed) == 2
+    assert removed <= files("r1")
+    assert tidelock(local, "admin", "set", "collection", "on", "--replica", "r1").exit_code == Exit.OK
+    eventually(lambda: not left("r1"), what="r1 deletes its files")
 
 
 @pytest.mark.parametrize(("wait_s", "refused"), [("0", True), ("60", False)])

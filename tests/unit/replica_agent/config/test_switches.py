@@ -99,7 +99,7 @@ def test_the_log_level_changes_for_every_logger() -> None:
 
 
 class Endings:
-    """The background tasks of a home that end transactions and delete, without all others."""
+    """The background tasks of a home that end transactions, without all others."""
 
     def __init__(self, **given: Any) -> None:
         self.now_s, limits = 1000.0, settings(**given)
@@ -107,7 +107,6 @@ class Endings:
         self.switches = Switches.of(limits)
         self.ended: list[tuple[Transaction, TidelockError]] = []
         self.swept: list[bool] = []
-        self.collected = 0
         tasks: Any = BackgroundTasks.__new__(BackgroundTasks)
         tasks._settings, tasks._transactions, tasks._switches = limits, self.transactions, self.switches
         tasks._local = SimpleNamespace(waiters=CsnWaiters(Csn(9)))
@@ -122,10 +121,6 @@ class Endings:
     async def sweep(self, *, expire: bool) -> None:
         """Release pins (`Snapshots`)."""
         self.swept.append(expire)
-
-    async def collect(self) -> None:
-        """Delete what nothing needs."""
-        self.collected += 1
 
 
 async def test_leases_that_run_out_are_kept_while_the_sweep_is_off() -> None:
@@ -173,15 +168,3 @@ async def test_an_age_of_zero_is_no_limit() -> None:
     home.now_s += 3599
     await home.tasks._end_leases()
     assert home.ended == []
-
-
-async def test_nothing_is_collected_while_collection_is_off() -> None:
-    """An operator keeps what would be deleted, to look at it."""
-    home = Endings()
-    work = home.tasks._unless_switched_off(home.collect)
-    home.switches.set("collection", "off")
-    await work()
-    assert home.collected == 0
-    home.switches.set("collection", "on")
-    await work()
-    assert home.collected == 1
