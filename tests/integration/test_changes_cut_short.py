@@ -98,6 +98,7 @@ def shared(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluste
     """One cluster for the module; nothing is left over at its end."""
     made = module_cluster(
         replicas=2,
+        executed=True,
         settings={
             **QUICK,
             "sql_workers": 1,

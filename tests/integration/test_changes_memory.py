@@ -153,7 +153,7 @@ Show = Callable[[list[str]], None]
 @pytest.mark.slow
 def test_a_table_larger_than_the_memory(module_cluster: ClusterFactory, show: Show) -> None:
     """Update and delete of rows in every part, and an insert of as many rows."""
-    cluster = module_cluster(replicas=1, settings=SETTINGS)
+    cluster = module_cluster(replicas=1, executed=True, settings=SETTINGS)
     statements: Statements = {
         "update of all rows": lambda tx: tx.update("t", {"v": "v + 1", "s": "reverse(s)"}),
         "delete of half": lambda tx: tx.delete("t", "k % 2 = 0"),
@@ -167,7 +167,7 @@ def test_a_table_larger_than_the_memory(module_cluster: ClusterFactory, show: Sh
 def test_rows_larger_than_the_memory_of_a_join(module_cluster: ClusterFactory, show: Show) -> None:
     """Upsert and merge with as many rows as the table has."""
     limits = {"sql_memory_bytes": JOIN_MEMORY_BYTES, "sql_temp_bytes": 16 << 30, "sql_timeout_s": 1200}
-    cluster = module_cluster(replicas=1, settings=SETTINGS | limits)
+    cluster = module_cluster(replicas=1, executed=True, settings=SETTINGS | limits)
     statements: Statements = {
         "upsert": lambda tx: tx.upsert("t", batches(0, ROWS, 5, WIDE), on=["k"]),
         "merge that deletes": lambda tx: tx.merge(
@@ -190,9 +190,8 @@ def test_changes_larger_than_the_memory(module_cluster: ClusterFactory, show: Sh
     The rows of both sides are counted in partitions that are spilled; the engine holds a block of each.
     """
     memory = 2 * MEMORY_BYTES
-    cluster = module_cluster(
-        replicas=1, settings=SETTINGS | {"sql_memory_bytes": memory, "sql_timeout_s": 1200}
-    )
+    limits = {"sql_memory_bytes": memory, "sql_timeout_s": 1200}
+    cluster = module_cluster(replicas=1, executed=True, settings=SETTINGS | limits)
     size = 2 * ROWS * (ROW_BYTES + NARROW)  # before and after
     assert size >= 4 * memory
     sampler = Sampler(psutil.Process(cluster.pid("r1")))
@@ -239,7 +238,7 @@ def test_a_compaction_in_little_memory(module_cluster: ClusterFactory, show: Sho
         "compaction_target_bytes": 1 << 30,
         "compaction": False,
     }
-    cluster = module_cluster(replicas=1, settings=SETTINGS | limits)
+    cluster = module_cluster(replicas=1, executed=True, settings=SETTINGS | limits)
     names = [f"c{number}" for number in range(COLUMNS)]
     schema = pa.schema([(name, pa.int64()) for name in names])
     whole = f"select count(*), sum(hash({', '.join(names)})) from w"

@@ -54,6 +54,7 @@ class _Factory:
         settings: Mapping[str, Any] | None = None,
         faults: Mapping[str, str] | None = None,
         environment_of: Mapping[str, Mapping[str, str]] | None = None,
+        executed: bool = False,
         start: bool = True,
     ) -> LocalCluster:
         """Return a cluster that runs.
@@ -67,13 +68,16 @@ class _Factory:
             settings: Settings of all agents, by the names of their fields; all invariants are checked.
             faults: Fault points to arm at the first start (TIDELOCK_FAULTS), by replica.
             environment_of: More environment variables, by replica.
+            executed: Execute the programs of agents and workers, as users do, where a test looks at these
+                processes. Otherwise they are forked, which is quicker.
             start: Whether to start it.
         """
         root = f"t-{uuid.uuid4().hex[:12]}"
         per_replica = {replica: dict(items) for replica, items in (environment_of or {}).items()}
         for replica, armed in (faults or {}).items():
             per_replica.setdefault(replica, {})["TIDELOCK_FAULTS"] = armed
-        cluster = ForkedCluster.create(
+        kind = LocalCluster if executed else ForkedCluster
+        cluster = kind.create(
             self._folder / root,
             replicas=replicas,
             copies=copies,

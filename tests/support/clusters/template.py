@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from tests.support.clusters.clocks import replace_clock
+from tests.support.clusters.forked_workers import fork_workers_here
 from tidelock.csnlog import faults
 from tidelock.replica_agent.main import main
 
@@ -42,6 +43,7 @@ def become_agent(request: Mapping[str, Any]) -> NoReturn:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        fork_workers_here()
         os.environ.clear()
         os.environ.update(request["environment"])
         sys.argv[1:] = request["arguments"]
