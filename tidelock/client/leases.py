@@ -1,8 +1,9 @@
 """The heartbeat: one thread of a client that keeps all its open transactions and snapshots alive.
 
-It starts with the first lease and ends after the last. It holds a lease weakly, so a transaction that the
-program has lost is no longer kept alive and is rolled back by its home. The thread does not exist in a child
-process (see `forks`): the parent keeps alive the leases that the parent opened.
+It starts with the first lease. It ends some seconds after the last one, so that a program with one short
+transaction after the other starts one thread, and not one for each. It holds a lease weakly, so a
+transaction that the program has lost is no longer kept alive and is rolled back by its home. The thread does
+not exist in a child process (see `forks`): the parent keeps alive the leases that the parent opened.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tidelock.errors import TidelockError, UnavailableError
 RENEWALS_PER_LEASE = 3
 #: A failed renewal is repeated after this part of the lease.
 RETRIES_PER_LEASE = 10
+#: How long the thread waits for a new lease after the last one, in seconds.
+LINGER_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ class Leases:
         self._changed = threading.Condition()
         self._due_s: dict[weakref.ref[RenewableLease], float] = {}
         self._thread: threading.Thread | None = None
+        self._sleeps_until_s = 0.0
+        self._cleared = False
         forks.register(self)
 
     def after_fork(self) -> None:
@@ -66,25 +71,27 @@ class Leases:
 
     def add(self, lease: RenewableLease, *, at_once: bool = False) -> None:
         """Renew a lease from now on; `at_once`: immediately, since the start of the lease is not known."""
-        first_s = 0.0 if at_once else lease.lease_s / RENEWALS_PER_LEASE
+        due_s = time.monotonic() + (0.0 if at_once else lease.lease_s / RENEWALS_PER_LEASE)
         with self._changed:
-            self._due_s[weakref.ref(lease)] = time.monotonic() + first_s
+            self._due_s[weakref.ref(lease)] = due_s
+            self._cleared = False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tidelock-heartbeat", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
+            elif due_s < self._sleeps_until_s:
+                self._changed.notify()
 
     def remove(self, lease: RenewableLease) -> None:
         """Stop renewing a lease; harmless if it was not renewed."""
         with self._changed:
             self._due_s.pop(weakref.ref(lease), None)
-            self._changed.notify_all()
 
     def clear(self) -> None:
-        """Stop renewing all leases."""
+        """Stop renewing all leases, and end the thread without a delay."""
         with self._changed:
             self._due_s.clear()
-            self._changed.notify_all()
+            self._cleared = True
+            self._changed.notify()
 
     def _run(self) -> None:
         while (due := self._wait_for_due()) is not None:
@@ -98,17 +105,27 @@ class Leases:
         It may return an empty list. Its frame ends with each call, so no name of it outlives the wait.
         """
         with self._changed:
-            for ref in [ref for ref in self._due_s if ref() is None]:
-                del self._due_s[ref]
+            self._forget_the_lost()
+            if not self._due_s and not self._cleared:
+                self._sleep(LINGER_S)
+                self._forget_the_lost()
             if not self._due_s:
                 self._thread = None
                 return None
-            delay_s = min(self._due_s.values()) - time.monotonic()
-            if delay_s > 0:
-                self._changed.wait(delay_s)
-                return []
             now = time.monotonic()
+            if (first := min(self._due_s.values())) > now:
+                self._sleep(first - now)
+                return []
             return [(ref, lease) for ref, at in list(self._due_s.items()) if at <= now and (lease := ref())]
+
+    def _forget_the_lost(self) -> None:
+        for ref in [ref for ref in self._due_s if ref() is None]:
+            del self._due_s[ref]
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait so long, or until a lease is due earlier, or until there is none any more."""
+        self._sleeps_until_s = time.monotonic() + seconds
+        self._changed.wait(seconds)
 
     def _renew(self, due: list[tuple[weakref.ref[RenewableLease], RenewableLease]]) -> None:
         """Renew the due leases; at most one a round on a silent replica, or it would starve the others."""

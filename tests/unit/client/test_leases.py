@@ -14,11 +14,18 @@ import pytest
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, TransactionState, connect
+from tidelock.client import leases as leases_module
 from tidelock.client.leases import Leases
 from tidelock.errors import LeaseExpiredError, UnavailableError
 
 ROWS = pa.table({"k": [1, 2, 3]})
 DEADLINE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread ends soon after the last lease."""
+    monkeypatch.setattr(leases_module, "LINGER_S", 0.05)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -57,6 +64,43 @@ def test_open_transactions_and_snapshots_are_renewed(fake_cluster: FakeCluster, 
     wait_for(lambda: not fake_db._connection.leases.running)
     ours[0].join()
     assert threading.active_count() <= len(before) + 1  # the double's threads come and go
+
+
+def test_short_transactions_share_a_thread(fake_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One transaction after the other starts one thread in all, which a closed client ends at once."""
+    monkeypatch.setattr(leases_module, "LINGER_S", 3600.0)
+    started: list[str] = []
+    start = threading.Thread.start
+
+    def counting(thread: threading.Thread) -> None:
+        started.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counting)
+    for _ in range(5):
+        with fake_db.begin() as tx:
+            tx.insert("t", ROWS)
+    assert started.count("tidelock-heartbeat") == 1
+    fake_db.close()
+    wait_for(lambda: not fake_db._connection.leases.running)
+
+
+@pytest.mark.parametrize("before_s", [None, 3600.0])
+def test_a_short_lease_wakes_a_thread_that_sleeps(
+    monkeypatch: pytest.MonkeyPatch, before_s: float | None
+) -> None:
+    """It is renewed in time although the thread sleeps for a longer one, or until it may end."""
+    monkeypatch.setattr(leases_module, "LINGER_S", 3600.0)
+    leases = Leases()
+    first, short = FakeLease(before_s or 0.05), FakeLease(0.05)
+    leases.add(first)
+    if before_s is None:
+        leases.remove(first)
+    wait_for(lambda: leases._sleeps_until_s > time.monotonic() + 1000)
+    leases.add(short)
+    wait_for(lambda: len(short.renewals) > 1)
+    leases.clear()
+    wait_for(lambda: not leases.running)
 
 
 def test_forgotten_transaction_is_not_kept_alive(fake_cluster: FakeCluster, fake_db: Database) -> None:
