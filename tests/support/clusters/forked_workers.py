@@ -62,7 +62,7 @@ def fork_workers_here() -> None:
 
 
 class ForkedWorker:
-    """What the agent knows of a worker, as `asyncio.subprocess.Process`."""
+    """A worker, for its agent: as much of `asyncio.subprocess.Process` as agents use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
