@@ -262,6 +262,7 @@ class Agent:
             self.clones(reason)
             return
         self.local.counts.applied(records)
+        self.local.tables.applied(records)
         self.local.waiters.advance(records[-1].csn)
         for part in skipped:
             self.part_held(part)  # nothing waits for it any more

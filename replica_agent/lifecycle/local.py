@@ -19,6 +19,7 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.part_counts import PartCounts
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replication.core.room import RoomLimits
 from tidelock.replication.disk_room import DiskRoom
 from tidelock.replication.partfs import PartFs
@@ -39,6 +40,7 @@ class Local:
     catalog: Catalog
     waiters: CsnWaiters
     counts: PartCounts
+    tables: Tables
     listener: socket.socket
     readers: ReaderPool
 
@@ -86,7 +88,8 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
     await readers.start()
     stack.push_async_callback(readers.close)
     waiters = CsnWaiters(catalog.reader.snapshot_csn())
-    return Local(settings, files, catalog, waiters, PartCounts(catalog.reader), listener, readers)
+    counts, tables = PartCounts(catalog.reader), Tables(catalog.reader)
+    return Local(settings, files, catalog, waiters, counts, tables, listener, readers)
 
 
 async def _sweep(files: PartFs, catalog: Catalog) -> None:

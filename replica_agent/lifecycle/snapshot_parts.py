@@ -90,7 +90,7 @@ def make_compactor(means: Means, replication: ReplicationParts, transactions: Tr
     survey = Survey(
         settings=settings,
         reader=means.reader,
-        tables=transactions.tables,
+        tables=local.tables,
         counts=local.counts,
         waiters=local.waiters,
         long_snapshots=long_snapshots,

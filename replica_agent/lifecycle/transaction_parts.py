@@ -9,7 +9,6 @@ from functools import partial
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
 from tidelock.replica_agent.sql.pool import SqlPool
-from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits
 from tidelock.replica_agent.transactions.ending.labels import Labels
@@ -35,7 +34,6 @@ class TransactionParts:
     """The transactions of this home, and the parts that run them."""
 
     registry: Transactions
-    tables: Tables
     outcomes: OutcomeResolver
     locks: Locks
     removals: Removals
@@ -48,10 +46,7 @@ class TransactionParts:
 def make_transactions(means: Means, replication: ReplicationParts) -> TransactionParts:
     """Make these parts; they do not run yet."""
     local, settings, reader = means.local, means.settings, means.reader
-    registry, tables = (
-        Transactions(means.replica, means.session.boot, settings, time.monotonic),
-        Tables(reader),
-    )
+    registry, tables = Transactions(means.replica, means.session.boot, settings, time.monotonic), local.tables
     outcomes = _outcomes(means, replication, registry)
     locks = _locks(means, replication, outcomes)
     staging = RowStaging(
@@ -104,7 +99,6 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
     )
     return TransactionParts(
         registry=registry,
-        tables=tables,
         outcomes=outcomes,
         locks=locks,
         removals=removals,
@@ -175,7 +169,9 @@ def _commits(
                 removals=removals,
             ),
             labels=labels,
-            validation=Validation(reader=means.reader, log=replication.log, waiters=local.waiters),
+            validation=Validation(
+                reader=means.reader, tables=local.tables, log=replication.log, waiters=local.waiters
+            ),
             clock=time.monotonic,
         ),
         closer=TransactionCloser(

@@ -55,7 +55,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         waiters=local.waiters,
         metrics=means.metrics,
         transactions=transactions.registry,
-        tables=transactions.tables,
+        tables=local.tables,
         pressure=transactions.inserts.pressure,
         removals=transactions.removals,
         tokens=TokenIssuer(

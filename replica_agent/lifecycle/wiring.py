@@ -185,7 +185,7 @@ def _administration(parts: AgentParts, reads: ReadService, peers: PeerService) -
         waiters=means.local.waiters,
         reader=means.reader,
         catalog=means.local.catalog,
-        tables=transactions.tables,
+        tables=means.local.tables,
         derived=transactions.inserts.derived,
         transactions=transactions.registry,
         commits=transactions.commits,

@@ -391,11 +391,14 @@ class CatalogReader:
             raise no_table(name, at, self.table_names(at))
         return found
 
-    def table_version(self, name: TableName, at: Csn) -> int | None:
-        """Return the version of the table's definition at ``at``, or None; cheaper than :meth:`table`."""
-        sql = "SELECT state, max(version) FROM tables WHERE name = ? AND from_csn <= ?"
-        state, version = self._db.execute(sql, (name, at)).fetchone()
-        return version if state == "active" else None
+    def table_versions(self, name: TableName) -> list[tuple[Csn, int | None]]:
+        """Return the versions of the table's definition with the CSN from which each holds, the newest first.
+
+        None stands for a table that does not exist from there on.
+        """
+        sql = "SELECT from_csn, version, state FROM tables WHERE name = ? ORDER BY version DESC"
+        found = self._db.execute(sql, (name,))
+        return [(Csn(csn), version if state == "active" else None) for csn, version, state in found]
 
     def totals(self, table: TableName, at: Csn) -> tuple[int, int, int]:
         """Return (parts, rows, bytes) of ``table`` visible at ``at``."""

@@ -40,6 +40,7 @@ from tidelock.replica_agent.sql import pool
 from tidelock.replica_agent.storage import catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.part_counts import PartCounts
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replication import partfs
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.peers import PeerClient
@@ -206,7 +207,8 @@ async def _open_local(
     waiters = CsnWaiters(made.reader.snapshot_csn())
     readers: Any = SimReaders(f"{settings.advertise}:2")
     listener: Any = SimListener()
-    return Local(settings, files, made, waiters, PartCounts(made.reader), listener, readers)
+    counts, tables = PartCounts(made.reader), Tables(made.reader)
+    return Local(settings, files, made, waiters, counts, tables, listener, readers)
 
 
 async def _connect(world: SimWorld, stack: AsyncExitStack) -> Store:

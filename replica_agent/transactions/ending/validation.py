@@ -16,6 +16,7 @@ from tidelock.csnlog.log import CsnLog
 from tidelock.errors import SerializationConflictError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.transaction import Excluded, Transaction
 
 
@@ -24,6 +25,7 @@ class Validation:
     """Validates read sets at this home."""
 
     reader: CatalogReader
+    tables: Tables
     log: CsnLog
     waiters: CsnWaiters
 
@@ -56,8 +58,8 @@ class Validation:
         return version
 
     def _redefined(self, table: TableName, tx: Transaction) -> bool:
-        now = self.reader.table_version(table, self.waiters.reached)
-        return now != self.reader.table_version(table, tx.tid.snapshot)
+        now = self.tables.version(table, self.waiters.reached)
+        return now != self.tables.version(table, tx.tid.snapshot)
 
 
 def first_conflict(
