@@ -71,7 +71,7 @@ _FETCHING = replace(
     faults=(
         *(PlannedFault(8.0, "replace", target, 0.2) for target in (0, 3)),
         *(PlannedFault(9.0, "slow", target, 26.0) for target in (0, 3)),
-        *(PlannedFault(at_s, "remove", 1) for at_s in (16.0, 21.0)),
+        *(PlannedFault(at_s, "remove", 1) for at_s in (12.0, 14.0, 16.0, 18.0)),
     ),
 )
 #: Each home is frozen while commits wait for slow answers of ZooKeeper: for a bit less than its session
