@@ -35,7 +35,7 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize(
     ("kind", "at"),
-    [("openat", 1), ("write", 3), ("fsync", 2), ("rename", 1), ("sendto", 5)],
+    [("openat", 1), ("fsync", 2), ("sendto", 5)],
 )
 def test_the_home_is_killed_at_a_call(crash: CrashLab, kind: str, at: int) -> None:
     """The home comes back with or without the commit, as the client's answer says; nothing is left over."""

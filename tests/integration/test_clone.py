@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -168,6 +168,13 @@ OWN_POINTS: Final = points(
 SOURCE_POINTS: Final = points(["agent.clone_manifest"])
 
 
+def fewer(found: list[str]) -> list[Any]:
+    """Return the points as parameters: those before a step run with the long tests."""
+    return [
+        pytest.param(point, marks=[pytest.mark.slow] if point.endswith(".before") else []) for point in found
+    ]
+
+
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
     """The faults of all replicas: each kills its agent while its gate is open."""
@@ -186,7 +193,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
     return made
 
 
-@pytest.mark.parametrize("point", OWN_POINTS)
+@pytest.mark.parametrize("point", fewer(OWN_POINTS))
 def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates: Gates, point: str) -> None:
     """SIGKILL of the replica that clones, at every step: nothing wrong is shown, and nothing is left over."""
     lose_disk(local, "r2")
@@ -199,7 +206,7 @@ def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates:
     nothing_left(local.data_dir("r2"))
 
 
-@pytest.mark.parametrize("point", SOURCE_POINTS)
+@pytest.mark.parametrize("point", fewer(SOURCE_POINTS))
 def test_a_clone_whose_source_dies_asks_again(local: LocalCluster, gates: Gates, point: str) -> None:
     """SIGKILL of the only peer while it writes its catalog: the clone waits until it is back."""
     lose_disk(local, "r2")

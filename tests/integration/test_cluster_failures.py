@@ -40,6 +40,7 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
     shared.up()
 
 
+@pytest.mark.slow
 def test_a_replica_killed_under_load_catches_up(local: LocalCluster, tmp_path: Path) -> None:
     """Unpinned clients go on elsewhere, pinned ones wait; the replica catches up when it is back."""
     with Workload(

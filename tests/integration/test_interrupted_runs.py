@@ -68,7 +68,7 @@ def held_run(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 @pytest.mark.parametrize(
     ("signum", "whole_group"),
     [
-        (signal.SIGINT, True),  # Ctrl-C
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.slow),  # Ctrl-C
         pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow),  # what ends a job of a CI
         pytest.param(signal.SIGKILL, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),

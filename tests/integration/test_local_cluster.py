@@ -17,9 +17,11 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner, Result
 
 from tests.support.clusters.cluster import ClusterFactory
 from tidelock import zookeeper
+from tidelock.cli import app as cli
 from tidelock.client import Decision, TransactionState, connect
 from tidelock.cluster import LocalCluster, process_groups
 from tidelock.errors import ConfigError, RefusedError, UnavailableError
@@ -43,8 +45,12 @@ def runs(pid: int) -> bool:
     return bool(psutil.pid_exists(pid)) and str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
 
 
-def run(*arguments: object, code: Exit) -> subprocess.CompletedProcess[str]:
-    """Run a command in a session of its own, like a terminal that is closed afterwards."""
+def run(*arguments: object, code: Exit) -> Result | subprocess.CompletedProcess[str]:
+    """Run a command; one that starts or ends processes in a session of its own, like a terminal of a user."""
+    if arguments[0] not in {"up", "down"}:
+        found = CliRunner().invoke(cli.app, [*map(str, arguments)], env={"NO_COLOR": "1"})
+        assert found.exit_code == code, found.output
+        return found
     done = subprocess.run(
         [sys.executable, "-m", "tidelock.cli", *map(str, arguments)],
         capture_output=True,

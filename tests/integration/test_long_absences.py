@@ -150,6 +150,7 @@ def test_a_living_replica_that_gets_no_parts_is_struck(cluster: ClusterFactory, 
     require_struck_and_back(local, gates.open(AWAY, *NO_PARTS))
 
 
+@pytest.mark.slow
 def test_a_living_replica_whose_disk_stays_full_is_struck(cluster: ClusterFactory) -> None:
     """It cannot even clone until there is room, and then it does so by itself."""
     local = cluster(settings=STRIKING, start=False)

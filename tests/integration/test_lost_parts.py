@@ -257,7 +257,7 @@ def test_a_part_that_a_manifest_names_is_given_up(cluster: ClusterFactory) -> No
         assert rows(local, replica, after) == [1, 4]
 
 
-@pytest.mark.parametrize("way", ["declared", "truncated"])
+@pytest.mark.parametrize("way", ["declared", pytest.param("truncated", marks=pytest.mark.slow)])
 def test_a_part_that_is_lost_after_its_record_stops_no_clone(cluster: ClusterFactory, way: str) -> None:
     """No log names it any more. A new disk waits for it until it is declared lost, or its table is empty."""
     collecting = {"horizon_interval_s": 0.2, "log_keep_records": 1, "inline_part_bytes_max": 1000}

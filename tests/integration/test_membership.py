@@ -32,6 +32,7 @@ def states(db: Database) -> dict[str, str]:
     return {one["id"]: one["member"] for one in db.status()["replicas"]}
 
 
+@pytest.mark.slow
 def test_three_replicas_become_five_and_three_new_ones_stay(cluster: ClusterFactory) -> None:
     """A cluster moves to new machines under load: no write is refused, and no row is lost."""
     local = cluster(settings=QUICK)

@@ -231,7 +231,7 @@ def test_a_change_survives_the_agent_that_makes_it(members: Members, name: str, 
 @pytest.mark.parametrize(
     ("how", "point"),
     slow_but(
-        {("add", "csnlog.begin.after"), ("strike", "agent.clone_install.after")},
+        {("strike", "agent.clone_install.after")},
         ("add", "replace", "strike"),
         START_POINTS,
     ),

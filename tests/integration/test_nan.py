@@ -146,7 +146,13 @@ def difference(found: Iterable[Iterable[object]], expected: Iterable[Iterable[ob
     return sorted({tuple(row) for row in found} ^ {tuple(row) for row in expected}, key=repr)
 
 
-@pytest.mark.parametrize("pushed", [True, False], ids=["pushed down", "not pushed down"])
+@pytest.mark.parametrize(
+    "pushed",
+    [
+        pytest.param(True, id="pushed down"),
+        pytest.param(False, id="not pushed down", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "conditions",
     [

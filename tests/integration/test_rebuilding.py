@@ -195,6 +195,7 @@ def test_nothing_is_changed_without_a_word(local: LocalCluster) -> None:
     require_whole(local, rows=6)
 
 
+@SLOW
 def test_a_replica_that_starts_later_goes_on(local: LocalCluster) -> None:
     """The epoch that the rebuild has closed counts with its records, so nobody is struck for it."""
     for replica in REPLICAS:
@@ -214,6 +215,7 @@ def test_a_replica_that_starts_later_goes_on(local: LocalCluster) -> None:
         assert len(db.read("t")) == 9
 
 
+@SLOW
 def test_a_replica_whose_clone_did_not_begin_is_enough(local: LocalCluster) -> None:
     """It has noted a tail and a horizon behind its own position, and still serves what it has applied."""
     local.kill("r3")
@@ -245,7 +247,7 @@ def test_a_replica_whose_clone_did_not_begin_is_enough(local: LocalCluster) -> N
         ("before", 4),
         pytest.param("before", 6, marks=SLOW),
         pytest.param("after", 1, marks=SLOW),
-        ("after", 4),
+        pytest.param("after", 4, marks=SLOW),
         pytest.param("after", 6, marks=SLOW),
     ],
 )
@@ -309,6 +311,7 @@ def test_the_server_that_is_left_has_the_newest_state(
     require_whole(on_three, rows=6)
 
 
+@SLOW
 def test_the_server_that_is_left_is_behind(on_three: LocalCluster, ensemble: LocalZooKeeper) -> None:
     """Agents that live are refused by it and say so, no agent starts on it, and the tree is made again."""
     ensemble.servers[2].kill()

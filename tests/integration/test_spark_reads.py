@@ -391,7 +391,9 @@ def _in_mid_job(pair: Pair, spark: SparkProcess, signal_number: signal.Signals) 
 
 
 @only("classic", "cluster")
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 def test_a_replica_that_fails_in_mid_job(
     spark: SparkProcess, pair: Pair, world: World, signal_number: signal.Signals
 ) -> None:
@@ -404,7 +406,9 @@ def test_a_replica_that_fails_in_mid_job(
 
 
 @only("classic")
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 def test_without_failover_the_job_fails(
     spark: SparkProcess, pair: Pair, signal_number: signal.Signals
 ) -> None:
