@@ -211,6 +211,7 @@ class Agent:
             if self._ended.done():
                 break
         await self._all_fetched(parts, owed)
+        await self.local.readers.ready()
         self._caught_up = True
         self.log_state(parts.replication.log.state, parts.replication.log.reason)
         _log.info(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import os
 import socket
 import time
 from dataclasses import dataclass, field
@@ -27,8 +28,8 @@ from tidelock.replica_agent.workers.restarts import keep_running
 #: Pause before a port in use is tried again, in seconds.
 BIND_PAUSE_S = 0.1
 #: aiohttp's C parser answers 400 to raw UTF-8 in a request line, which is how Hadoop's client sends non-ASCII
-#: names.
-_ENVIRONMENT: Final = {"AIOHTTP_NO_EXTENSIONS": "1"}
+#: names. At its import aiohttp loads the certificates of all authorities, for which a reader has no use.
+_ENVIRONMENT: Final = {"AIOHTTP_NO_EXTENSIONS": "1", "SSL_CERT_FILE": os.devnull}
 
 _log = structlog.get_logger("readers")
 
@@ -53,6 +54,7 @@ class ReaderPool:
     _listener: socket.socket | None = field(default=None, init=False)
     _workers: dict[int, ReaderProcess] = field(default_factory=dict, init=False)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _up: list[asyncio.Event] = field(default_factory=list, init=False)
     _draining: bool = field(default=False, init=False)
 
     @property
@@ -72,15 +74,14 @@ class ReaderPool:
         return [worker.process.pid for worker in self._workers.values()]
 
     async def start(self) -> None:
-        """Bind and start; returns when all workers accept connections.
+        """Bind and begin to start the workers, beside which the agent starts; see :meth:`ready`.
 
         Raises:
             ConfigError: The address cannot be bound.
-            UnavailableError: The workers do not start; the log says why.
         """
         self._listener = await self._bind()
         counters.reset(self._run_dir, self.settings.reader_workers)
-        up = [asyncio.Event() for _ in range(self.settings.reader_workers)]
+        self._up = [asyncio.Event() for _ in range(self.settings.reader_workers)]
         self._tasks = [
             asyncio.create_task(
                 keep_running(
@@ -90,11 +91,18 @@ class ReaderPool:
                     log=_log.bind(slot=slot),
                 )
             )
-            for slot, event in enumerate(up)
+            for slot, event in enumerate(self._up)
         ]
+
+    async def ready(self) -> None:
+        """Return when all workers that :meth:`start` has begun to start accept connections.
+
+        Raises:
+            UnavailableError: They do not start; the log says why.
+        """
         try:
             async with asyncio.timeout(self.settings.worker_start_timeout_s):
-                await asyncio.gather(*(event.wait() for event in up))
+                await asyncio.gather(*(event.wait() for event in self._up))
         except TimeoutError:
             await self.close()
             raise UnavailableError(

@@ -222,6 +222,7 @@ async def _pool(data: DataDir, agent: _Agent, **fields: object) -> AsyncIterator
     pool = ReaderPool(settings=_settings(data, **fields), data_dir=data.path, callbacks=agent, api="")
     await pool.start()
     try:
+        await pool.ready()
         yield pool
     finally:
         await pool.close()

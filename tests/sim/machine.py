@@ -101,6 +101,9 @@ class SimReaders:
         """Return no counters."""
         return {}
 
+    async def ready(self) -> None:
+        """Return at once."""
+
     def released(self, part: PartId) -> None:
         """Do nothing: readers ask again each time."""
 

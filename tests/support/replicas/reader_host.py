@@ -52,6 +52,7 @@ async def _run(settings: AgentSettings) -> None:
     agent = Agent()
     pool = ReaderPool(settings=settings, data_dir=settings.data_dir, callbacks=agent, api="")
     await pool.start()
+    await pool.ready()
     _tell(port=pool.port, pids=pool.pids)
     commands = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
