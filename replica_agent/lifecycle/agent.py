@@ -194,6 +194,7 @@ class Agent:
             return
         await owed.registered(self.local.catalog, end)
         await parts.replication.skips.learn_all()  # and before it serves, those of the meantime
+        await self.local.readers.ready()  # others take a replica that follows for one that answers
         parts.replication.own_phase.catch_up_to(max(end, owed.serve_from))
         await self._decide_own(parts)
         self.spawn("missing parts", parts.replication.missing.run())
@@ -211,7 +212,6 @@ class Agent:
             if self._ended.done():
                 break
         await self._all_fetched(parts, owed)
-        await self.local.readers.ready()
         self._caught_up = True
         self.log_state(parts.replication.log.state, parts.replication.log.reason)
         _log.info(
