@@ -51,7 +51,7 @@ _log = structlog.get_logger("agent")
 _CATCH_UP_TICK_S = 0.2
 #: Longest time to find out the address of the agent that has taken the id, in seconds.
 _WHO_S = 2.0
-_FINAL = frozenset({AgentState.FENCED, AgentState.STOPPED, AgentState.STOPPING})
+_FINAL = frozenset({AgentState.FENCED, AgentState.STOPPED})
 
 
 class BootEnd(Enum):
@@ -382,7 +382,10 @@ class Agent:
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
 
     def _become(self, state: AgentState, reason: str) -> None:
-        if self.condition.state in _FINAL or (self.condition.state, self.condition.reason) == (state, reason):
+        now = self.condition.state
+        if now in _FINAL or (now, self.condition.reason) == (state, reason):
+            return
+        if now is AgentState.STOPPING and state is not AgentState.STOPPED:  # which says more than "asked to"
             return
         _log.info("state", before=self.condition.state.value, now=state.value, reason=reason)
         self.condition.state, self.condition.reason = state, reason

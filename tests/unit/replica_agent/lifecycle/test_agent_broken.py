@@ -65,3 +65,14 @@ async def test_broken_copies_stop_the_agent() -> None:
     assert told["machine"] == "Copies"
     assert len(told["story"]) == 1
     await agent.close()
+
+
+async def test_an_agent_that_was_asked_to_stop_says_what_else_stops_it() -> None:
+    """Status and log have the contradiction, and not the request that came before it."""
+    agent = Agent(settings())
+    agent.ask_to_stop()
+    assert agent.condition.state is AgentState.STOPPING
+    agent.broken(InvariantError("read to 5, applied to 1", machine="Prefix", story=[]))
+    assert (agent.condition.state, agent.condition.reason) == (AgentState.STOPPED, "read to 5, applied to 1")
+    assert await asyncio.wait_for(agent.until_ended(), 30) is BootEnd.STOPPED
+    await agent.close()
