@@ -26,6 +26,7 @@ from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.config.allocator import map_large_blocks
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.logs import configure
+from tidelock.replica_agent.config.no_pandas import leave_pandas_out
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     _raise_file_limit()
     map_large_blocks()
+    leave_pandas_out()
     configure(settings.replica, settings.log_level, settings.log_format)
     begun = time.monotonic()
     try:

@@ -12,8 +12,11 @@ from typing import NoReturn
 import msgspec
 import pyarrow as pa
 
+from tidelock.replica_agent.config.no_pandas import leave_pandas_out
+
+leave_pandas_out()  # before the modules below, which import pyarrow.dataset
+
 from tidelock.errors import TidelockError, TooLargeError
-from tidelock.replica_agent.sql import no_pandas  # noqa: F401 - its import is its effect, and comes first
 from tidelock.replica_agent.sql.changes import ChangedRows
 from tidelock.replica_agent.sql.mutating import MutationRun
 from tidelock.replica_agent.sql.mutation import MutationRequest, MutationResult

@@ -92,6 +92,19 @@ def test_sql_processes_import_no_pandas() -> None:
     assert done.stdout.strip() == "{'pyarrow.dataset'}"
 
 
+@pytest.mark.parametrize(
+    ("leave_out", "imported"), [("no_pandas.leave_pandas_out(); ", "False"), ("", "True")]
+)
+def test_agents_import_no_pandas(leave_out: str, imported: str) -> None:
+    """Without the measure, the first Python values that Arrow converts would import it."""
+    code = (
+        "import sys, pyarrow as pa; from tidelock.replica_agent import main; "
+        f"from tidelock.replica_agent.config import no_pandas; {leave_out}pa.array(['a']); print('pandas.core' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == imported
+
+
 def test_unknown_names_are_refused() -> None:
     """A name that Tidelock does not have is an AttributeError, also when a module beside it has it."""
     with pytest.raises(AttributeError, match="has no attribute 'from_wire'"):
