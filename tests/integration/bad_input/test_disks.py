@@ -81,6 +81,7 @@ def ground(disks: Disks) -> Iterator[Ground]:
     with disks.local.connect(HOME) as db:
         ground = Ground(disks.local, db, name)
         db.create_table(f"{name}_blobs", BLOBS)
+        ground.check_intact()  # all replicas have applied the tables: without room they would not
         yield ground
     disks.require_clean()
 
@@ -113,7 +114,7 @@ def test_commit_on_a_full_disk(disks: Disks, ground: Ground) -> None:
             tx.commit()
         check_message(caught.value, DiskFullError, ["free space"])
         check_state(tx, TransactionState.ROLLED_BACK)
-        assert snap.read(ground.table).num_rows == ROWS.num_rows
+        assert snap.read(ground.table).num_rows == ground.rows
         with disks.local.connect("r2") as other:
             csn = other.insert(ground.table, ROWS).csn or 0
             assert other.outcome(tx.tid).decision is Decision.ABORTED
