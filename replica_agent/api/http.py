@@ -34,7 +34,7 @@ def answer(value: Any, status: int = 200) -> web.Response:
     return web.Response(body=_encode(value), status=status, content_type="application/json")
 
 
-def _plain(problem: str) -> str:
+def plain(problem: str) -> str:
     """Return msgspec's text about a wrong field in the form: field, expected, found."""
     match = _WRONG_FIELD.fullmatch(problem)
     return f"{match[3]} is {match[2]}, expected {match[1]}" if match else problem
@@ -50,7 +50,7 @@ async def body(request: web.Request, kind: type[T]) -> T:
         return msgspec.json.decode(raw or b"{}", type=kind)
     except ValueError as error:  # msgspec's errors, and bytes that are not UTF-8
         msg = (
-            f"the body of {request.method} {request.path} is not as expected: {_plain(str(error))}; "
+            f"the body of {request.method} {request.path} is not as expected: {plain(str(error))}; "
             "docs/openapi.json describes it"
         )
         raise BadRequestError(msg) from error

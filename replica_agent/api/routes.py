@@ -76,6 +76,7 @@ from tidelock.wire import (
     statements,
     tables,
     transactions,
+    writes,
 )
 
 
@@ -92,6 +93,9 @@ _TX: Final = f"{_V1}/transactions/{{tid}}"
 _PEER: Final = "/peer/v1"
 
 _ROWS: Final = Content(ARROW_STREAM, "Rows, as one complete Arrow IPC stream.")
+_WRITE: Final = Content(
+    BYTES, "The length of a head (uint32, big-endian), the head (JSON), one Arrow IPC stream for each table."
+)
 _NO_TYPE: Final = Content("*/*", "Bodies of WebHDFS, without a Content-Type: see Hadoop's own description.")
 
 _CSN: Final = Parameter(name="csn", kind="integer", meaning="The snapshot; default: what is applied here.")
@@ -167,6 +171,16 @@ _TRANSACTIONS: Final = (
     ApiRoute(
         method="POST", path=f"{_TX}/kill", handler=TransactionRoutes.kill, subject="transactions",
         response=transactions.EndAnswer, errors=_ABOUT_TX,
+    ),
+    ApiRoute(
+        method="POST", path=f"{_V1}/tids", handler=TransactionRoutes.reserve, subject="transactions",
+        request=writes.TidsRequest, optional=True, response=writes.ReservedTids, status=201,
+        action=AgentAction.BEGIN,
+    ),
+    ApiRoute(
+        method="POST", path=f"{_V1}/commits", handler=TransactionRoutes.write, subject="transactions",
+        request=_WRITE, response=transactions.CommitAnswer, action=AgentAction.BEGIN,
+        errors=tuple(dict.fromkeys((*_ADDING, *_COMMIT, NoSuchCsnError, StandbyError))),
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/outcomes/{{tid}}", handler=TransactionRoutes.outcome,

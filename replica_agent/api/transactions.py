@@ -9,9 +9,10 @@ import msgspec
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, Tid
-from tidelock.errors import BadRequestError
+from tidelock.csnlog.core.results import Committed
+from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.api.bearer import shows_life
-from tidelock.replica_agent.api.http import answer, body, seconds
+from tidelock.replica_agent.api.http import answer, body, plain, seconds
 from tidelock.replica_agent.services.status import outcome_answer
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
@@ -26,6 +27,7 @@ from tidelock.wire.transactions import (
     EndAnswer,
     LeaseAnswer,
 )
+from tidelock.wire.writes import ReservedTids, TidsRequest, WriteHead, decode
 
 
 def parse_tid(text: str) -> Tid:
@@ -108,12 +110,33 @@ class TransactionRoutes:
         rows, parts = await self.service.insert(
             tx,
             request.match_info["table"],
-            request.content,
+            request.content.iter_any(),
             request.content_length,
             partition=None if partition is None else partition_values(partition),
         )
         self._find(request)
         return answer(InsertResult(rows, parts))
+
+    async def reserve(self, request: web.Request) -> web.Response:
+        """Reserve tids for transactions of one request each."""
+        asked = await body(request, TidsRequest)
+        first = self.service.reserve(asked.count)
+        return answer(ReservedTids(str(first), asked.count, self.service.settings.tids_reserved_s), 201)
+
+    async def write(self, request: web.Request) -> web.Response:
+        """Insert rows and commit them, as one request; a repetition gets the same answer."""
+        head, streams = await _read_write(request, self.service.settings.write_bytes_max)
+        done = await self.service.write(
+            parse_tid(head.tid),
+            [(rows.table, stream) for rows, stream in zip(head.rows, streams, strict=True)],
+            label=head.label,
+            batch=head.batch,
+            meta=head.meta,
+            min_csn=None if head.min_csn is None else Csn(head.min_csn),
+            wait=parse_wait(head.wait, head.timeout_s),
+            timeout_s=head.timeout_s,
+        )
+        return answer(_committed(head.tid, done))
 
     async def commit(self, request: web.Request) -> web.Response:
         """Commit, or repeat the answer of a commit."""
@@ -123,8 +146,7 @@ class TransactionRoutes:
         done = await self.service.commit(
             tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
         )
-        csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
-        return answer(CommitAnswer(str(tid), csn, time_ms, "committed"))
+        return answer(_committed(str(tid), done))
 
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when the transaction is rolled back already."""
@@ -149,3 +171,37 @@ class TransactionRoutes:
     async def label(self, request: web.Request) -> web.Response:
         """Return the transaction that is committed under a label; ``tid`` is null for a free label."""
         return answer(await self.service.labels.status(request.match_info["label"]))
+
+
+def _committed(tid: str, done: Committed | None) -> CommitAnswer:
+    csn, time_ms = (done.csn, done.time_ms) if done else (None, None)
+    return CommitAnswer(tid, csn, time_ms, "committed")
+
+
+async def _read_write(request: web.Request, limit: int) -> tuple[WriteHead, list[bytes]]:
+    found = request.content_length
+    if found is not None and found > limit:
+        raise _too_large(found, limit)
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise _too_large(size, limit)
+    try:
+        return decode(b"".join(pieces))
+    except ValueError as error:  # msgspec's own among them
+        msg = (
+            f"the body of {request.method} {request.path} is not as expected: {plain(str(error))}; "
+            "docs/protocol.md describes it"
+        )
+        raise BadRequestError(msg) from error
+
+
+def _too_large(found: int, limit: int) -> TooLargeError:
+    msg = (
+        f"a transaction of one request has {found} bytes or more, the limit is write_bytes_max={limit}; "
+        "begin a transaction, and insert the rows with it"
+    )
+    return TooLargeError(msg, limit=limit, found=found)

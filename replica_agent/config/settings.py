@@ -119,6 +119,20 @@ class AgentSettings(IdentitySettings, BaseSettings):
             "history of all tables. 0 = no bound."
         ),
     )
+    tids_reserved_s: Positive = Field(
+        60.0,
+        description=(
+            "How long a tid stays reserved for a client that has not used it. Clients use a block of tids "
+            "for half of that."
+        ),
+    )
+    tids_reserved_once_max: Count = Field(64, description="Most tids that one request reserves.")
+    tids_reserved_max: Count = Field(
+        100_000, description="Most reserved tids; each takes about 100 bytes of memory."
+    )
+    write_bytes_max: Bytes = Field(
+        1 << 20, description="Largest transaction that may come as one request, in bytes of its body."
+    )
     closed_kept_s: Positive = Field(
         600.0, description="How long a finished transaction still answers by its own state."
     )

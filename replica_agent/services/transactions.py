@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+import functools
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, Tid
@@ -91,11 +91,8 @@ class TransactionService:
             UnavailableError: The agent accepts no new transactions now.
         """
         self.condition.require(AgentAction.BEGIN)
-        self.labels.require_form(label, batch)
-        _require_short("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
         _require_short("key", len((key or "").encode()), self.settings.label_bytes_max, "label_bytes_max")
-        if label is not None and not (key and self.transactions.open_by(key)):
-            await self.labels.refuse_repeated(label, batch)
+        await self._require_begin(label, batch, meta, repeats=bool(key and self.transactions.open_by(key)))
         if fresh:
             min_csn = max(min_csn or Csn(0), await self.log.barrier())
         if min_csn is not None:
@@ -109,6 +106,20 @@ class TransactionService:
             isolation=isolation,
             key=key,
         )
+
+    async def _require_begin(
+        self, label: str | None, batch: int | None, meta: dict[str, Any] | None, *, repeats: bool = False
+    ) -> None:
+        """Refuse wrong arguments, and a label that is known to be committed unless a begin ``repeats``."""
+        self.labels.require_form(label, batch)
+        _require_short("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
+        if label is not None and not repeats:
+            await self.labels.refuse_repeated(label, batch)
+
+    def reserve(self, count: int) -> Tid:
+        """Reserve tids for :meth:`write`; return the first one; errors as :meth:`Transactions.reserve`."""
+        self.condition.require(AgentAction.BEGIN)
+        return self.transactions.reserve(self.waiters.reached, count)
 
     def describe_all(self) -> list[TransactionInfo]:
         """Return the descriptions of the open and recently ended transactions of this home."""
@@ -140,7 +151,7 @@ class TransactionService:
         self,
         tx: Transaction,
         table: str,
-        content: aiohttp.StreamReader,
+        content: AsyncIterable[bytes],
         length: int | None,
         *,
         partition: Mapping[str, Any] | None = None,
@@ -214,6 +225,52 @@ class TransactionService:
             self.labels.require_form(label, batch)
         return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)
 
+    async def write(
+        self,
+        tid: Tid,
+        rows: Sequence[tuple[str, bytes]],
+        *,
+        label: str | None,
+        batch: int | None,
+        meta: dict[str, Any] | None,
+        min_csn: Csn | None,
+        wait: WaitFor,
+        timeout_s: float | None,
+    ) -> Committed | None:
+        """Begin a transaction under a reserved tid, insert rows, and commit it.
+
+        A repetition gets the answer of the first request, as a repeated commit does.
+
+        Args:
+            tid: A reserved tid.
+            rows: Tables, and the Arrow IPC streams of their new rows.
+            label: As in :meth:`begin`; also ``batch``, ``meta`` and ``min_csn``.
+            batch: As in :meth:`begin`.
+            meta: As in :meth:`begin`.
+            min_csn: As in :meth:`begin`.
+            wait: As in :meth:`commit`; also ``timeout_s``.
+            timeout_s: As in :meth:`commit`.
+
+        Raises:
+            UnknownTransactionError: The tid is not reserved any more, and nothing is known of it here.
+            Others as :meth:`begin`, :meth:`insert` and :meth:`commit`.
+        """
+        if self.transactions.reserved.holds(tid):
+            self.condition.require(AgentAction.BEGIN)
+            await self._require_begin(label, batch, meta)
+            if min_csn is not None:
+                await self.snapshots.reach(min_csn)
+        if not self.transactions.reserved.holds(tid):  # the same request may have come twice
+            return await self.commit(tid, wait=wait, timeout_s=timeout_s)
+        tx = self.transactions.begin_reserved(tid, self.waiters.reached, label=label, batch=batch, meta=meta)
+        return await self.commits.write(
+            tx, functools.partial(self._insert_all, tx, rows), wait=wait, timeout_s=timeout_s
+        )
+
+    async def _insert_all(self, tx: Transaction, rows: Sequence[tuple[str, bytes]]) -> None:
+        for table, stream in rows:
+            await self.insert(tx, table, _whole(stream), len(stream))
+
     async def kill(self, tid: str) -> Transaction:
         """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""
         tx = self.transactions.find(tid)
@@ -283,6 +340,10 @@ class TransactionService:
             by=first.by,
             why=first.why,
         )
+
+
+async def _whole(stream: bytes) -> AsyncIterator[bytes]:
+    yield stream
 
 
 def _require_short(what: str, found: int, limit: int, setting: str | None = None) -> None:

@@ -89,6 +89,7 @@ def unpack(packed: bytes, tid: Tid) -> Transaction:
     kept = _decoder.decode(packed)
     tx = Transaction(
         tid=Tid(Csn(kept.snapshot), tid.home, tid.boot, tid.counter),
+        reads_from=Csn(kept.snapshot),
         begun_at=0.0,
         lease=TransactionLease(seconds=0.0, until=0.0),
         label=kept.label,

@@ -26,6 +26,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.ended import pack, unpack
+from tidelock.replica_agent.transactions.reservations import Reservations
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TransactionLease, TxState
 
 
@@ -35,18 +36,25 @@ class Transactions:
 
     Attributes:
         clock: Monotonic seconds.
+        reserved: The tids that clients hold for transactions of one request.
     """
 
     replica: ReplicaId
     boot: int
     settings: AgentSettings
     clock: Callable[[], float]
+    reserved: Reservations = field(init=False)
     _counter: int = field(default=0, init=False)
     _live: dict[str, Transaction] = field(default_factory=dict, init=False)
     _closed: dict[int, bytes] = field(default_factory=dict, init=False)  # by counter, in the order of ends
     _keyed: dict[str, Tid] = field(default_factory=dict, init=False)  # live or closed
     _applied: Csn = field(default=CSN_NONE, init=False)  # the catalog knows the outcomes up to it
     memory_bytes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without reservations."""
+        settings = self.settings
+        self.reserved = Reservations(settings.tids_reserved_s, settings.tids_reserved_max, self.clock)
 
     def begin(
         self,
@@ -87,23 +95,13 @@ class Transactions:
                 "above 0, up to that"
             )
             raise BadRequestError(msg)
-        if len(self._live) >= self.settings.transactions_max:
-            msg = (
-                f"{len(self._live)} transactions are open, the limit is "
-                f"transactions_max={self.settings.transactions_max}; commit or roll back some"
-            )
-            raise UnavailableError(msg)
-        if len(self._closed) > self.settings.closed_max:
-            msg = (
-                f"{len(self._closed)} transactions have ended and are not applied on this replica yet, the "
-                f"limit is closed_max={self.settings.closed_max}; try again, or use another replica"
-            )
-            raise UnavailableError(msg)
+        self._require_room()
         self._counter += 1
         tid = Tid(snapshot, self.replica, self.boot, self._counter)
         now = self.clock()
         tx = Transaction(
             tid=tid,
+            reads_from=snapshot,
             begun_at=now,
             lease=TransactionLease(seconds=lease, until=now + lease),
             label=label,
@@ -118,13 +116,89 @@ class Transactions:
             self._keyed[key] = tid
         return tx
 
+    def reserve(self, snapshot: Csn, count: int) -> Tid:
+        """Reserve tids for transactions of one request each; return the first one.
+
+        The counters of the others follow. They are reserved for ``tids_reserved_s``.
+
+        Raises:
+            BadRequestError: The count is out of range.
+        """
+        if not 0 < count <= self.settings.tids_reserved_once_max:
+            msg = (
+                f"count={count} is outside 1..{self.settings.tids_reserved_once_max} "
+                "(tids_reserved_once_max); reserve fewer tids at a time"
+            )
+            raise BadRequestError(msg)
+        first = self._counter + 1
+        self._counter += count
+        self.reserved.add(range(first, first + count), snapshot)
+        return Tid(snapshot, self.replica, self.boot, first)
+
+    def begin_reserved(
+        self,
+        tid: Tid,
+        reached: Csn,
+        *,
+        label: str | None = None,
+        batch: int | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> Transaction:
+        """Make the transaction for which a tid was reserved, whose changes are known already.
+
+        Its statements read what is applied when they run. So it holds no history below ``reached``, and the
+        snapshot CSN of its tid may be some seconds old.
+
+        Raises:
+            UnknownTransactionError: The tid is not reserved: it was used, or its reservation has ended.
+            UnavailableError: Too many transactions are open.
+        """
+        if not self._own(tid) or not self.reserved.holds(tid):
+            raise self._unknown(str(tid))
+        self._require_room()
+        self.reserved.end(tid)
+        now, lease = self.clock(), self.settings.lease_s
+        tx = self._live[str(tid)] = Transaction(
+            tid=tid,
+            reads_from=reached,
+            begun_at=now,
+            lease=TransactionLease(seconds=lease, until=now + lease),
+            label=label,
+            batch=batch,
+            meta=meta,
+            isolation=Isolation.READ_COMMITTED,
+        )
+        return tx
+
+    def withdraw(self, tid: Tid) -> None:
+        """End the reservation of a tid, if it has one: its outcome is asked for."""
+        if self._own(tid):
+            self.reserved.end(tid)
+
+    def _own(self, tid: Tid) -> bool:
+        return (tid.home, tid.boot) == (self.replica, self.boot)
+
+    def _require_room(self) -> None:
+        if len(self._live) >= self.settings.transactions_max:
+            msg = (
+                f"{len(self._live)} transactions are open, the limit is "
+                f"transactions_max={self.settings.transactions_max}; commit or roll back some"
+            )
+            raise UnavailableError(msg)
+        if len(self._closed) > self.settings.closed_max:
+            msg = (
+                f"{len(self._closed)} transactions have ended and are not applied on this replica yet, the "
+                f"limit is closed_max={self.settings.closed_max}; try again, or use another replica"
+            )
+            raise UnavailableError(msg)
+
     def _by_key(self, key: str) -> Transaction | None:
         tid = self._keyed.get(key)
         return None if tid is None else self._remembered(str(tid))
 
     @property
     def issued(self) -> int:
-        """Return the number of transactions that were begun in this boot."""
+        """Return the number of tids that were given away in this boot: begun, or reserved."""
         return self._counter
 
     def open_by(self, key: str) -> bool:
@@ -139,14 +213,21 @@ class Transactions:
         """
         tx = self._remembered(tid)
         if tx is None:
-            msg = (
-                f"replica {self.replica} has no transaction {tid}: it ended long ago, or its home "
-                "is another replica; outcome(tid) tells how it ended"
-            )
-            raise UnknownTransactionError(msg, tid=tid)
+            raise self._unknown(tid)
         if sign_of_life:
             self.touch(tx)
         return tx
+
+    def remembers(self, tid: Tid) -> bool:
+        """Return whether a transaction is open here, or has ended and is remembered."""
+        return self._remembered(str(tid)) is not None
+
+    def _unknown(self, tid: str) -> UnknownTransactionError:
+        return UnknownTransactionError(
+            f"replica {self.replica} has no transaction {tid}: it ended long ago, was never begun, or its "
+            "home is another replica; outcome(tid) tells how it ended",
+            tid=tid,
+        )
 
     def outcome(self, tid: str) -> Committed | Aborted | Running | None:
         """Return what became of a transaction as far as it is remembered here; None if it is not.
@@ -169,7 +250,7 @@ class Transactions:
             tid = Tid.parse(text)
         except ValueError:
             return None
-        packed = self._closed.get(tid.counter) if (tid.home, tid.boot) == (self.replica, self.boot) else None
+        packed = self._closed.get(tid.counter) if self._own(tid) else None
         tx = None if packed is None else unpack(packed, tid)
         return tx if tx is not None and tx.tid == tid else None
 
@@ -314,8 +395,8 @@ class Transactions:
         return [*self._live.values(), *reversed(ended)]
 
     def oldest_snapshot(self, default: Csn) -> Csn:
-        """Return the smallest S in use, or ``default``."""
-        return min((tx.tid.snapshot for tx in self._live.values()), default=default)
+        """Return the oldest CSN that an open transaction may read at, or ``default``."""
+        return min((tx.reads_from for tx in self._live.values()), default=default)
 
     def long_snapshots(self) -> list[Csn]:
         """Return the CSNs of transactions that compaction must respect, the oldest first.

@@ -291,6 +291,7 @@ class Transaction:
     """One transaction at its home replica.
 
     Attributes:
+        reads_from: No statement reads below this CSN; the history from it on is held.
         begun_at: Monotonic time of its beginning.
         label: The label under which its commit may be repeated.
         batch: Number of the batch if the label is a streaming query's.
@@ -300,6 +301,7 @@ class Transaction:
     """
 
     tid: Tid
+    reads_from: Csn
     begun_at: float
     lease: TransactionLease
     label: str | None = None

@@ -22,6 +22,7 @@ from tests.support.waiting import eventually
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.replication.core import wire
+from tidelock.wire import writes
 
 V1: Final = "/api/v1"
 TX: Final = f"{V1}/transactions/{{tid}}"
@@ -141,9 +142,10 @@ def write(walk: Walk) -> str:
     assert walk.ask("GET", f"{V1}/outcomes/{{tid}}", tid=tid)["outcome"] == "aborted"
     walk.ask("POST", f"{TX}/kill", tid=walk.begin())
 
-    tid = walk.begin()
-    walk.ask("POST", f"{TX}/rows/{{table}}", stream(ROWS), tid=tid, table=table)
-    walk.csn = walk.ask("POST", f"{TX}/commit", {"wait": "all"}, tid=tid)["csn"]
+    tid = str(walk.ask("POST", f"{V1}/tids", {"count": 2}, status=201)["first"])
+    data = stream(ROWS)
+    whole = writes.encode(writes.WriteHead(tid, (writes.TableRows(table, len(data)),), wait="all"), [data])
+    walk.csn = walk.ask("POST", f"{V1}/commits", whole)["csn"]
     assert walk.ask("GET", f"{V1}/outcomes/{{tid}}", tid=tid, query={"wait": "all"})["csn"] == walk.csn
     return tid
 

@@ -270,6 +270,13 @@ def call_aborted_what_no_home_answers_for() -> Iterator[None]:
 
 
 @contextmanager
+def take_a_tid_whose_outcome_was_told() -> Iterator[None]:
+    """A reserved tid stays reserved although somebody has heard that it is aborted."""
+    with mock.patch.object(Transactions, "withdraw", return_value=None):
+        yield
+
+
+@contextmanager
 def clean_up_although_cancelled() -> Iterator[None]:
     """A cancelled background task collects garbage first, and goes on if that fails: the boot never ends."""
 
@@ -373,6 +380,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         delete_locks_by_their_own_version,
         serve_before_it_is_where_it_was,
         call_aborted_what_no_home_answers_for,
+        take_a_tid_whose_outcome_was_told,
         clean_up_although_cancelled,
         await_no_missing_part,
         the_clock_of_the_home_alone,

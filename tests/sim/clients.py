@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -58,6 +59,8 @@ ROWS: Final = (1, 2)
 #: How long a client waits for an answer, and for the outcome of a commit.
 ANSWER_S: Final = 4.0
 OUTCOME_S: Final = 20.0
+#: How long a writer uses a block of tids.
+RESERVED_USE_S: Final = 4.0
 #: Lease of a pin.
 PIN_S: Final = 3.0
 
@@ -117,9 +120,34 @@ async def insert(
 ) -> int:
     """POST /transactions/{tid}/rows/{table}."""
     tx = find(services, tid)
-    body: Any = BufferedBody(rows)
-    inserted, _ = await services.transactions.insert(tx, table, body, len(body.data), partition=partition)
+    body = BufferedBody(rows)
+    inserted, _ = await services.transactions.insert(
+        tx, table, body.iter_any(), len(body.data), partition=partition
+    )
     return inserted
+
+
+async def reserve(services: Services, count: int) -> Tid:
+    """POST /tids."""
+    return services.transactions.reserve(count)
+
+
+async def write(
+    services: Services,
+    tid: Tid,
+    rows: Mapping[str, pa.Table],
+    *,
+    label: str | None,
+    batch: int | None,
+    min_csn: Csn,
+    wait: WaitFor,
+) -> Committed | None:
+    """POST /commits."""
+    streams = [(table, BufferedBody(content).data) for table, content in rows.items()]
+    return await services.transactions.write(
+        tid, streams, label=label, batch=batch, meta=None, min_csn=min_csn or None, wait=wait,
+        timeout_s=ANSWER_S / 2,
+    )  # fmt: skip
 
 
 async def commit(services: Services, tid: Tid, wait: WaitFor, timeout_s: float) -> Committed | None:
@@ -247,10 +275,12 @@ class SimSession:
         """Go on as another process."""
         self._number += 1
 
-    async def ask(self, what: str, serve: Serve, *, at: str = "", timeout_s: float = ANSWER_S) -> Any:
+    async def ask(
+        self, what: str, serve: Serve, *, at: str = "", timeout_s: float = ANSWER_S, twice: bool = False
+    ) -> Any:
         """Ask an agent: the one named, or any."""
         dst = at or self.chance.choice(self.world.hosts).name
-        return await self.world.network.call(self.name, dst, what, serve, timeout_s=timeout_s)
+        return await self.world.network.call(self.name, dst, what, serve, timeout_s=timeout_s, twice=twice)
 
     def note(self, kind: CallEnd | str, f: str, **fields: Any) -> None:
         """Write a line of the history."""
@@ -306,12 +336,77 @@ class SimWriter(SimSession):
 
     def __init__(self, world: SimWorld, name: str) -> None:
         super().__init__(world, name, 1)
+        self._reserved: dict[str, list[tuple[Tid, float]]] = {}  # by home, with the time of their reservation
 
     async def run(self) -> None:
         """Do all transactions."""
+        whole = self.world.chance(f"whole writes of {self.name}")
         for number in range(self.world.plan.transactions):
             await self.pause()
-            await self._write(f"{self.name}.{number}", number + 1)
+            key, n = f"{self.name}.{number}", number + 1
+            if whole.random() < self.world.plan.whole:
+                await self._write_whole(key, n)
+            else:
+                await self._write(key, n)
+
+    async def _write_whole(self, key: str, n: int) -> None:
+        """Do one transaction as one request, as the client library does (tidelock/client/whole_writes.py)."""
+        home = self.chance.choice(self.world.hosts).name
+        label, batch = _labelled(self.chance.randrange(5) if self.chance.random() < 0.1 else None, n)
+        csn, wait = self.csn, self.chance.choice([WaitFor.HOME, WaitFor.HOME, WaitFor.COPIES])
+        self.note("invoke", "write", key=key, rows=list(ROWS))
+        try:
+            tid = await self._next_tid(home)
+        except TidelockError as error:
+            self.note(CallEnd.FAIL, "write", key=key, tid=None, error=repr(error))
+            return
+        # It reads at what is applied when it comes: the snapshot CSN of its tid is older.
+        self.note("invoke", "commit", key=key, tid=str(tid), snapshot=max(csn, tid.snapshot))
+        self._note_end(key, tid, await self._sent(tid, home, _rows_of(key, n), label, batch, csn, wait))
+
+    async def _next_tid(self, home: str) -> Tid:
+        """Return a tid of a home that this client has not used; reserve three if there is none."""
+        loop = asyncio.get_running_loop()
+        kept = [
+            (tid, at_s) for tid, at_s in self._reserved.get(home, []) if loop.time() < at_s + RESERVED_USE_S
+        ]
+        if not kept:
+            at_s = loop.time()
+            first: Tid = await self.ask("reserve", lambda at: reserve(at, 3), at=home)
+            kept = [(replace(first, counter=first.counter + number), at_s) for number in range(3)]
+        (tid, _), *self._reserved[home] = kept
+        return tid
+
+    async def _sent(
+        self,
+        tid: Tid,
+        home: str,
+        rows: Mapping[str, pa.Table],
+        label: str | None,
+        batch: int | None,
+        csn: Csn,
+        wait: WaitFor,
+    ) -> ProposalEnd:
+        def serve(at: Services) -> Awaitable[Committed | None]:
+            return write(at, tid, rows, label=label, batch=batch, min_csn=csn, wait=wait)
+
+        try:
+            done = await self.ask(
+                "write", serve, at=home, timeout_s=self.chance.choice([1.0, ANSWER_S]), twice=True
+            )
+        except (RefusedError, RefusedConnectionError) as error:
+            if isinstance(error, UnknownTransactionError):
+                self._reserved.pop(home, None)
+            if not isinstance(error, FencedError):
+                return ProposalEnd(CallEnd.FAIL, None, repr(error), error)
+        except TidelockError:
+            pass
+        else:
+            if done is None:
+                return ProposalEnd(CallEnd.OK)
+            self.world.oracle.promised(done.csn, wait)
+            return ProposalEnd(CallEnd.OK, done.csn)
+        return await self.decided(tid, home)
 
     async def _write(self, key: str, n: int) -> None:
         home = self.chance.choice(self.world.hosts).name
@@ -338,8 +433,7 @@ class SimWriter(SimSession):
 
     async def _filled(self, key: str, n: int, home: str, number: int | None = None) -> Tid | None:
         """Begin and insert; some have the label of that number, or are a batch of a streaming query."""
-        label = None if number is None else f"query {number}" if number in _QUERIES else f"label {number}"
-        batch = n if number in _QUERIES else None
+        label, batch = _labelled(number, n)
         csn = self.csn
         self.note("invoke", "write", key=key, rows=list(ROWS))
         tid: Tid | None = None
@@ -351,10 +445,8 @@ class SimWriter(SimSession):
             if fresh and tid.snapshot < acknowledged:
                 what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"
                 self.world.oracle.violated("I11 MONOREAD", what)
-            first = pa.table({"k": [key], "n": [n]}, schema=SCHEMA)
-            second = pa.table({"k": [key, key], "n": [1 - n, -1]}, schema=SCHEMA)
-            await self.ask("insert", lambda at: insert(at, tid, TABLES[0], first), at=home)
-            await self.ask("insert", lambda at: insert(at, tid, TABLES[1], second), at=home)
+            for table, rows in _rows_of(key, n).items():
+                await self.ask("insert", functools.partial(_insert, tid, table, rows), at=home)
         except TidelockError as error:
             self.note(CallEnd.FAIL, "write", key=key, tid=tid and str(tid), error=repr(error))
             return None
@@ -362,7 +454,10 @@ class SimWriter(SimSession):
 
     async def _commit(self, key: str, tid: Tid, home: str) -> CallEnd:
         self.note("invoke", "commit", key=key, tid=str(tid), snapshot=tid.snapshot)
-        end, csn, error, _ = await self.decided(tid, home)
+        return self._note_end(key, tid, await self.decided(tid, home))
+
+    def _note_end(self, key: str, tid: Tid, ended: ProposalEnd) -> CallEnd:
+        end, csn, error, _ = ended
         self.note(end, "write", key=key, tid=str(tid), csn=csn, error=error)
         if csn is not None and end is CallEnd.OK:
             self.csn = max(self.csn, csn)
@@ -371,6 +466,22 @@ class SimWriter(SimSession):
         if end is CallEnd.INFO:
             self.renew()
         return end
+
+
+def _labelled(number: int | None, n: int) -> tuple[str | None, int | None]:
+    """Return label and batch of the n-th transaction of a writer, whose label has this number."""
+    label = None if number is None else f"query {number}" if number in _QUERIES else f"label {number}"
+    return label, n if number in _QUERIES else None
+
+
+def _rows_of(key: str, n: int) -> dict[str, pa.Table]:
+    first = pa.table({"k": [key], "n": [n]}, schema=SCHEMA)
+    second = pa.table({"k": [key, key], "n": [1 - n, -1]}, schema=SCHEMA)
+    return {TABLES[0]: first, TABLES[1]: second}
+
+
+async def _insert(tid: Tid, table: str, rows: pa.Table, services: Services) -> int:
+    return await insert(services, tid, table, rows)
 
 
 def note_outcome(session: SimSession, replica: str, tid: Tid, found: Outcome) -> None:

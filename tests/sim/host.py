@@ -39,6 +39,7 @@ _BOUNDS: Final = {
     "wait_bound_s": 1.5,
     "catch_up_wait_s": 5.0,
     "closed_kept_s": 5.0,
+    "tids_reserved_s": 8.0,
     "drain_s": 2.0,
     "fence_timeout_s": 5.0,
     "lock_sweep_interval_s": 1.0,

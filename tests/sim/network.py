@@ -91,8 +91,12 @@ class Network:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def call(self, src: str, dst: str, what: str, serve: Serve, *, timeout_s: float) -> Any:
+    async def call(
+        self, src: str, dst: str, what: str, serve: Serve, *, timeout_s: float, twice: bool = False
+    ) -> Any:
         """Have ``serve`` run at another host; its result or its TidelockError comes back.
+
+        Messages between replicas may come twice, and those of a client if it says so (``twice``).
 
         Raises:
             SilentError, RefusedConnectionError: As they say.
@@ -100,7 +104,7 @@ class Network:
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._trace.note("call", src, dst, what)
         self._carry(src, dst, lambda: self._arrive(src, dst, what, serve, reply))
-        if not src.startswith("c") and self._chance.random() < self.weather.twice:
+        if (twice or not src.startswith("c")) and self._chance.random() < self.weather.twice:
             lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._later(
                 self._chance.uniform(0, self.weather.late_s),

@@ -90,6 +90,7 @@ class RunPlan:
         log_keep: Records that stay in the log, where history is short.
         requests: Share of the requests to ZooKeeper that fail, and how they may.
         loss, twice, late: Shares of the messages between hosts that are lost, doubled, late.
+        whole: Share of the writers' transactions that come as one request; these may be doubled, too.
         faults: In the order of their times.
     """
 
@@ -111,6 +112,7 @@ class RunPlan:
     compaction: bool = False
     history_s: float = 0.0
     log_keep: int = 1
+    whole: float = 0.0
     faults: tuple[PlannedFault, ...] = field(default=())
 
     def to_json(self) -> str:
@@ -135,7 +137,7 @@ class RunPlan:
         """How much happens by this plan: shrinking makes it smaller."""
         rates = sum(bool(rate) for rate in (self.requests, self.loss, self.twice, self.late))
         toggles = self.manifests + self.tight + (self.epoch_limit < 1000) + len(self.request_kinds)
-        toggles += self.compaction + bool(self.history_s)
+        toggles += self.compaction + bool(self.history_s) + bool(self.whole)
         load = self.replicas + (self.writers + self.changers) * self.transactions + self.readers
         return 10 * len(self.faults) + load + 5 * rates + toggles
 
@@ -180,7 +182,8 @@ def draw(seed: int) -> RunPlan:
     )
     drawn = _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
     drawn = _with_a_twin(chance, _with_a_set_back(chance, _with_members(chance, drawn, bursts)))
-    return _with_freezes(chance, drawn, bursts)
+    drawn = _with_freezes(chance, drawn, bursts)
+    return replace(drawn, whole=chance.choice([0.0, 0.3, 0.8]))
 
 
 def _with_freezes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:

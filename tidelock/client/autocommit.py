@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +15,16 @@ from tidelock.client.repetition import repeat
 from tidelock.client.results import CommitResult
 from tidelock.client.scan import Params
 from tidelock.client.transaction import Transaction, Wait
+from tidelock.client.whole_writes import ReservedBlocks, WholeWrite, small_streams
 from tidelock.errors import (
     FencedError,
     NotCommittedError,
+    TooLargeError,
     TransactionClosedError,
     UnavailableError,
     UnknownTransactionError,
 )
+from tidelock.wire.writes import WriteHead
 
 P = ParamSpec("P")
 
@@ -52,8 +56,11 @@ class AutocommitStatements:
     """The autocommit statements; part of `Database`."""
 
     _connection: Connection
+    _tids: ReservedBlocks
 
-    def begin(self, label: str | None = None) -> Transaction:
+    def begin(
+        self, label: str | None = None, *, batch: int | None = None, meta: Mapping[str, Any] | None = None
+    ) -> Transaction:
         """See `Database.begin`."""
         raise NotImplementedError
 
@@ -74,8 +81,54 @@ class AutocommitStatements:
 
         Raises as `Transaction.insert` and `Transaction.commit`.
         """
-        options = CommitOptions(label=label, wait=wait, timeout_s=timeout_s)
-        return self._run(options, repeatable(data), Transaction.insert, table, data)
+        return self.write({table: data}, label=label, wait=wait, timeout_s=timeout_s)
+
+    def write(
+        self,
+        rows: Mapping[str, Data],
+        *,
+        label: str | None = None,
+        batch: int | None = None,
+        meta: Mapping[str, Any] | None = None,
+        wait: Wait = "home",
+        timeout_s: float | None = None,
+    ) -> CommitResult:
+        """Insert rows into several tables in a separate transaction: all become visible together, or none.
+
+        Up to 256 KiB of rows in memory (pyarrow Table or RecordBatch, pandas DataFrame) travel with begin and
+        commit as one request. So this is the cheapest way to write little. More rows take a request for each
+        step.
+
+        The transaction is begun again, on another replica if need be, for at most `timeout_s` (default: the
+        client's). That happens only while the rows are certain to be inserted once, and only if the rows can
+        be read again (a reader yields them once).
+
+        Args:
+            rows: The new rows of each table: {`name` or `namespace.name`: data, as in `Transaction.insert`}.
+            label: As in `Database.begin`.
+            batch: As in `Database.begin`.
+            meta: As in `Database.begin`.
+            wait: As in `Transaction.commit`.
+            timeout_s: As in `Transaction.commit`.
+
+        Raises as `Transaction.insert` and `Transaction.commit`.
+        """
+        own_data = None if meta is None else dict(meta)
+        limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
+        streams = small_streams(rows)
+        if streams is not None:
+            head = WriteHead(tid="", rows=(), label=label, batch=batch, meta=own_data, wait=wait)
+            once = WholeWrite(self._connection, self._tids, streams, head, limit_s).once
+            with contextlib.suppress(TooLargeError):  # then the steps say what is too large
+                return self._repeat(once, limit_s, again=True)
+
+        def step_by_step() -> CommitResult:
+            with self.begin(label, batch=batch, meta=own_data) as tx:
+                for table, data in rows.items():
+                    tx.insert(table, data)
+                return tx.commit(wait=wait, timeout_s=timeout_s)
+
+        return self._repeat(step_by_step, limit_s, again=all(map(repeatable, rows.values())))
 
     def drop_partition(
         self, table: str, partition: Mapping[str, Any], **options: Unpack[CommitOptions]
@@ -168,13 +221,18 @@ class AutocommitStatements:
         call = functools.partial(once, **options)  # TypeError for an option that does not exist
         timeout_s = options.get("timeout_s")
         transport = self._connection.transport
-        limit_s = transport.timeouts.answer_s if timeout_s is None else timeout_s
+        return self._repeat(
+            call, transport.timeouts.answer_s if timeout_s is None else timeout_s, again=again
+        )
+
+    def _repeat(self, once: Callable[[], CommitResult], limit_s: float, *, again: bool) -> CommitResult:
+        """Run a transaction; `again`: repeat it while it certainly takes effect once."""
         if not again:
-            return call()
+            return once()
         return repeat(
-            call,
+            once,
             _BEGIN_AGAIN,
             deadline=time.monotonic() + limit_s,
-            waits=transport.waits,
+            waits=self._connection.transport.waits,
             what=f"an autocommit statement (timeout_s={limit_s:g})",
         )

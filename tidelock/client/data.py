@@ -30,7 +30,7 @@ Data = Any
 
 def repeatable(data: Data) -> bool:
     """Return whether the rows can be read a second time: a reader or another stream yields them once."""
-    return isinstance(data, pa.Table | pa.RecordBatch | str | Path | Sequence) or _is_pandas(data)
+    return isinstance(data, pa.Table | pa.RecordBatch | str | Path | Sequence) or is_pandas(data)
 
 
 def open_rows(data: Data) -> pa.RecordBatchReader:
@@ -46,7 +46,7 @@ def open_rows(data: Data) -> pa.RecordBatchReader:
         return pa.Table.from_batches([data]).to_reader()
     if isinstance(data, pa.Table):
         return data.to_reader()
-    if _is_pandas(data):
+    if is_pandas(data):
         return _from_pandas(data).to_reader()
     if isinstance(data, str | Path):
         return _from_files(parquet_files([data]))
@@ -89,7 +89,8 @@ def _decoded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _is_pandas(data: object) -> bool:
+def is_pandas(data: object) -> bool:
+    """Return whether data is a DataFrame."""
     # A DataFrame exists only where pandas was imported; a client without pandas does not need it.
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)

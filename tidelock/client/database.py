@@ -27,6 +27,7 @@ from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
 from tidelock.client.transaction import Transaction
 from tidelock.client.transport import Timeouts, Transport, segment
+from tidelock.client.whole_writes import ReservedBlocks
 from tidelock.errors import (
     CommitUnknownError,
     LabelExistsError,
@@ -129,6 +130,7 @@ class Database(AutocommitStatements, Joining, HistoryQuestions):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._tids = ReservedBlocks(connection)
 
     def create_table(
         self,

@@ -79,6 +79,7 @@ def decide(
     timeout_s: float,
     label: str | None = None,
     batch: int | None = None,
+    lost: TidelockError | None = None,
 ) -> CommitResult:
     """Commit a transaction; errors as in `Transaction.commit`.
 
@@ -90,8 +91,10 @@ def decide(
         timeout_s: How long to try.
         label: The label, if the transaction receives it only now.
         batch: The batch of that label.
+        lost: The error of a request for this commit whose answer is lost. Replicas are asked for the outcome
+            first then: a home that was silent for a whole attempt may be so for another one.
     """
-    decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s)
+    decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s, lost)
     try:
         return repeat(
             decider.attempt,
@@ -129,17 +132,22 @@ class _Decider:
         request: CommitRequest,
         tid: str,
         timeout_s: float,
+        lost: TidelockError | None,
     ) -> None:
         self._connection = connection
         self._home = home
         self._tid = tid
         self._request = request
         self._attempt_s = timeout_s / ATTEMPTS_MIN
-        self._lost = False  # whether an earlier request may have run
+        self._lost = lost is not None  # whether an earlier request may have run
+        self._first_cause = lost
         self.deadline = time.monotonic() + timeout_s
 
     def attempt(self) -> CommitResult:
         """Try the home once, then the log if the home does not answer; _UndecidedError if neither knows."""
+        cause, self._first_cause = self._first_cause, None
+        if cause is not None:
+            return self._by_outcome(cause)
         transport = self._connection.transport
         left_s = max(0.1, min(self._attempt_s, self.deadline - time.monotonic()))
         body = msgspec.structs.replace(self._request, timeout_s=left_s)

@@ -24,6 +24,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from tidelock.client import forks
+from tidelock.client.plain_http import LostError, NotSentError, PlainHttp
 from tidelock.client.waits import Waits
 from tidelock.errors import (
     BadRequestError,
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 API: Final = "/api/v1"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
+BYTES: Final = "application/octet-stream"
 #: Connections to one agent that are kept open for the next request; more are opened when more threads send
 #: requests at the same time.
 CONNECTIONS_KEPT: Final = 64
@@ -92,6 +94,7 @@ class Transport:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._pools = _pool_classes(timeouts.answer_s)
         self._pool = self._new_pool()
+        self._plain = PlainHttp(scheme, self._headers, timeouts.connect_s)
         forks.register(self)
 
     def _new_pool(self) -> urllib3.PoolManager:
@@ -119,6 +122,7 @@ class Transport:
     def close(self) -> None:
         """Close all connections that are not in use."""
         self._pool.clear()
+        self._plain.close()
 
     def call(
         self,
@@ -160,7 +164,7 @@ class Transport:
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
             working=working,
         )
-        return _decoded(response, address, answer, changes=method != "GET")
+        return _decoded(response.status, response.data, address, answer, changes=method != "GET")
 
     def upload(
         self,
@@ -179,7 +183,20 @@ class Transport:
             address, "POST", path, _whole_or_chunks(chunks), content_type=ARROW_STREAM, working=True,
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
         )  # fmt: skip
-        return _decoded(response, address, answer, changes=True)
+        return _decoded(response.status, response.data, address, answer, changes=True)
+
+    def write(self, address: str, path: str, body: bytes, *, answer: type[T], timeout_s: float) -> T:
+        """Send a small body of bytes and return the answer, at the least cost; errors as in `call`."""
+        try:
+            with self.waits.during(lambda: f"POST {path} at {address}, for at most {timeout_s:.0f} s"):
+                status, text = self._plain.post(
+                    address, API + path, body, content_type=BYTES, read_s=timeout_s
+                )
+        except NotSentError as error:
+            raise _no_connection(address, str(error)) from error
+        except LostError as error:
+            raise _no_answer(address, str(error)) from error
+        return _decoded(status, text, address, answer, changes=True)
 
     def stream(self, address: str, path: str, body: msgspec.Struct) -> urllib3.BaseHTTPResponse:
         """Send a JSON body and return the unread answer, which has status 200; errors as in `call`.
@@ -200,7 +217,7 @@ class Transport:
             try:
                 text = response.read()
             except (HTTPError, OSError) as error:
-                raise _no_answer(address, error) from error
+                raise _no_answer(address, _cause(error)) from error
             finally:
                 response.close()
             raise _refusal(response.status, text, address)
@@ -236,15 +253,9 @@ class Transport:
                     preload_content=preload,
                 )
         except (NewConnectionError, ConnectTimeoutError) as error:
-            cause = _cause(error)
-            raise NoConnectionError(
-                f"no connection to the agent at {address} ({cause}); "
-                "is it running, and is that its API address?",
-                address=address,
-                cause=cause,
-            ) from error
+            raise _no_connection(address, _cause(error)) from error
         except HTTPError as error:
-            raise _no_answer(address, error) from error
+            raise _no_answer(address, _cause(error)) from error
 
 
 def _pool_classes(send_s: float) -> dict[str, type[urllib3.HTTPConnectionPool]]:
@@ -294,9 +305,17 @@ def _whole_or_chunks(chunks: Iterable[bytes | memoryview]) -> bytes | Iterable[b
     return b"".join(head)
 
 
-def _no_answer(address: str, error: Exception) -> NoAnswerError:
+def _no_connection(address: str, cause: str) -> NoConnectionError:
+    return NoConnectionError(
+        f"no connection to the agent at {address} ({cause}); is it running, and is that its API address?",
+        address=address,
+        cause=cause,
+    )
+
+
+def _no_answer(address: str, cause: str) -> NoAnswerError:
     return NoAnswerError(
-        f"no whole answer from the agent at {address} ({_cause(error)}); it may have carried out the request",
+        f"no whole answer from the agent at {address} ({cause}); it may have carried out the request",
         address=address,
     )
 
@@ -336,11 +355,11 @@ def _no_json(value: object) -> Any:
     )
 
 
-def _decoded(response: urllib3.BaseHTTPResponse, address: str, answer: type[T], *, changes: bool) -> T:
-    if not 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's own numbers
-        raise _refusal(response.status, response.data, address)
+def _decoded(status: int, text: bytes, address: str, answer: type[T], *, changes: bool) -> T:
+    if not 200 <= status < 300:  # noqa: PLR2004 - HTTP's own numbers
+        raise _refusal(status, text, address)
     try:
-        return msgspec.json.decode(response.data, type=answer)
+        return msgspec.json.decode(text, type=answer)
     except ValueError as error:
         # A proxy may have replaced the answer of an agent that has done what was requested.
         if changes or isinstance(error, msgspec.ValidationError):

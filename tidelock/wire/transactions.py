@@ -15,7 +15,8 @@ TOKEN_RIGHTS: Final = ("append", "replace")
 _Isolation = Annotated[
     str, msgspec.Meta(extra_json_schema={"enum": ["snapshot", "read_committed", "serializable"]})
 ]
-_Wait = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["home", "copies", "all"]})]
+#: Where a commit is to be applied before it is answered.
+Wait = Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["home", "copies", "all"]})]
 _State = Annotated[
     str,
     msgspec.Meta(extra_json_schema={"enum": ["open", "failed", "sealed", "committed", "rolled_back"]}),
@@ -120,7 +121,7 @@ class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batch: The batch of that label.
     """
 
-    wait: _Wait = "home"
+    wait: Wait = "home"
     timeout_s: float | None = None
     label: str | None = None
     batch: int | None = None

@@ -160,6 +160,25 @@ class Commits:
             done = await self._await_decision(tx, timeout)
         return None if done is None else await self.applied.wait(tid, done, wait, until - self.clock())
 
+    async def write(
+        self,
+        tx: Transaction,
+        stage: Callable[[], Awaitable[None]],
+        *,
+        wait: WaitFor,
+        timeout_s: float | None,
+    ) -> Committed | None:
+        """Stage the changes of a transaction and commit it; return and raise as :meth:`commit`.
+
+        One task does both. So a caller that gives up, or asks for the commit of the same tid meanwhile, finds
+        the transaction decided or under way, and never half staged.
+        """
+        timeout = self.settings.commit_timeout_s * 2 if timeout_s is None else timeout_s
+        until = self.clock() + timeout
+        tx.ending.commit_task = asyncio.create_task(self._stage_and_decide(tx, stage), name=f"write {tx.tid}")
+        done = await self._await_decision(tx, timeout)
+        return None if done is None else await self.applied.wait(tx.tid, done, wait, until - self.clock())
+
     async def _await_decision(self, tx: Transaction, timeout_s: float) -> Committed | None:
         if tx.state in {TxState.COMMITTED, TxState.ROLLED_BACK}:
             if tx.state is TxState.COMMITTED:
@@ -227,6 +246,21 @@ class Commits:
 
     # -- the one task that decides ---------------------------------------------------------------------------
 
+    async def _stage_and_decide(
+        self, tx: Transaction, stage: Callable[[], Awaitable[None]]
+    ) -> Committed | None:
+        try:
+            await stage()
+            self.transactions.require_open(tx)
+        except TidelockError as error:
+            await self._refuse(tx, error, pushed=False)
+        except Exception as error:
+            _log.exception("write_met_unforeseen_error", tid=str(tx.tid))
+            refusal = UnavailableError(f"unforeseen: {error!r}; see the agent's log")
+            await self._refuse(tx, refusal, pushed=False)
+        tx.ending.seal()
+        return await self._decide(tx)
+
     async def _decide(self, tx: Transaction) -> Committed | None:
         begun = self.clock()
         try:
@@ -248,12 +282,14 @@ class Commits:
             self.metrics.commit_seconds.observe(self.clock() - begun)
         return done
 
-    async def _refuse(self, tx: Transaction, error: TidelockError) -> NoReturn:
+    async def _refuse(self, tx: Transaction, error: TidelockError, *, pushed: bool = True) -> NoReturn:
         """Roll a transaction back that certainly is not committed, and raise the error for its callers."""
+        if tx.state is TxState.ROLLED_BACK:  # it was killed, or the agent fenced, while its rows were staged
+            raise error
         refusal = _refusal(tx, error)
         self.metrics.commits.labels("refused").inc()
         _log.info("commit_refused", tid=str(tx.tid), error=type(refusal).__name__, reason=refusal.message)
-        await self.closer.roll_back(tx, refusal, pushed=True)
+        await self.closer.roll_back(tx, refusal, pushed=pushed)
         if refusal is error:
             raise error
         raise refusal from error

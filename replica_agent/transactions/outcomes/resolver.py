@@ -90,7 +90,11 @@ class LocalOutcomes:
         return Csn(self.reader.meta("outcome_floor"))
 
     def facts(self, tid: Tid) -> OwnFacts:
-        """Return all that is known of a transaction without any request; the floor is read last."""
+        """Return all that is known of a transaction without any request; the floor is read last.
+
+        A tid that is only reserved is not taken any more: the answer is that it is aborted.
+        """
+        self.transactions.withdraw(tid)
         return OwnFacts(
             replica=self.replica,
             boot=self.boot,

@@ -89,7 +89,7 @@ class OwnFacts:
             remember the transaction.
         applied: The snapshot CSN.
         floor: The oldest snapshot CSN whose outcomes are kept.
-        issued: Number of transactions that were begun in the present boot: the largest counter of a tid.
+        issued: Number of tids that were given away in the present boot: the largest counter of a tid.
     """
 
     replica: ReplicaId

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, TableName
@@ -56,7 +55,7 @@ class Inserts:
         self,
         tx: Transaction,
         table: str,
-        content: aiohttp.StreamReader,
+        content: AsyncIterable[bytes],
         length: int | None,
         *,
         partition: Mapping[str, Any] | None = None,
@@ -87,7 +86,7 @@ class Inserts:
         self,
         tx: Transaction,
         name: TableName,
-        content: aiohttp.StreamReader,
+        content: AsyncIterable[bytes],
         length: int | None,
         partition: Mapping[str, Any] | None,
     ) -> tuple[int, int]:
@@ -102,7 +101,7 @@ class Inserts:
         known = path if schema.partition_by else ""
         if known is not None:
             await self.pressure.admit(tx, schema, known)
-        rows, parts = await self.add(tx, name, content.iter_any(), at=at, path=path)
+        rows, parts = await self.add(tx, name, content, at=at, path=path)
         for found, added in Counter(part.path for part in parts).items():
             if found != known:
                 await self.pressure.admit(tx, schema, found, added)

@@ -262,6 +262,7 @@ class Labelling:
         )  # fmt: skip
         tx = Transaction(
             tid=tid,
+            reads_from=tid.snapshot,
             begun_at=0.0,
             lease=TransactionLease(seconds=1.0, until=1.0),
             label=LABEL,

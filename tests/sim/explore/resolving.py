@@ -135,6 +135,9 @@ class _NoTransactions:
     def outcome(self, _: str) -> None:
         """Return None: the transaction is unknown here."""
 
+    def withdraw(self, _: str) -> None:
+        """Do nothing: only its home has reserved its tid."""
+
 
 class Resolving:
     """The model; see the module.

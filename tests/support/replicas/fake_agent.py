@@ -34,6 +34,7 @@ from tidelock.errors import (
     UnknownTableError,
     UnknownTransactionError,
 )
+from tidelock.wire import writes
 
 #: The effective time of every commit, in ms since 1970.
 TIME_MS = 1_700_000_000_000
@@ -131,6 +132,7 @@ class FakeAgent:
         self.secret = ""
         self.requests: list[Request] = []
         self.transactions: dict[str, FakeTransaction] = {}
+        self.reserved: set[str] = set()
         self.pins: dict[str, int] = {}
         self.renewals = 0
         self._plans: dict[str, deque[Fault | TidelockError | None]] = {}
@@ -161,6 +163,7 @@ class FakeAgent:
         """Forget all that an agent forgets at a restart."""
         self.boot += 1
         self.transactions.clear()
+        self.reserved.clear()
         self.pins.clear()
 
     def stop(self) -> None:
@@ -194,6 +197,10 @@ class FakeAgent:
                     return self._insert(tid, table, request.body)
                 case "POST", ["transactions", tid, verb]:
                     return self._end(tid, verb)
+                case "POST", ["tids"]:
+                    return self._reserve(request.json["count"])
+                case "POST", ["commits"]:
+                    return self._write(request.body)
                 case "GET", ["labels", label]:
                     return self._label(label)
                 case "GET", ["outcomes", tid]:
@@ -272,6 +279,24 @@ class FakeAgent:
         )
         return {"tid": tid, "snapshot_csn": self.snapshot_csn, "lease_s": self.transactions[tid].lease_s}
 
+    def _reserve(self, count: int) -> dict[str, Any]:
+        first = self._counter + 1
+        self._counter += count
+        tids = [f"{self.snapshot_csn}-{self.id}-{self.boot}-{n}" for n in range(first, first + count)]
+        self.reserved.update(tids)
+        return {"first": tids[0], "count": count, "seconds": 60.0}
+
+    def _write(self, body: bytes) -> dict[str, Any]:
+        head, streams = writes.decode(body)
+        self._require(head.min_csn)
+        if head.tid in self.reserved:
+            self.reserved.remove(head.tid)
+            snapshot = int(head.tid.split("-")[0])
+            self.transactions[head.tid] = FakeTransaction(head.tid, snapshot, 60.0, head.label)
+            for rows, stream in zip(head.rows, streams, strict=True):
+                self._insert(head.tid, rows.table, stream)
+        return self._end(head.tid, "commit")
+
     def _find(self, tid: str) -> FakeTransaction:
         if tid not in self.transactions:
             raise UnknownTransactionError(f"{self.id} has no transaction {tid}", tid=tid)
@@ -326,6 +351,7 @@ class FakeAgent:
         if csn := self.cluster.outcomes.get(tid):
             return {"tid": tid, "outcome": "committed", "csn": csn, "time_ms": TIME_MS}
         home = self.cluster.agents[tid.split("-")[1]]
+        home.reserved.discard(tid)
         tx = home.transactions.get(tid)
         running = tx is not None and tx.state in {"open", "sealed"}
         return {"tid": tid, "outcome": "running" if running else "aborted"}

@@ -273,38 +273,6 @@ def test_outcomes_are_told_by_the_home_first(fake_cluster: FakeCluster, fake_db:
         fake_db.outcome("nonsense")
 
 
-def test_one_statement_insert_is_begun_again(fake_cluster: FakeCluster, fake_db: Database) -> None:
-    """db.insert goes on with another replica while it is certain that nothing was committed."""
-    fake_cluster["r1"].plan("POST /transactions/.*/rows/t", Fault.LOST_ANSWER)
-    fake_cluster["r1"].plan(ROLLBACK, Fault.LOST_REQUEST)
-    result = fake_db.insert("t", ROWS)
-    assert result.csn == fake_cluster.csn
-    assert fake_db.read("t").num_rows == 3
-    assert fake_cluster["r1"].count("POST /transactions") == 1
-
-
-def test_one_statement_insert_of_a_reader_is_not_repeated(
-    fake_cluster: FakeCluster, fake_db: Database
-) -> None:
-    """Rows of a reader, which can be read once only, are not sent again."""
-    fake_cluster["r1"].plan("POST /transactions/.*/rows/t", Fault.LOST_ANSWER)
-    with pytest.raises(UnavailableError):
-        fake_db.insert("t", ROWS.to_reader())
-    assert fake_db.read("t").num_rows == 0
-
-
-def test_one_statement_insert_with_an_unknown_outcome_is_not_repeated(
-    fake_cluster: FakeCluster, fake_db: Database
-) -> None:
-    """db.insert never begins again after an unknown outcome: the rows might be there twice."""
-    pattern = "(POST|GET) /(transactions/.*/commit|outcomes/.*)"
-    for agent in fake_cluster.agents.values():
-        agent.plan(pattern, *[Fault.LOST_REQUEST] * 10_000)
-    with pytest.raises(CommitUnknownError):
-        fake_db.insert("t", ROWS, timeout_s=0.2)
-    assert fake_cluster["r1"].count("POST /transactions") == 1
-
-
 def test_an_option_that_does_not_exist_is_refused(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """A misspelled label must not pass for none: the statement would take effect without it."""
     with pytest.raises(TypeError, match="labl"):

@@ -137,7 +137,7 @@ class Home:
         with QueryFailures(transactions=self.transactions, damaged=lambda *_: None).noted(
             str(tx.tid), "the insert into t"
         ):
-            return await self.inserts.insert(tx, "t", cast("Any", body), None)
+            return await self.inserts.insert(tx, "t", body.iter_any(), None)
 
     async def make(
         self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float

@@ -117,6 +117,7 @@ async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | N
     )  # fmt: skip
     tx = Transaction(
         tid=Tid(Csn(1), ReplicaId("r1"), 1, 1),
+        reads_from=Csn(1),
         begun_at=0.0,
         lease=TransactionLease(seconds=1.0, until=1.0),
         label="etl",
@@ -163,6 +164,11 @@ async def test_copies_are_counted_again_after_a_change_of_the_members() -> None:
         settings=settings(), log=world, proposals=world, labels=world, validation=cast("Any", None),
         clock=lambda: 0.0,
     )  # fmt: skip
-    tx = Transaction(tid=Tid(Csn(1), R1, 1, 1), begun_at=0.0, lease=TransactionLease(seconds=1.0, until=1.0))
+    tx = Transaction(
+        tid=Tid(Csn(1), R1, 1, 1),
+        reads_from=Csn(1),
+        begun_at=0.0,
+        lease=TransactionLease(seconds=1.0, until=1.0),
+    )
     assert (await settlement.settle(tx, deadline=1.0)).csn == 9
     assert (world.counted, world.sent) == ([1, 2], 3)

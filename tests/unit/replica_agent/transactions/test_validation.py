@@ -15,6 +15,7 @@ def tx(isolation: Isolation = Isolation.SERIALIZABLE) -> Transaction:
     """Return a transaction at CSN 7."""
     return Transaction(
         tid=Tid(Csn(7), ReplicaId("r1"), 1, 1),
+        reads_from=Csn(7),
         begun_at=0.0,
         lease=TransactionLease(seconds=60.0, until=0.0),
         isolation=isolation,
