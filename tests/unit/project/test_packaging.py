@@ -99,7 +99,8 @@ def test_agents_import_no_pandas(leave_out: str, imported: str) -> None:
     """Without the measure, the first Python values that Arrow converts would import it."""
     code = (
         "import sys, pyarrow as pa; from tidelock.replica_agent import main; "
-        f"from tidelock.replica_agent.config import no_pandas; {leave_out}pa.array(['a']); print('pandas.core' in sys.modules)"
+        f"from tidelock.replica_agent.config import no_pandas; {leave_out}"
+        "pa.array(['a']); print('pandas.core' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == imported
