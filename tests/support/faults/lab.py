@@ -75,6 +75,7 @@ class Gates:
     def __init__(self, folder: Path, faults: Mapping[str, Mapping[str, str]]) -> None:
         self._folder = folder
         self._faults = faults
+        self._hits_before: dict[tuple[str, str], int] = {}  # when its gate was opened last
         for replica in faults:
             (folder / replica).mkdir(parents=True)
 
@@ -92,6 +93,7 @@ class Gates:
     def open(self, replica: str, *points: str) -> Iterator[None]:
         """Let faults act inside the block; AssertionError if one of them has not hit."""
         before = {point: self.hits(replica, point) for point in points}
+        self._hits_before |= {(replica, point): hits for point, hits in before.items()}
         gates = [self._gate(replica, point) for point in points]
         for point, gate in zip(points, gates, strict=True):
             assert point in self._faults[replica], f"{point} is not armed on {replica}"
@@ -111,8 +113,10 @@ class Gates:
         lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
         return sum(line.split()[0] == point for line in lines)
 
-    def await_hit(self, replica: str, point: str, *, after: int = 0) -> None:
-        """Wait until a fault has acted more often than `after` times."""
+    def await_hit(self, replica: str, point: str, *, after: int | None = None) -> None:
+        """Wait until a fault has acted more often than `after` times; None: than when its gate was opened."""
+        if after is None:
+            after = self._hits_before.get((replica, point), 0)
         eventually(lambda: self.hits(replica, point) > after, what=f"{point} on {replica}")
 
     def _gate(self, replica: str, point: str) -> Path:
