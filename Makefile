@@ -93,7 +93,7 @@ $(STAMP): requirements.lock pyproject.toml
 	            { rm -rf $(VENV); echo "make: $$python -m venv failed; Debian has it in python3-venv" >&2; exit 1; }; \
 	    fi; \
 	    $(PYTHON) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m ensurepip >/dev/null; \
-	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements.lock; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes -r requirements.lock; \
 	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-deps --editable .; \
 	fi
 	@touch $@
@@ -105,7 +105,7 @@ define install_beside
 	@if command -v uv >/dev/null; then \
 	    uv pip install --quiet --compile-bytecode --python $(PYTHON) --target $(@D) --require-hashes -r $<; \
 	else \
-	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-warn-conflicts --target $(@D) --require-hashes -r $<; \
+	    $(PYTHON) -m pip install --disable-pip-version-check --quiet --no-deps --no-warn-conflicts --target $(@D) --require-hashes -r $<; \
 	fi
 	@touch $@
 endef
