@@ -68,10 +68,11 @@ def log_lines(
             ]
             removed = [entry["part"] for entry in tid["entries"] if entry["action"] == "RemovePart"]
             parts = added_by_load if tid["manifest"] else added
-            tids.append([tid["tid"], parts, removed, not tid["data_change"]])
+            tids.append([tid["tid"], parts, removed, not tid["data_change"], tid["carrier"]])
         yield [record["csn"], record["kind"] == "end", tids]
 
 
 def committed_between(log: Iterable[Mapping[str, Any]], begin_ms: float, end_ms: float) -> int:
     """Return how many transactions were committed in a span of wall time, in ms since 1970."""
-    return sum(len(record["tids"]) for record in log if begin_ms <= record["time_ms"] < end_ms)
+    found = [record["tids"] for record in log if begin_ms <= record["time_ms"] < end_ms]
+    return sum(len(tids) - len({tid["carrier"] for tid in tids} - {None}) for tids in found)

@@ -74,17 +74,25 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
         yield "", batch
         return
     rows = batch.select([name for name in batch.schema.names if name not in partition_by])
-    codes = _group_codes([batch.column(name) for name in partition_by])
-    counts = pc.value_counts(codes).field("counts").to_pylist()
-    if len(counts) == 1:
+    if all(_is_constant(batch.column(name)) for name in partition_by):
         yield _path_at(batch, partition_by, 0), rows
         return
+    codes = _group_codes([batch.column(name) for name in partition_by])
+    counts = pc.value_counts(codes).field("counts").to_pylist()
     order = pc.sort_indices(codes)  # stable, so rows keep their order
     begin = 0
     for count in counts:
         indices = order.slice(begin, count)
         yield _path_at(batch, partition_by, indices[0].as_py()), rows.take(indices)
         begin += count
+
+
+def _is_constant(column: pa.Array) -> bool:
+    """Return whether all rows have the same value: most inserts are of one partition, and this is cheap."""
+    if column.null_count:
+        return bool(column.null_count == len(column))
+    ends = pc.min_max(column)
+    return bool(ends["min"] == ends["max"])
 
 
 def _group_codes(columns: list[pa.Array]) -> pa.Array:

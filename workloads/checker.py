@@ -281,10 +281,12 @@ def truthful(facts: HistoryFacts) -> Iterator[str]:
         if write.tid is not None and (silent := replicas - asked[write.tid]):
             yield f"{write.key} ended unknown, and {sorted(silent)} did not report the outcome of {write.tid}"
     for line in facts.history.log:
-        for tid, added, _, compaction in line.tids:
-            if compaction or tid in facts.by_tid or tid in facts.history.elsewhere:
+        added = {logged.tid: logged.added for logged in line.tids}
+        carriers = {logged.carrier for logged in line.tids}
+        for tid, _, _, compaction, carrier in line.tids:
+            if compaction or tid in facts.by_tid or tid in facts.history.elsewhere or tid in carriers:
                 continue
-            if any(part.table in facts.tables for part in added):
+            if any(part.table in facts.tables for part in added.get(carrier or tid, ())):
                 yield f"the log has {tid} at CSN {line.csn}, which no client has requested"
 
 

@@ -135,12 +135,21 @@ class ReportedOutcome:
 
 
 class Logged(NamedTuple):
-    """A transaction in the log: the parts that it adds, and those (by id) that it removes."""
+    """A transaction in the log.
+
+    Attributes:
+        tid: The transaction.
+        added: The parts that it adds.
+        removed: The ids of those that it removes.
+        compaction: Whether all rows are as before.
+        carrier: The transaction of the same record that adds its rows.
+    """
 
     tid: str
     added: tuple[LoggedPart, ...] = ()
     removed: tuple[str, ...] = ()
     compaction: bool = False
+    carrier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,5 +291,11 @@ def _log_line(record: Sequence[Any]) -> LogLine:
     return LogLine(csn, tuple(_logged(*fields) for fields in tids), end)
 
 
-def _logged(tid: str, added: Sequence[Any], removed: Sequence[str] = (), compaction: bool = False) -> Logged:
-    return Logged(tid, tuple(LoggedPart(*part) for part in added), tuple(removed), compaction)
+def _logged(
+    tid: str,
+    added: Sequence[Any],
+    removed: Sequence[str] = (),
+    compaction: bool = False,
+    carrier: str | None = None,
+) -> Logged:
+    return Logged(tid, tuple(LoggedPart(*part) for part in added), tuple(removed), compaction, carrier)

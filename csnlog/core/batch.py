@@ -32,7 +32,10 @@ KIB = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One sealed transaction that is to be committed.
+    """One sealed transaction that is to be committed, or a carrier with its riders.
+
+    A carrier is a transaction of the home itself: its parts hold the rows of small transactions, its riders.
+    They are in one record with it or in none, and their content is refused or committed as a whole.
 
     Attributes:
         record: Its entry in the record of the log.
@@ -41,6 +44,7 @@ class Proposal:
         label: Its label, or None; the znode of the label is created in the same multi, or moved.
         move: The versions at which an existing label was read and is moved; None creates the label.
         roster: The version of ``replicas`` at which its copies were counted; None if it has no parts.
+        riders: The entries of the transactions that it carries; their labels are created in the same multi.
         head_version: For a serializable transaction the version of ``csn/head``, read before the log was
             read to its end and the read set was validated; None otherwise. Such a transaction is sent alone,
             since two in one batch could invalidate each other (F11).
@@ -53,11 +57,26 @@ class Proposal:
     head_version: int | None = None
     move: Move | None = None
     roster: int | None = None
+    riders: tuple[TidRecord, ...] = ()
 
     @property
     def tid(self) -> str:
         """The textual tid."""
         return self.record.tid
+
+    @property
+    def records(self) -> tuple[TidRecord, ...]:
+        """All its entries in the record of the log."""
+        return (self.record, *self.riders)
+
+    def riders_at(self, path: str) -> list[str]:
+        """Return the tids of the riders which an element of the multi at this path belongs to."""
+        return [
+            rider.tid
+            for rider in self.riders
+            if (rider.label is not None and tree.label(rider.label) == path)
+            or any(tree.table(table) == path for table in rider.rows or ())
+        ]
 
     def __hash__(self) -> int:
         """Hash the tid: a tid has exactly one content, and ``tables`` is a mapping, which has no hash."""
@@ -91,18 +110,24 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A proposal with its bytes: ``payload`` goes into the record, ``op_bytes`` bounds its elements."""
+    """A proposal with its bytes: ``payloads`` go into the record, ``op_bytes`` bounds its elements."""
 
     tid: str
     proposal: Proposal
-    payload: bytes
+    payloads: tuple[bytes, ...]
     op_bytes: int
 
     @classmethod
     def of(cls, proposal: Proposal) -> Queued:
         """Encode a proposal."""
         elements = tuple(op for op, _ in _elements(proposal))
-        return cls(proposal.tid, proposal, codec.encode_tid(proposal.record), multi_bytes(elements))
+        payloads = tuple(map(codec.encode_tid, proposal.records))
+        return cls(proposal.tid, proposal, payloads, multi_bytes(elements))
+
+    @property
+    def record_bytes(self) -> int:
+        """The most bytes that it adds to a record: each entry and what separates it from the next one."""
+        return sum(map(len, self.payloads)) + len(self.payloads)
 
 
 class ElementRole(enum.Enum):
@@ -156,12 +181,13 @@ class CommitPlan:
 
     def record(self, clock: ClockReading) -> Record:
         """Return the record as followers will read it."""
-        tids = tuple(item.proposal.record for item in self.batch)
+        tids = tuple(record for item in self.batch for record in item.proposal.records)
         return Record(RecordKind.COMMIT, self.home, clock.time_ms, tids, clock.witnesses)
 
     def ops(self, clock: ClockReading) -> tuple[Op, ...]:
         """Return the whole multi; the create of the record is its last element and is the commit point."""
-        data = codec.encode_commit(self.home, clock, [item.payload for item in self.batch])
+        payloads = [payload for item in self.batch for payload in item.payloads]
+        data = codec.encode_commit(self.home, clock, payloads)
         return (*self.checks, Create(tree.record_prefix(self.epoch), data, sequential=True))
 
     def made(self, clock: ClockReading, ops: tuple[Op, ...], values: tuple[object, ...]) -> LogRecord:
@@ -213,7 +239,7 @@ def _made(record: Record, create: Op, path: object, beside: object) -> LogRecord
 
 def too_large(item: Queued, home: ReplicaId, limits: LogLimits) -> tuple[str, int, int] | None:
     """Return (limit, its bytes, bytes found) if a proposal cannot even be sent alone, else None."""
-    record_bytes = codec.commit_bytes(home, (len(item.payload),))
+    record_bytes = codec.commit_bytes(home, tuple(map(len, item.payloads)))
     if record_bytes > limits.record_bytes_max:
         return "record_bytes_max", limits.record_bytes_max, record_bytes
     if record_bytes + item.op_bytes > limits.multi_bytes_max:
@@ -227,13 +253,14 @@ def choose(queue: Iterable[Queued], home: ReplicaId, limits: LogLimits, tids_max
     A proposal that conflicts is passed over and keeps its position, so it soon becomes the first one.
     """
     taken: list[Queued] = []
+    tids = 0
     claims = _Claims()
     record_bytes = request_bytes = codec.commit_bytes(home, ())
     for item in queue:
-        record_with = record_bytes + len(item.payload) + 1
-        request_with = request_bytes + len(item.payload) + 1 + item.op_bytes
+        record_with = record_bytes + item.record_bytes
+        request_with = request_bytes + item.record_bytes + item.op_bytes
         if taken and (
-            len(taken) >= tids_max
+            tids + len(item.payloads) > tids_max
             or record_with > limits.record_bytes_max
             or request_with > limits.multi_bytes_max
         ):
@@ -243,6 +270,7 @@ def choose(queue: Iterable[Queued], home: ReplicaId, limits: LogLimits, tids_max
                 return (item,)
         elif claims.add(item.proposal):
             taken.append(item)
+            tids += len(item.payloads)
             record_bytes, request_bytes = record_with, request_with
     return tuple(taken)
 
@@ -263,7 +291,8 @@ class _Claims:
         if proposal.move is not None:
             versions[tree.LABELS] = proposal.move.deletions
         defined = {op.path for op in proposal.ddl}
-        if proposal.label is not None and proposal.label in self._labels:
+        labels = {label for label in (proposal.label, *(one.label for one in proposal.riders)) if label}
+        if labels & self._labels:
             return False
         if any(path in self._defined for path in versions) or any(
             path in self._defined or path in self._versions for path in defined
@@ -273,8 +302,7 @@ class _Claims:
             return False
         self._versions |= versions
         self._defined |= defined
-        if proposal.label is not None:
-            self._labels.add(proposal.label)
+        self._labels |= labels
         return True
 
 
@@ -331,3 +359,9 @@ def _elements(proposal: Proposal) -> Iterable[tuple[Op, ElementRole]]:
         else:
             yield Check(tree.LABELS, proposal.move.deletions), ElementRole.LABELS
             yield SetData(path, data, proposal.move.version), ElementRole.LABEL
+    for rider in proposal.riders:
+        if rider.label is not None:
+            yield (
+                Create(tree.label(rider.label), codec.encode_label(LabelState(rider.tid))),
+                ElementRole.LABEL,
+            )

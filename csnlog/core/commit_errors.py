@@ -28,7 +28,14 @@ from tidelock.errors import (
 
 
 def to_error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockError:
-    """Return the error for a decision."""
+    """Return the error for a decision; of a carrier, its detail ``riders`` names those that are concerned."""
+    error = _error(proposal, decision)
+    if proposal.riders and isinstance(decision, Rejected):
+        error.details["riders"] = proposal.riders_at(decision.detail)
+    return error
+
+
+def _error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockError:
     tid = proposal.tid
     if not isinstance(decision, Rejected):
         return CommitUnknownError(

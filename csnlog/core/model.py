@@ -112,6 +112,9 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         data_change: False for compaction: the rows visible are the same before and after.
         meta: Up to 1 KiB (as JSON) of the user's own data.
         batch: Number of the batch where the label is a streaming query's; None for any other label.
+        carrier: The transaction of the same record in whose parts its rows are, with those of others; None if
+            it has parts of its own, or none.
+        rows: Number of its rows in each table, where it has a carrier.
     """
 
     tid: str = msgspec.field(name="i")
@@ -122,6 +125,8 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     data_change: bool = msgspec.field(name="x", default=True)
     meta: dict[str, Any] | None = msgspec.field(name="u", default=None)
     batch: int | None = msgspec.field(name="b", default=None)
+    carrier: str | None = msgspec.field(name="c", default=None)
+    rows: dict[TableName, int] | None = msgspec.field(name="r", default=None)
 
 
 class RecordKind(enum.Enum):

@@ -42,6 +42,8 @@ def _shown_tid(tid: TidRecord) -> LoggedTransaction:
         data_change=tid.data_change,
         meta=tid.meta,
         batch=tid.batch,
+        carrier=tid.carrier,
+        rows=None if tid.rows is None else {str(table): count for table, count in tid.rows.items()},
     )
 
 

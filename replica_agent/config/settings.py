@@ -217,6 +217,12 @@ class AgentSettings(IdentitySettings, BaseSettings):
     inline_part_bytes_max: Bytes = Field(
         1 << 20, description="Parts up to this size share pack files and travel inside pushes."
     )
+    shared_parts_bytes_max: Bytes = Field(
+        512 << 10,
+        description=(
+            "Rows, by their bytes in memory, of small transactions that commit together in shared parts."
+        ),
+    )
     row_group_rows: Count = Field(1_000_000, description="Rows of a Parquet row group.")
     row_group_bytes: Bytes = Field(128 << 20, description="Arrow bytes after which a row group is closed.")
     part_bytes_max: Bytes = Field(1 << 30, description="A part is closed when it has grown to this size.")

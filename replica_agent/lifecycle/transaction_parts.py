@@ -9,8 +9,10 @@ from functools import partial
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
 from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.transactions.ending.carriers import Carriers
 from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits
+from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
@@ -72,7 +74,7 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         waiters=local.waiters,
     )
     labels = Labels(replication.log, reader, local.waiters, settings)
-    commits = _commits(means, replication, registry, removals, labels)
+    commits = _commits(means, replication, registry, staging, removals, labels)
     sql = SqlPool(settings, settings.data_dir)
     means.stack.push_async_callback(sql.close)
     mutations = Mutations(
@@ -143,9 +145,40 @@ def _locks(means: Means, replication: ReplicationParts, outcomes: OutcomeResolve
 
 
 def _commits(
-    means: Means, replication: ReplicationParts, registry: Transactions, removals: Removals, labels: Labels
+    means: Means,
+    replication: ReplicationParts,
+    registry: Transactions,
+    staging: RowStaging,
+    removals: Removals,
+    labels: Labels,
 ) -> Commits:
     local, settings, copies = means.local, means.settings, replication.copies
+    gate = GroupCommitGate(settings.commit_gather_s)
+    settlement = Settlement(
+        settings=settings,
+        log=replication.log,
+        proposals=ProposalBuilder(
+            replica=means.replica,
+            settings=settings,
+            transactions=registry,
+            numbers=replication.numbers,
+            copies=copies,
+            removals=removals,
+        ),
+        labels=labels,
+        validation=Validation(
+            reader=means.reader, tables=local.tables, log=replication.log, waiters=local.waiters
+        ),
+        clock=time.monotonic,
+    )
+    closer = TransactionCloser(
+        settings=settings,
+        transactions=registry,
+        catalog=local.catalog,
+        files=local.files,
+        copies=copies,
+        removals=removals,
+    )
     return Commits(
         replica=means.replica,
         settings=settings,
@@ -157,31 +190,19 @@ def _commits(
             applied_on=replication.membership.wait_applied,
             clock=time.monotonic,
         ),
-        settlement=Settlement(
-            settings=settings,
-            log=replication.log,
-            proposals=ProposalBuilder(
-                replica=means.replica,
-                settings=settings,
-                transactions=registry,
-                numbers=replication.numbers,
-                copies=copies,
-                removals=removals,
-            ),
-            labels=labels,
-            validation=Validation(
-                reader=means.reader, tables=local.tables, log=replication.log, waiters=local.waiters
-            ),
-            clock=time.monotonic,
-        ),
-        closer=TransactionCloser(
+        settlement=settlement,
+        closer=closer,
+        staging=staging,
+        carriers=Carriers(
             settings=settings,
             transactions=registry,
-            catalog=local.catalog,
-            files=local.files,
-            copies=copies,
-            removals=removals,
+            staging=staging,
+            settlement=settlement,
+            closer=closer,
+            gate=gate,
+            reached=lambda: local.waiters.reached,
         ),
+        gate=gate,
         delay=replication.membership.delay_commit,
         clock=time.monotonic,
     )

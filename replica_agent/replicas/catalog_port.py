@@ -94,7 +94,7 @@ class ReplicaCatalogPort:
                         entry.definition, schema.arrow_bytes(), schema.common_metadata()
                     )
         tids = [
-            jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch)
+            jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch, tid.carrier)
             for tid in record.tids
         ]
         return jobs.AppliedRecord(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -269,7 +269,8 @@ class TransactionService:
 
     async def _insert_all(self, tx: Transaction, rows: Sequence[tuple[str, bytes]]) -> None:
         for table, stream in rows:
-            await self.insert(tx, table, _whole(stream), len(stream))
+            with self.failures.noted(str(tx.tid), f"the insert into {table}"):
+                await self.inserts.insert_whole(tx, table, stream)
 
     async def kill(self, tid: str) -> Transaction:
         """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""
@@ -340,10 +341,6 @@ class TransactionService:
             by=first.by,
             why=first.why,
         )
-
-
-async def _whole(stream: bytes) -> AsyncIterator[bytes]:
-    yield stream
 
 
 def _require_short(what: str, found: int, limit: int, setting: str | None = None) -> None:

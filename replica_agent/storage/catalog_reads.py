@@ -278,10 +278,13 @@ class CatalogReader:
         return {PartId(part) for (part,) in self._db.execute(sql, (json.dumps([*parts]),))}
 
     def skipped(self, tid: str | None = None) -> list[SkippedPart]:
-        """Return the parts that are declared lost, in the order of their CSNs: all, or those of a tid."""
+        """Return the parts that are declared lost, in the order of their CSNs: all, or those of a tid.
+
+        The rows of a transaction that was carried are in the parts of its carrier.
+        """
         sql = """
             SELECT part, table_name, rows, csn, tid, operator, why, without, time_ms FROM skips
-            WHERE ?1 IS NULL OR tid = ?1 ORDER BY csn, part
+            WHERE ?1 IS NULL OR tid IN (?1, (SELECT carrier FROM outcomes WHERE tid = ?1)) ORDER BY csn, part
         """
         found = self._db.execute(sql, (tid,))
         return [
@@ -305,11 +308,12 @@ class CatalogReader:
         return {PartId(part) for (part,) in self._db.execute(sql, (json.dumps(given),))}
 
     def parts_of(self, tid: str) -> list[PartRow]:
-        """Return every part that a transaction has created and that is known here."""
-        return [
-            PartRow(*row)
-            for row in self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE creation_tid = ?", (tid,))
-        ]
+        """Return every part that a transaction, or its carrier, has created and that is known here."""
+        sql = (
+            f"SELECT {PART_COLUMNS} FROM parts WHERE creation_tid IN "
+            "(?1, (SELECT carrier FROM outcomes WHERE tid = ?1))"
+        )
+        return [PartRow(*row) for row in self._db.execute(sql, (tid,))]
 
     def run_of_batch(self, label: str, batch: int) -> OutcomeRow | None:
         """Return the commit of a batch of a streaming query, or None if it is not known any more."""

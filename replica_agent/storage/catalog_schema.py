@@ -5,7 +5,7 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 7
+FORMAT = 8
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -38,7 +38,8 @@ CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID
 CREATE TABLE undo (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE prepared (tid TEXT PRIMARY KEY, home TEXT NOT NULL, boot INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE outcomes (
-    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT, batch INTEGER
+    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT, batch INTEGER,
+    carrier TEXT
 ) WITHOUT ROWID;
 CREATE INDEX outcomes_by_csn ON outcomes (csn);
 CREATE INDEX outcomes_by_label ON outcomes (label, csn, batch) WHERE label IS NOT NULL;
@@ -93,4 +94,5 @@ MIGRATIONS = {
         why TEXT NOT NULL, time_ms INTEGER NOT NULL, tids TEXT NOT NULL, closes INTEGER NOT NULL
     );
     """,
+    7: "ALTER TABLE outcomes ADD COLUMN carrier TEXT;",
 }

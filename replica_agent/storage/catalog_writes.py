@@ -39,13 +39,14 @@ class TableForms:
 
 @dataclass(frozen=True, slots=True)
 class AppliedTid:
-    """A committed transaction with its resolved entries."""
+    """A committed transaction with its resolved entries; ``carrier`` has its rows if it has no parts."""
 
     tid: str
     entries: Sequence[Entry]
     label: str | None
     data_change: bool
     batch: int | None = None
+    carrier: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,8 +420,8 @@ def _apply_tid(
     db.execute("UPDATE parts SET creation_csn = ? WHERE creation_tid = ? AND kind = 'manifest'", (csn, tid))
     db.execute("DELETE FROM prepared WHERE tid = ?", (tid,))
     db.execute(
-        "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?)",
-        (tid, csn, record.time_ms, applied.label, applied.batch),
+        "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?, ?)",
+        (tid, csn, record.time_ms, applied.label, applied.batch, applied.carrier),
     )
     return unused
 

@@ -10,7 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator
+import operator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelock.csnlog.core.ids import PartId
+from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.part_layout import FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
@@ -183,6 +193,17 @@ class PartWriter:
         self._writer.close()
 
 
+def _require_partitions(found: int, schema: TableSchema, settings: AgentSettings) -> None:
+    limit = settings.partitions_per_insert_max
+    if found > limit:
+        raise TooLargeError(
+            f"an insert into {schema.name} touches more than {limit} partitions "
+            "(partitions_per_insert_max); sort the rows by partition and insert them in several calls",
+            limit=limit,
+            found=found,
+        )
+
+
 class _Partitions:
     """The open writers of one insert."""
 
@@ -228,15 +249,8 @@ class _Partitions:
         return part
 
     def _open(self, path: str) -> PartWriter:
-        limit = self._maker.settings.partitions_per_insert_max
         self._seen.add(path)
-        if len(self._seen) > limit:
-            raise TooLargeError(
-                f"an insert into {self._maker.schema.name} touches more than {limit} partitions "
-                "(partitions_per_insert_max); sort the rows by partition and insert them in several calls",
-                limit=limit,
-                found=len(self._seen),
-            )
+        _require_partitions(len(self._seen), self._maker.schema, self._maker.settings)
         writer = self._writers[path] = PartWriter(self._maker, path, self._floats)
         return writer
 
@@ -261,19 +275,27 @@ def _encode(
         end: Returns, when all is read, the last bytes and whether more follow.
         maker: The needs of the parts.
     """
-    reader = _reading(pa.ipc.open_stream, source)
-    _reading(maker.schema.check, reader.schema)  # before any row
     partitions = _Partitions(maker)
     try:
-        while (batch := _reading(_next_batch, reader)) is not None:
+        for batch in _batches(source, end, maker.schema):
             yield from partitions.add(batch)
-        # A stream that was cut between two messages reads like a complete one.
-        tail, more = end()
-        if tail != END or more:
-            raise _not_a_stream("bytes follow its end" if more else "its end is missing")
         yield from partitions.finish()
     finally:
         partitions.abandon()
+
+
+def _batches(
+    source: Any, end: Callable[[], tuple[bytes, bool]], schema: TableSchema
+) -> Iterator[pa.RecordBatch]:
+    """Read an IPC stream and yield its batches, which can be rows of a table, as they came."""
+    reader = _reading(pa.ipc.open_stream, source)
+    _reading(schema.check, reader.schema)  # before any row
+    while (batch := _reading(_next_batch, reader)) is not None:
+        yield batch
+    # A stream that was cut between two messages reads like a complete one.
+    tail, more = end()
+    if tail != END or more:
+        raise _not_a_stream("bytes follow its end" if more else "its end is missing")
 
 
 def _end(encoded: Generator[EncodedPart, None, None]) -> None:
@@ -313,13 +335,88 @@ def encode_small(body: bytes, maker: PartMaker) -> list[EncodedPart]:
         SchemaMismatchError: The rows do not fit the table.
         TooLargeError: More partitions than ``partitions_per_insert_max``, or a folder's name is too long.
     """
+    return list(_encode(*_whole(body), maker))
+
+
+def _whole(body: bytes) -> tuple[Any, Callable[[], tuple[bytes, bool]]]:
     source = pa.BufferReader(body)
 
     def end() -> tuple[bytes, bool]:
         position = source.tell()
         return body[max(position - len(END), 0) : position], position < len(body)
 
-    return list(_encode(source, end, maker))
+    return source, end
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """Rows of one insert that a table takes, by partition, and not yet encoded.
+
+    Attributes:
+        schema: The table's schema.
+        version: The version of its definition.
+        count: Number of rows.
+        nbytes: Their bytes in memory.
+        by_path: The rows of each partition, with the columns of the files.
+    """
+
+    schema: TableSchema
+    version: int
+    count: int
+    nbytes: int
+    by_path: Mapping[str, Sequence[pa.RecordBatch]]
+
+
+def check_small(body: bytes, schema: TableSchema, version: int, settings: AgentSettings) -> CheckedRows:
+    """Check a complete body, and split its rows by partition; errors as of :func:`encode_small`."""
+    by_path: dict[str, list[pa.RecordBatch]] = {}
+    count = nbytes = 0
+    for batch in _batches(*_whole(body), schema):
+        conformed = schema.conform(batch, count)
+        count += batch.num_rows
+        nbytes += batch.nbytes
+        for path, rows in split(conformed, schema.partition_by):
+            by_path.setdefault(path, []).append(rows)
+    _require_partitions(len(by_path), schema, settings)
+    return CheckedRows(schema, version, count, nbytes, by_path)
+
+
+def encode_shared(
+    inserts: Iterable[CheckedRows], settings: AgentSettings, new_part: Callable[[], PartId]
+) -> list[tuple[TableName, EncodedPart]]:
+    """Encode the rows of several inserts into one part for each table and partition, in the calling thread.
+
+    Args:
+        inserts: Those of one table have the same version of its definition.
+        settings: The limits.
+        new_part: Returns a part id.
+
+    Raises:
+        TooLargeError: A part would be larger than ``inline_part_bytes_max``.
+    """
+    together: dict[tuple[TableName, str], list[pa.RecordBatch]] = {}
+    schemas: dict[TableName, TableSchema] = {}
+    for insert in inserts:
+        schemas[insert.schema.name] = insert.schema
+        for path, batches in insert.by_path.items():
+            together.setdefault((insert.schema.name, path), []).extend(batches)
+    parts: list[tuple[TableName, EncodedPart]] = []
+    for (table, path), batches in together.items():
+        maker = PartMaker(schemas[table], settings, new_part, _too_large)
+        floats = functools.reduce(operator.or_, map(FloatColumns.of, batches))
+        writer = PartWriter(maker, path, floats)
+        try:
+            for batch in batches:
+                writer.add(batch)
+            parts.append((table, writer.finish()))
+        except BaseException:
+            writer.abandon()
+            raise
+    return parts
+
+
+def _too_large(part: PartId) -> Sink:
+    raise TooLargeError(f"part {part} of several inserts would exceed inline_part_bytes_max")
 
 
 class InsertStream:

@@ -24,6 +24,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
+from tidelock.replica_agent.storage.part_writer import CheckedRows
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.ended import pack, unpack
 from tidelock.replica_agent.transactions.reservations import Reservations
@@ -317,6 +318,17 @@ class Transactions:
         tx.staged.memory[staged.meta.part] = staged
         self.memory_bytes += staged.meta.length
 
+    def keep(self, tx: Transaction, rows: CheckedRows) -> None:
+        """Keep the rows of a small insert in memory."""
+        tx.staged.rows.append(rows)
+        self.memory_bytes += rows.nbytes
+
+    def take_rows(self, tx: Transaction) -> list[CheckedRows]:
+        """Return the rows that are kept, and forget them."""
+        rows, tx.staged.rows = tx.staged.rows, []
+        self.memory_bytes -= sum(one.nbytes for one in rows)
+        return rows
+
     def drop_memory(self, tx: Transaction, part: PartId) -> None:
         """Release a small part."""
         staged = tx.staged.memory.pop(part, None)
@@ -346,6 +358,7 @@ class Transactions:
             self._closed[tx.tid.counter] = pack(tx)
             self._forget(len(self._closed) - self.settings.closed_max)
         self.forget_memory(tx)
+        self.take_rows(tx)
         tx.staged.stored.clear()
         tx.staged.removed.clear()
         tx.staged.adopted = AdoptedMerges()

@@ -26,6 +26,7 @@ from tidelock.errors import (
     UnsealedWriteError,
 )
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
+from tidelock.replica_agent.storage.part_writer import CheckedRows
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.staged_files import TableWrites
 from tidelock.replication.core.model import PartMeta
@@ -99,6 +100,7 @@ class StagedChanges:
         tables: Version of each table's definition that its statements have used; the commit checks them.
         definitions: Tables that it creates or changes.
         skip: A part that an operator declares lost.
+        rows: Small inserts of a transaction of one request, not yet encoded; it has nothing else then.
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
         removed: Committed parts that it removes, with their tables; locked, and marked in the catalog.
@@ -110,6 +112,7 @@ class StagedChanges:
     tables: dict[TableName, int] = field(default_factory=dict)
     definitions: list[DefineTable] = field(default_factory=list)
     skip: SkipPart | None = None
+    rows: list[CheckedRows] = field(default_factory=list)
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
     removed: dict[PartId, TableName] = field(default_factory=dict)
@@ -119,7 +122,7 @@ class StagedChanges:
     @property
     def any(self) -> bool:
         """Return whether there is anything to commit."""
-        return bool(self.memory or self.stored or self.removed or self.definitions or self.skip)
+        return bool(self.rows or self.memory or self.stored or self.removed or self.definitions or self.skip)
 
     @property
     def parts(self) -> Iterator[PartMeta]:
@@ -129,9 +132,13 @@ class StagedChanges:
 
     @property
     def totals(self) -> tuple[int, int, int]:
-        """Return the numbers of added rows, added parts and removed parts."""
+        """Return the numbers of added rows, added parts and removed parts.
+
+        Parts that it shares with other transactions count, too.
+        """
         parts = list(self.parts)
-        return sum(part.rows for part in parts), len(parts), len(self.removed)
+        rows = sum(part.rows for part in parts) + sum(one.count for one in self.rows)
+        return rows, len(parts) + sum(len(one.by_path) for one in self.rows), len(self.removed)
 
     def take_unsealed(self) -> list[str]:
         """Forget what was not sealed, and return its files, which nothing needs."""
@@ -200,6 +207,7 @@ class TransactionEnding:
         commit_task: The one task that decides the transaction, shared by all requests for the commit.
         commit_asked: The commit was requested.
         called_off: A client does not want the commit any more; it ends as rolled back unless it is too late.
+        carrier: The transaction that commits for it, while it rides on one.
         wait: The wait of the commit that a call-off ends at once.
         outcome: The commit, if it has changed something.
         error: Why the transaction takes no more statements.
@@ -215,6 +223,7 @@ class TransactionEnding:
     error: TidelockError | None = None
     closed_at: float | None = None
     totals: tuple[int, int, int] | None = None
+    carrier: Tid | None = field(default=None, init=False)
     wait: asyncio.Timeout | None = field(default=None, init=False)
 
     def fail(self, error: TidelockError) -> None:

@@ -363,8 +363,10 @@ def test_quiet_merges_go_on_after_a_long_downtime(cluster: ClusterFactory) -> No
     with local.connect("r1") as db:
         db.create_table("quiet", SCHEMA)
         db.insert("quiet", rows(1))
-    local.stop("r1")
     with closing(sqlite3.connect(local.data_dir("r1") / "catalog.db")) as catalog, catalog:
+        kept = "SELECT count(*) FROM meta WHERE key = 'retention_ms'"
+        eventually(lambda: catalog.execute(kept).fetchone() == (1,), what="a saved clock")
+        local.stop("r1")
         behind = catalog.execute(
             "UPDATE meta SET value = value - 10 * 86400000 WHERE key = 'retention_ms'"  # ten days
         )

@@ -38,6 +38,7 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
 from tidelock.replica_agent.transactions import adopted_merges
+from tidelock.replica_agent.transactions.ending.carriers import Carriers, Rider
 from tidelock.replica_agent.transactions.outcomes import resolver
 from tidelock.replica_agent.transactions.outcomes.rules import (
     FenceHome,
@@ -49,6 +50,7 @@ from tidelock.replica_agent.transactions.outcomes.rules import (
 )
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core import prefix
 from tidelock.replication.core.copies import Copies
@@ -277,6 +279,28 @@ def take_a_tid_whose_outcome_was_told() -> Iterator[None]:
 
 
 @contextmanager
+def carry_the_rows_of_a_rider_that_left() -> Iterator[None]:
+    """The next carrier has the rows of those that were refused, and went on alone."""
+    left: list[Transaction] = []
+    once, encode = Carriers._carry_once, RowStaging.encode
+
+    async def carry_once(self: Carriers, riders: Sequence[Rider]) -> list[Rider]:
+        leaving = await once(self, riders)
+        left.extend(rider.tx for rider in leaving)
+        return leaving
+
+    async def encode_too_many(self: RowStaging, tx: Transaction, owners: Sequence[Transaction]) -> None:
+        others = [] if tx in owners else [one for one in left if one.staged.rows]
+        await encode(self, tx, [*owners, *others])
+
+    with (
+        mock.patch.object(Carriers, "_carry_once", carry_once),
+        mock.patch.object(RowStaging, "encode", encode_too_many),
+    ):
+        yield
+
+
+@contextmanager
 def clean_up_although_cancelled() -> Iterator[None]:
     """A cancelled background task collects garbage first, and goes on if that fails: the boot never ends."""
 
@@ -381,6 +405,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         serve_before_it_is_where_it_was,
         call_aborted_what_no_home_answers_for,
         take_a_tid_whose_outcome_was_told,
+        carry_the_rows_of_a_rider_that_left,
         clean_up_although_cancelled,
         await_no_missing_part,
         the_clock_of_the_home_alone,

@@ -345,14 +345,17 @@ class SimWriter(SimSession):
             await self.pause()
             key, n = f"{self.name}.{number}", number + 1
             if whole.random() < self.world.plan.whole:
-                await self._write_whole(key, n)
+                home = self.chance.choice(self.world.hosts).name
+                others = [SimWriter(self.world, f"{key}.{i}") for i in range(1, self.world.plan.crowd)]
+                crowd = [other._write_whole(other.name, n, home) for other in others]
+                await asyncio.gather(self._write_whole(key, n, home), *crowd)
             else:
                 await self._write(key, n)
 
-    async def _write_whole(self, key: str, n: int) -> None:
+    async def _write_whole(self, key: str, n: int, home: str) -> None:
         """Do one transaction as one request, as the client library does (tidelock/client/whole_writes.py)."""
-        home = self.chance.choice(self.world.hosts).name
-        label, batch = _labelled(self.chance.randrange(5) if self.chance.random() < 0.1 else None, n)
+        share = 0.1 if self.world.plan.crowd == 1 else 0.4  # of a crowd some have the same label
+        label, batch = _labelled(self.chance.randrange(5) if self.chance.random() < share else None, n)
         csn, wait = self.csn, self.chance.choice([WaitFor.HOME, WaitFor.HOME, WaitFor.COPIES])
         self.note("invoke", "write", key=key, rows=list(ROWS))
         try:

@@ -372,7 +372,7 @@ def _logged(world: SimWorld, tid: TidRecord) -> list[Any]:
         if isinstance(entry, AddPart)
     ]
     removed = [entry.part for entry in entries if isinstance(entry, RemovePart)]
-    return [tid.tid, added, removed, not tid.data_change]
+    return [tid.tid, added, removed, not tid.data_change, tid.carrier]
 
 
 def _of_story(world: SimWorld, line: LogLine) -> LogLine:

@@ -91,6 +91,7 @@ class RunPlan:
         requests: Share of the requests to ZooKeeper that fail, and how they may.
         loss, twice, late: Shares of the messages between hosts that are lost, doubled, late.
         whole: Share of the writers' transactions that come as one request; these may be doubled, too.
+        crowd: So many sessions send such a request to one home at once, and may share parts.
         faults: In the order of their times.
     """
 
@@ -113,6 +114,7 @@ class RunPlan:
     history_s: float = 0.0
     log_keep: int = 1
     whole: float = 0.0
+    crowd: int = 1
     faults: tuple[PlannedFault, ...] = field(default=())
 
     def to_json(self) -> str:
@@ -137,7 +139,7 @@ class RunPlan:
         """How much happens by this plan: shrinking makes it smaller."""
         rates = sum(bool(rate) for rate in (self.requests, self.loss, self.twice, self.late))
         toggles = self.manifests + self.tight + (self.epoch_limit < 1000) + len(self.request_kinds)
-        toggles += self.compaction + bool(self.history_s) + bool(self.whole)
+        toggles += self.compaction + bool(self.history_s) + bool(self.whole) + (self.crowd > 1)
         load = self.replicas + (self.writers + self.changers) * self.transactions + self.readers
         return 10 * len(self.faults) + load + 5 * rates + toggles
 
@@ -183,7 +185,7 @@ def draw(seed: int) -> RunPlan:
     drawn = _with_strikes(chance, _with_an_end_on_a_full_disk(chance, drawn), bursts)
     drawn = _with_a_twin(chance, _with_a_set_back(chance, _with_members(chance, drawn, bursts)))
     drawn = _with_freezes(chance, drawn, bursts)
-    return replace(drawn, whole=chance.choice([0.0, 0.3, 0.8]))
+    return replace(drawn, whole=chance.choice([0.0, 0.3, 0.8]), crowd=chance.choice([1, 1, 4, 8]))
 
 
 def _with_freezes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:

@@ -149,6 +149,7 @@ SHOWN_BY = {
     "take-a-tid-whose-outcome-was-told": replace(
         _SMALL, whole=1.0, writers=4, transactions=12, loss=0.2, twice=0.5, late=0.3
     ),
+    "carry-the-rows-of-a-rider-that-left": replace(_SMALL, whole=1.0, crowd=8),
     "count-a-stuck-replica": _STUCK[sorted(STUCK).index("full")],
     "commit-whatever-the-fence": _FENCED_ASLEEP,
     "await-no-missing-part": replace(_SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0),)),
@@ -223,8 +224,9 @@ def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
     assert any(plan.changers > 1 and plan.readers and plan.compaction and plan.history_s for plan in plans)
     for kind in ("replace", "strike"):  # a replica that has to clone, since history is collected
         assert any(plan.history_s and kind in {fault.kind for fault in plan.faults} for plan in plans), kind
-    for name in ("manifests", "tight", "loss", "twice", "late", "compaction", "history_s"):
+    for name in ("manifests", "tight", "loss", "twice", "late", "compaction", "history_s", "whole"):
         assert {bool(getattr(plan, name)) for plan in plans} == {False, True}, name
+    assert any(plan.whole and plan.crowd > 1 and not plan.tight for plan in plans)
 
 
 def test_the_product_holds_under_fresh_seeds() -> None:

@@ -358,6 +358,8 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
         data_change: False for a merge: no row is different after it.
         meta: The user's own data.
         batch: The number of its batch if the label belongs to a streaming query.
+        carrier: The transaction of the same record whose parts hold its rows, with those of others.
+        rows: The number of its rows in each table, if it has a carrier.
     """
 
     tid: str
@@ -368,6 +370,8 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     data_change: bool
     meta: dict[str, Any] | None
     batch: int | None
+    carrier: str | None = None
+    rows: dict[str, int] | None = None
 
 
 class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):

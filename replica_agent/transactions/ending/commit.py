@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
@@ -29,10 +29,12 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.transactions.ending.carriers import Carriers
 from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
 from tidelock.replication.core.lag import LagVerdict
 
@@ -97,6 +99,8 @@ class Commits:
     """Decides this replica's transactions: one task for each, however often its commit is requested.
 
     Attributes:
+        carriers: Commits small transactions together; it departs at the same gate.
+        gate: Decides when commits depart.
         delay: Delays a commit while replicas lag behind, at most for the given seconds; returns the verdict
             that ended the delay.
         clock: Monotonic seconds.
@@ -109,13 +113,11 @@ class Commits:
     applied: AppliedCommits
     settlement: Settlement
     closer: TransactionCloser
+    staging: RowStaging
+    carriers: Carriers
+    gate: GroupCommitGate
     delay: Callable[[float], Awaitable[LagVerdict]]
     clock: Callable[[], float]
-    _gate: GroupCommitGate = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Open the gate of group commits."""
-        self._gate = GroupCommitGate(self.settings.commit_gather_s)
 
     # -- requests of clients ---------------------------------------------------------------------------------
 
@@ -315,11 +317,15 @@ class Commits:
         if tx.staged.skip is None:  # what an operator declares lost is what the others wait for
             async with tx.cuttable_wait():
                 await self._delay(deadline)
+        if tx.staged.rows:
+            if tx.batch is None and not (tx.staged.memory or tx.staged.stored or tx.staged.removed):
+                return await self.carriers.settle(tx, deadline)
+            await self.staging.encode(tx, [tx])
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
         # build; a serializable transaction is a batch of its own.
         if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
             return await self.settlement.settle(tx, deadline)
-        async with self._gate.batch():
+        async with self.gate.batch():
             return await self.settlement.settle(tx, deadline)
 
     async def _delay(self, deadline: float) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
+from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog, LogState, Proposal
 from tidelock.errors import (
@@ -48,8 +49,8 @@ class Settlement:
     validation: Validation
     clock: Callable[[], float]
 
-    async def settle(self, tx: Transaction, deadline: float) -> Committed:
-        """Make the copies, and commit.
+    async def settle(self, tx: Transaction, deadline: float, riders: Sequence[TidRecord] = ()) -> Committed:
+        """Make the copies, and commit, with the transactions that it carries.
 
         A serializable transaction is committed only if what it has read is unchanged at the end of the log.
 
@@ -59,6 +60,8 @@ class Settlement:
         """
         tx.require_wanted()
         proposal = await self.proposals.build(tx, deadline - self.clock())
+        if riders:
+            proposal = dataclasses.replace(proposal, riders=tuple(riders))
         if tx.isolation is not Isolation.SERIALIZABLE:
             return await self._commit_labelled(tx, proposal, deadline)
 
@@ -97,6 +100,8 @@ class Settlement:
                 between=count_again,
             )
 
+        if tx.label is None:  # a label in the way is a rider's
+            return await commit_counted()
         return await retried(
             commit_counted,
             after=(LabelExistsError, LabelMovedError),
@@ -138,8 +143,9 @@ class Settlement:
     def call_off(self, tx: Transaction) -> None:
         """Keep a sealed transaction out of the log, if it can still be helped; its commit hears the truth."""
         tx.ending.call_off()
-        self.proposals.copies.call_off(tx.tid, tx.called_off_error())
-        self.log.call_off(tx.tid)
+        committing = tx.ending.carrier or tx.tid
+        self.proposals.copies.call_off(committing, tx.called_off_error())
+        self.log.call_off(committing)
 
     async def find_out(self, tx: Transaction) -> Committed | None:
         """Return the commit of a transaction whose commit has met an unforeseen error, None if it has none.

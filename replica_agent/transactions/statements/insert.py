@@ -10,8 +10,9 @@ tables do not follow a delete, an update, an upsert or a merge.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,20 +68,52 @@ class Inserts:
         Raises:
             RefusedError: Nothing of these rows is kept, and the transaction accepts rollback only.
         """
-        self.transactions.require_open(tx)
-        with tx.statements.cuttable():
+        with self._cuttable(tx):
             try:
                 return await self._insert(tx, full_name(table), content, length, partition)
-            except asyncio.CancelledError:
-                if not tx.leased:
-                    self.transactions.require_open(tx)
-                raise  # the client hung up; nothing was added
             except (web.RequestPayloadError, ConnectionError) as error:
                 why = " ".join(str(error).split())
                 raise BadRequestError(
                     f"the body of the insert into {table} ended early ({why}); nothing was kept: roll back, "
                     "and insert again"
                 ) from error
+
+    @contextlib.contextmanager
+    def _cuttable(self, tx: Transaction) -> Iterator[None]:
+        """Run an insert that the end of its transaction cuts, with the error of that end."""
+        self.transactions.require_open(tx)
+        with tx.statements.cuttable():
+            try:
+                yield
+            except asyncio.CancelledError:
+                if not tx.leased:
+                    self.transactions.require_open(tx)
+                raise  # the client hung up; nothing was added
+
+    async def insert_whole(self, tx: Transaction, table: str, stream: bytes) -> None:
+        """Insert the rows of a complete stream, for a transaction that takes no other statement meanwhile.
+
+        Small rows are checked and kept as they are, so that the commit can encode them together with those of
+        other transactions. Rows that depend on others, or that others depend on, are inserted at once.
+
+        Raises:
+            RefusedError: As :meth:`insert`.
+        """
+        name = full_name(table)
+        at = tx.begin_statement(self.waiters.reached)
+        version, schema = self.tables.schema(name, at)
+        alone = schema.unique_key or schema.dependents
+        crowded = self.transactions.memory_bytes > self.settings.staged_memory_bytes_max
+        if alone or crowded or len(stream) > self.settings.inline_part_bytes_max:
+            await self.insert(tx, table, _whole(stream), len(stream))
+            return
+        with self._cuttable(tx):
+            await STAGE.before()
+            rows = await self.staging.check(tx, version, schema, stream)
+            for path in rows.by_path:
+                await self.pressure.admit(tx, schema, path)
+            await STAGE.after()
+            self.metrics.inserted_rows.inc(rows.count)
 
     async def _insert(
         self,
@@ -153,3 +186,7 @@ class Inserts:
         for name in schema.dependents:
             async with self.derived.rows_for(tx, name, schema, parts, at=at) as pieces:
                 await self.add(tx, name, pieces, at=at)
+
+
+async def _whole(stream: bytes) -> AsyncIterator[bytes]:
+    yield stream

@@ -25,7 +25,15 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
-from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
+from tidelock.replica_agent.storage.part_writer import (
+    CheckedRows,
+    EncodedPart,
+    InsertStream,
+    PartMaker,
+    check_small,
+    encode_shared,
+    encode_small,
+)
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -36,6 +44,8 @@ from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, PartSink
 
 STAGE = faults.step("agent.stage")
+#: A body of up to so many bytes is checked in the event loop: a thread would take longer to be told.
+_CHECKED_AT_ONCE_BYTES = 64 << 10
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -118,6 +128,45 @@ class RowStaging:
             await asyncio.shield(upload.discard())
             raise
         return rows, upload.parts
+
+    async def check(self, tx: Transaction, version: int, schema: TableSchema, stream: bytes) -> CheckedRows:
+        """Check the rows of a complete stream, which their transaction keeps until it departs.
+
+        Raises:
+            RefusedError: The rows do not fit the table, or a limit was passed.
+        """
+        self.files.room.admit(DiskUse.NEW, 0)
+        work = partial(check_small, stream, schema, version, self.settings)
+        if len(stream) <= _CHECKED_AT_ONCE_BYTES:
+            rows = work()
+        else:
+            rows = await asyncio.get_running_loop().run_in_executor(self.encoders, work)
+        self.transactions.require_open(tx)
+        tx.use(schema.name, version)
+        if rows.count:
+            self.transactions.keep(tx, rows)
+        return rows
+
+    async def encode(self, tx: Transaction, owners: Sequence[Transaction]) -> None:
+        """Encode the rows that transactions keep into parts of ``tx``, in memory.
+
+        One part holds the rows of all of them in one partition of one table.
+
+        Args:
+            tx: The transaction that gets the parts.
+            owners: Those whose rows are encoded; they keep them unless ``tx`` is the only one.
+
+        Raises:
+            TooLargeError: A part would be too large to be kept in memory.
+        """
+        rows = [one for owner in owners for one in owner.staged.rows]
+        work = partial(encode_shared, rows, self.settings, self.numbers.next)
+        parts = await asyncio.get_running_loop().run_in_executor(self.encoders, work)
+        if tx in owners:
+            self.transactions.take_rows(tx)
+        for table, part in parts:
+            assert part.data is not None, "a part of small inserts is in memory"
+            self.transactions.add(tx, StagedBytes(_meta(table, part), part.data, tx.tid))
 
     async def link(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> None:
         """Add parts to ``table`` that share the bytes of other parts, which are stored here already.
@@ -211,10 +260,7 @@ class _RowUpload:
         return sink
 
     async def _take(self, part: EncodedPart) -> None:
-        meta = PartMeta(
-            part=part.part, table=self.schema.name, path=part.path, rows=part.rows, length=part.length,
-            checksum=part.checksum, stats=part.stats,
-        )  # fmt: skip
+        meta = _meta(self.schema.name, part)
         transactions = self.staging.transactions
         self.parts.append(meta)
         if self.path is not None and part.path != self.path:
@@ -251,6 +297,13 @@ class _RowUpload:
             with contextlib.suppress(TidelockError):
                 unused = await self.staging.catalog.write(lambda db: jobs.drop_parts(db, dropped))
                 await remove_files(self.staging.catalog, self.staging.files, [*unused, *self._files])
+
+
+def _meta(table: TableName, part: EncodedPart) -> PartMeta:
+    return PartMeta(
+        part=part.part, table=table, path=part.path, rows=part.rows, length=part.length,
+        checksum=part.checksum, stats=part.stats,
+    )  # fmt: skip
 
 
 async def _head(body: AsyncIterator[bytes], limit: int) -> tuple[bytes, bool]:

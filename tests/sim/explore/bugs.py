@@ -7,7 +7,7 @@ exploration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -55,8 +55,27 @@ from tidelock.replication.core.horizon_rules import PinWatch
 from tidelock.replication.horizon import HorizonReading, raise_horizon, read_pins
 
 T1 = CommitTx(0, 1)
+CARRIER = CommitTx(0, 1, carries=("x",))
 
 ROLLOVER_OPS = batch.Rollover.ops
+
+
+# ----------------------------------------------------------------------------------------------- carriers
+
+_ELEMENTS = batch._elements
+_REQUEUE = Pending.requeue
+
+
+def _elements_without_riders(proposal: batch.Proposal) -> Iterable[tuple[Op, batch.ElementRole]]:
+    """The elements of the carrier alone."""
+    return _ELEMENTS(replace(proposal, riders=()))
+
+
+def _requeue_without_riders(pending: Pending, rejected: Mapping[str, Rejected]) -> None:
+    """Send only the entry of the carrier again."""
+    _REQUEUE(pending, rejected)
+    for item in pending.queue.values():
+        pending.queue[item.tid] = replace(item, payloads=item.payloads[:1])
 
 
 # ------------------------------------------------------------------------------------------------- fences
@@ -245,6 +264,18 @@ async def _delete_before_tail(store: Any, fenced: Any) -> None:
 
 
 BUGS = (
+    Bug(
+        "labels of riders unchecked",
+        frozenset({"I7 NOCONFLICT"}),
+        _commits(CARRIER, CommitTx(1, 1, label="x")),
+        planted=lambda: mock.patch.object(batch, "_elements", _elements_without_riders),
+    ),
+    Bug(
+        "riders of a commit that is sent again left behind",
+        frozenset({"I3 ATOMIC"}),
+        _commits(CARRIER, lose_request=1),
+        planted=lambda: mock.patch.object(Pending, "requeue", _requeue_without_riders),
+    ),
     Bug(
         "no fence check in the multi",
         frozenset({"I1 UNIQUE"}),

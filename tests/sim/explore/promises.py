@@ -9,6 +9,7 @@ from tests.sim.explore.replay import ReplayView, Returned
 from tests.sim.explore.search import Broken
 from tests.sim.explore.world import IDLE, NAMES, REJECTED, UNDECIDED, WAITING, CommitTx, CommitWorld
 from tidelock.csnlog.core.committer_messages import Rejected
+from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed
 
 if TYPE_CHECKING:
@@ -50,6 +51,27 @@ def check(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
             return Broken("I17 TRUTHFUL", f"the client of {tid} heard aborted, it is committed at {there[0]}")
         if heard > 0 and there != [heard]:
             return Broken("I17 TRUTHFUL", f"the client of {tid} heard CSN {heard}, the log says {there}")
+        for rider in txs[tx].riders(boot):
+            found = [entry.csn for entry in w.log if rider.tid in entry.tids]
+            if found != there:
+                return Broken("I3 ATOMIC", f"{tid} has the CSNs {there}, its rider {rider.tid} has {found}")
+    return _labels(txs, w)
+
+
+def _labels(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
+    """Under one label one transaction is committed."""
+    committed = {tid for entry in w.log for tid in entry.tids}
+    under: dict[str, str] = {}
+    for tx, boot in zip(txs, w.boots, strict=True):
+        if not boot:
+            continue
+        for one in (TidRecord(str(tx.tid(boot)), label=tx.label), *tx.riders(boot)):
+            if (
+                one.label is not None
+                and one.tid in committed
+                and under.setdefault(one.label, one.tid) != one.tid
+            ):
+                return Broken("I7 NOCONFLICT", f"{under[one.label]} and {one.tid} have the label {one.label}")
     return None
 
 

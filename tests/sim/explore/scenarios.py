@@ -47,6 +47,12 @@ FOUR: Final = (
 )
 
 
+#: A carrier of each home, of whose riders one has the label that the other home's single commit has.
+CARRIERS: Final = (CommitTx(0, 1, carries=("x", None)), CommitTx(1, 1, label="x"))
+#: Two carriers of one home beside it.
+CROWD: Final = (*CARRIERS, CommitTx(0, 2, uses=True, carries=("y",)))
+
+
 #: Removals of the first part, of each home; of the second; of all of a table or a partition.
 ONE: Final = tuple(LockRemoval(home, (1,)) for home in range(3))
 OTHER: Final = LockRemoval(1, (2,))
@@ -116,6 +122,11 @@ SCENARIOS = (
     _commits("2 commits", PAIR, fast=True, delay=1, session=1),
     _commits("2 commits", PAIR, fast=True, expire=1, again=1, lose_reply=1, lose_request=1),
     _commits("2 commits", PAIR, fast=True, call_off=1, lose_reply=1, delay=1),
+    _commits("carriers", CARRIERS, fast=True, lose_request=1, lose_reply=1),
+    _commits("carriers", CARRIERS, fast=True, delay=1, expire=1, again=1),
+    _commits("carriers", CARRIERS, fast=True, call_off=1, lose_reply=1),
+    _commits("carriers", CARRIERS, fence=1, ask=1, lose_reply=1),
+    _commits("3 carriers", CROWD, lose_reply=1, session=1),
     _commits("3 commits", FOUR[:3], call_off=1, expire=1, again=1, lose_request=1),
     _commits("2 commits", PAIR, fast=True, tail=1, strike=1, lose_reply=1),
     _commits("2 commits", PAIR, fast=True, want=1, delay=1),

@@ -29,6 +29,7 @@ class CommitTx:
         label: Its label.
         uses: It touches the table ``orders`` as it was at the beginning.
         alters: It changes the definition of ``orders`` as it was at the beginning.
+        carries: The labels of the transactions that it carries.
     """
 
     home: int
@@ -36,17 +37,26 @@ class CommitTx:
     label: str | None = None
     uses: bool = False
     alters: bool = False
+    carries: tuple[str | None, ...] = ()
 
     def tid(self, boot: int) -> Tid:
         """Its tid, if it is begun in this life of its home."""
         return Tid(Csn(1), NAMES[self.home], boot, self.counter)
+
+    def riders(self, boot: int) -> tuple[TidRecord, ...]:
+        """Return the entries of the transactions that it carries."""
+        tids = (Tid(Csn(1), NAMES[self.home], boot, 100 * self.counter + n) for n in range(len(self.carries)))
+        return tuple(
+            TidRecord(str(tid), label=label, carrier=str(self.tid(boot)), rows={ORDERS: 1})
+            for tid, label in zip(tids, self.carries, strict=True)
+        )
 
     def proposal(self, boot: int) -> Proposal:
         """Return the proposal of its home."""
         record = TidRecord(str(self.tid(boot)), label=self.label)
         tables = {ORDERS: 0} if self.uses or self.alters else {}
         ddl = (SetData(f"tables/{ORDERS}", str(self.tid(boot)).encode(), 0),) if self.alters else ()
-        return Proposal(record, tables, ddl, self.label)
+        return Proposal(record, tables, ddl, self.label, riders=self.riders(boot))
 
 
 class CommitBudget(NamedTuple):

@@ -202,7 +202,7 @@ def _note_log(recorder: Recorder, records: Iterable[LogRecord], tables: Sequence
             removed = [
                 entry.part for entry in tid.entries if isinstance(entry, RemovePart) and entry.table in tables
             ]
-            tids.append((tid.tid, facts, removed, not tid.data_change))
+            tids.append((tid.tid, facts, removed, not tid.data_change, tid.carrier))
         lines.append((item.csn, item.record.kind is RecordKind.END, tids))
     recorder.note(CallEnd.OK, "log", _CHECKER, records=lines)
 

@@ -39,6 +39,7 @@ def logged(csn: int, *tids: str, manifest: bool = False) -> dict[str, Any]:
                 "entries": added,
                 "manifest": {"part": "m"} if manifest else None,
                 "data_change": True,
+                "carrier": None,
             }
             for tid in tids
         ],
@@ -172,6 +173,14 @@ def test_commits_of_a_span_of_time() -> None:
     """The beginning belongs to it, the end does not."""
     assert checks.committed_between(LOG, 5000, 7000) == 2
     assert checks.committed_between(LOG, 5001, 8000) == 2
+
+
+def test_a_carrier_is_no_commit_of_a_client() -> None:
+    """Its riders count, and it does not, since no client has begun it."""
+    record = logged(5, "carrier", "a", "b")
+    for rider in record["tids"][1:]:
+        rider["carrier"] = "carrier"
+    assert checks.committed_between([record], 5000, 6000) == 2
 
 
 def test_findings_count_checks_and_keep_violations() -> None:

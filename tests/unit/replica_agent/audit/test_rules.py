@@ -179,11 +179,11 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         {("outcome_differs", str(tid(3)))},
     ),
     "an outcome of nobody": (
-        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 4, 4000, NULL, NULL)"),
+        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 4, 4000, NULL, NULL, NULL)"),
         {("outcome_without_record", "3-r1-1-77")},
     ),
     "an outcome of the future": (
-        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 9, 4000, NULL, NULL)"),
+        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 9, 4000, NULL, NULL, NULL)"),
         {("outcome_of_the_future", "3-r1-1-77")},
     ),
 }

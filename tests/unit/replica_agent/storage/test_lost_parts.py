@@ -91,6 +91,19 @@ async def test_a_lost_part_stops_the_catalog_until_an_operator_speaks(catalog: C
     assert catalog.reader.skipped(str(OTHER)) == []
 
 
+async def test_a_lost_part_is_a_loss_of_all_whose_rows_were_in_it(catalog: Catalog) -> None:
+    """A transaction that was carried has no parts of its own; what its carrier has lost, it has lost."""
+    rider = jobs.AppliedTid(str(OTHER), (), None, True, carrier=str(TID))
+    carried = jobs.AppliedRecord(Csn(3), 3000, [*ADDS.tids, rider], {})
+    await catalog.write(lambda db: jobs.skip(db, SKIP))
+    await catalog.write(lambda db: jobs.apply(db, [carried]))
+    for tid in (TID, OTHER):
+        assert [told.part for told in catalog.reader.skipped(str(tid))] == [LOST]
+        assert [row.part for row in catalog.reader.parts_of(str(tid))] == [KEPT]
+    assert catalog.reader.skipped(str(OPERATOR)) == []
+    assert catalog.reader.parts_of(str(OPERATOR)) == []
+
+
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("known_after", range(4))
 async def test_whenever_the_word_comes_the_end_is_the_same(

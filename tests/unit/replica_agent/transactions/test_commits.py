@@ -31,6 +31,7 @@ from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes,
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits, WaitFor
+from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
@@ -108,16 +109,17 @@ class Home:
                 copies=self.copies, removals=removals,
             ),
         )  # fmt: skip
+        closer = TransactionCloser(
+            settings=limits, transactions=self.transactions, catalog=catalog, files=files,
+            copies=self.copies, removals=removals,
+        )  # fmt: skip
         self.commits = Commits(
             replica=R1, settings=limits, transactions=self.transactions, metrics=Metrics(),
             applied=AppliedCommits(
                 reader=catalog.reader, waiters=CsnWaiters(Csn(100)), applied_on=unused, clock=time.monotonic
             ),
-            settlement=self.settlement, delay=no_delay, clock=time.monotonic,
-            closer=TransactionCloser(
-                settings=limits, transactions=self.transactions, catalog=catalog, files=files,
-                copies=self.copies, removals=removals,
-            ),
+            settlement=self.settlement, delay=no_delay, clock=time.monotonic, closer=closer,
+            staging=unused, carriers=unused, gate=GroupCommitGate(limits.commit_gather_s),
         )  # fmt: skip
 
     def begin(self) -> Transaction:

@@ -30,6 +30,7 @@ from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits, WaitFor
+from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -130,6 +131,7 @@ class Home:
                 reader=catalog.reader, waiters=self.waiters, applied_on=unused, clock=time.monotonic
             ),
             settlement=settlement, closer=closer, delay=_no_delay, clock=time.monotonic,
+            staging=self.staging, carriers=unused, gate=GroupCommitGate(limits.commit_gather_s),
         )  # fmt: skip
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
