@@ -153,7 +153,9 @@ class Oracle:
     def _raised(self, horizon: Csn) -> None:
         """The horizon never passes a pin, nor what an open transaction reads (I12).
 
-        A replica that was struck is fenced, so its transactions are over, whether it knows that or not.
+        A transaction of one request reads what is applied when it arrives, which may be above the snapshot
+        CSN of its reserved tid. A replica that was struck is fenced, so its transactions are over, whether it
+        knows that or not.
         """
         self._world.trace.note("horizon", horizon)
         znodes = self._world.zookeeper.tree
@@ -165,7 +167,7 @@ class Oracle:
             if self._state(host.replica) in {STRUCK, CLONING}:
                 continue
             live = host.agent.parts.transactions.registry.live() if host.agent and host.serving else ()
-            oldest = min((tx.tid.snapshot for tx in live), default=horizon)
+            oldest = min((tx.reads_from for tx in live), default=horizon)
             if oldest < horizon:
                 what = (
                     f"the horizon is raised to {horizon}, and {host.name} has an open transaction at {oldest}"
