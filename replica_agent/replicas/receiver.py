@@ -82,8 +82,10 @@ class PushReceiver:
             if str(sealed.tid) in refused:
                 continue
             held = self.catalog.reader.held(meta.part for meta in sealed.parts)
-            lacking = [meta for meta in sealed.parts if meta.part not in held]
             undecided = self.catalog.reader.outcome(str(sealed.tid)) is None
+            lacking = [meta for meta in sealed.parts if meta.part not in held]
+            if not undecided:  # a late push, as in `hint`
+                lacking = [meta for meta in lacking if self.catalog.reader.part(meta.part) is not None]
             if undecided and (asked := self._new_bytes(lacking)):
                 try:
                     self.files.room.admit(DiskUse.COPY, self._under_way() + coming + asked)

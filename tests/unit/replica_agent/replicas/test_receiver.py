@@ -85,9 +85,16 @@ class Receiving:
         limits = RoomLimits(reserve_bytes=256 << 20, floor_share=0.25)
         files = PartFs(folder, DiskRoom(folder, replica="r2", limits=limits))
         self.stored: list[PartId] = []
+        self.decided: set[str] = set()
+        self.known: set[str] = set()
         self.client = PeerClient(secret="", connections=1, timeout_s=1.0)
         around: Any = SimpleNamespace(
-            reader=SimpleNamespace(held=lambda _: set(), nameless=lambda _: set(), outcome=lambda _: None),
+            reader=SimpleNamespace(
+                held=lambda _: set(),
+                nameless=lambda _: set(),
+                outcome=lambda tid: object() if tid in self.decided else None,
+                part=lambda part: object() if part in self.known else None,
+            ),
             reached=Csn(1),
             store=self.store,
         )
@@ -147,3 +154,15 @@ async def test_the_bytes_that_are_under_way_count(receiving: Receiving) -> None:
     receiving.receiver.hint(_tid(4), ReplicaId("r1"), _sealed(4, _GIB).parts)
     assert not receiving.fetcher.is_wanted(PartId("r1-1-4"))
     assert receiving.fetcher.coming_bytes() == _GIB + _GIB // 2
+
+
+async def test_a_late_push_brings_back_no_deleted_part(receiving: Receiving) -> None:
+    """After a commit is applied, a part that is not known was removed and collected since."""
+    deleted, wanted = _sealed(1), _sealed(2)
+    absent = _sealed(3, 5000)
+    receiving.decided = {str(one.tid) for one in (deleted, wanted, absent)}
+    receiving.known = {wanted.parts[0].part}
+    held = await receiving.push(deleted, wanted, absent)
+    assert receiving.stored == [wanted.parts[0].part]
+    assert {*held.held} == receiving.decided
+    assert receiving.fetcher.coming_bytes() == 0
