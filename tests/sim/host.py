@@ -155,6 +155,7 @@ class Host:
             self._world.trace.note("ended", self.name, life.number, self._how(life, task))
             life.dead = True
             await asyncio.sleep(RESTART_S)
+            last = last and self.retired  # it may have been registered meanwhile
 
     def _how(self, life: AgentLife, task: asyncio.Task[BootEnd]) -> str:
         if life.dead or task.cancelled():
