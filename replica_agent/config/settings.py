@@ -435,6 +435,10 @@ class AgentSettings(IdentitySettings, BaseSettings):
         32, description="Statements that may wait for a SQL process; beyond it they are sent elsewhere."
     )
     sql_timeout_s: Positive = Field(300.0, description="Longest run of one SQL statement.")
+    sql_stop_s: Positive = Field(
+        1.0,
+        description=("How long a SQL process may take to give up an unwanted statement; then it is ended."),
+    )
     sql_threads: Count = Field(2, description="Threads of one SQL process.")
     log_answer_records_max: Count = Field(1000, description="Most records in one answer about the log.")
     changes_files_max: Count = Field(

@@ -1,4 +1,4 @@
-"""The SQL processes of an agent: started on demand, kept warm, ended when over a limit or abandoned.
+"""The SQL processes of an agent: started on demand, kept warm, ended and replaced when over a limit.
 
 A statement runs in a separate process so that no query can stall commits, take the agent's memory or reach
 its files. Errors before the first bytes of a result are raised as such. A result that fails later just ends
@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from tidelock.errors import BadRequestError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import Affected, MutationRequest, MutationResult
 from tidelock.replica_agent.sql.process import SqlProcess
 from tidelock.replica_agent.sql.request import AnswerKind, Request, SqlRequest, select_statement
+
+_log = structlog.get_logger("sql")
 
 __all__ = ["Mutation", "RunningStatement", "SqlPool", "SqlRequest", "select_statement"]
 
@@ -34,6 +37,7 @@ class SqlPool:
         self._waiting = 0
         self._idle: list[SqlProcess] = []
         self._busy: set[SqlProcess] = set()
+        self._spare: asyncio.Task[None] | None = None
         self._started = 0
         self._closed = False
 
@@ -55,8 +59,8 @@ class SqlPool:
     async def statement(self, request: Request) -> AsyncIterator[RunningStatement]:
         """Begin a statement: on entry its first rows have arrived, or its effects are known.
 
-        Leaving the context before the statement's end ends the statement. At its end it releases its process,
-        so that a caller with all rows may begin another one.
+        Leaving the context before the statement's end has its process give it up. At its end it releases its
+        process, so that a caller with all rows may begin another one.
 
         Raises:
             BadRequestError, UnknownTableError, StandbyError, SnapshotTooOldError, CorruptError: See
@@ -75,15 +79,32 @@ class SqlPool:
             yield RunningStatement(first=await anext(answers), answers=answers, leave=place.aclose)
 
     async def _give_back(self, worker: SqlProcess) -> None:
-        self._busy.discard(worker)
-        if worker.reusable and not self._closed:
-            self._idle.append(worker)
-        else:
-            await worker.end()
+        try:
+            await worker.stop()
+        finally:
+            self._busy.discard(worker)
+            if worker.reusable and not self._closed:
+                self._idle.append(worker)
+            else:
+                await worker.end()
+                if not self._closed and self._spare is None:
+                    self._spare = asyncio.create_task(self._start_spare(), name="spare SQL process")
+
+    async def _start_spare(self) -> None:
+        """Start a process in place of one that has ended, so that the next statement need not wait for it."""
+        try:
+            self._idle.append(await self._start())
+        except UnavailableError as error:  # the statement that needs a process will start it, or be told
+            _log.warning("spare_sql_process_failed", error=error.message)
+        finally:
+            self._spare = None
 
     async def close(self) -> None:
         """End all processes; statements under way fail."""
         self._closed = True
+        if self._spare is not None:
+            self._spare.cancel()
+            await asyncio.wait([self._spare])
         for worker in (*self._idle, *self._busy):
             await worker.end()
         self._idle.clear()
@@ -114,11 +135,16 @@ class SqlPool:
     async def _worker(self) -> SqlProcess:
         if self._closed:
             raise UnavailableError("this replica stops and takes no more statements; use another")
+        if not self._idle and self._spare is not None:
+            await asyncio.wait([self._spare])  # it has begun before another one could
         while self._idle:
             worker = self._idle.pop()
             if worker.reusable:
                 return worker
             await worker.end()
+        return await self._start()
+
+    async def _start(self) -> SqlProcess:
         self._started += 1
         return await SqlProcess.start(settings=self._settings, data_dir=self._data_dir, number=self._started)
 

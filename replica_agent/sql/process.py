@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ import msgspec
 
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError, from_wire
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.sql.request import AnswerKind, SqlConfig, read_answer
+from tidelock.replica_agent.sql.request import STOP, AnswerKind, SqlConfig, read_answer
 from tidelock.replica_agent.workers.process import Program, WorkerDiedError, WorkerProcess
 
 #: Bytes of a result that wait in the agent for its client.
@@ -42,6 +43,14 @@ _ALLOCATORS: Final = {
 }
 
 
+class ProcessUse(Enum):
+    """Whether a SQL process accepts a statement, runs one, or must not be used any more."""
+
+    FREE = "free"
+    RUNNING = "running"
+    SPENT = "spent"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class SqlProcess:
     """A running SQL process. Made by :meth:`start`; :meth:`end` must always be called.
@@ -50,12 +59,16 @@ class SqlProcess:
         process: The process.
         config: The configuration that it got at its start.
         timeout_s: Longest run of one statement.
+        stop_s: Longest time to give up one.
     """
 
     process: WorkerProcess
     config: SqlConfig
     timeout_s: float
-    _free: bool = field(default=True, init=False)
+    stop_s: float
+    _use: ProcessUse = field(default=ProcessUse.FREE, init=False)
+    #: Receives an answer, even if its caller has left: half of a frame must not be lost.
+    _receiving: asyncio.Task[bytes] | None = field(default=None, init=False)
     _ended: bool = field(default=False, init=False)
     _stalled: bool = field(default=False, init=False)
 
@@ -86,12 +99,14 @@ class SqlProcess:
         except OSError as error:
             raise UnavailableError(f"the folder of a SQL process cannot be created: {error}") from error
         process = await WorkerProcess.start(program, msgspec.json.encode(config))
-        return cls(process=process, config=config, timeout_s=settings.sql_timeout_s)
+        return cls(
+            process=process, config=config, timeout_s=settings.sql_timeout_s, stop_s=settings.sql_stop_s
+        )
 
     @property
     def reusable(self) -> bool:
         """Whether it can accept a request."""
-        return self._free and self.process.runs
+        return self._use is ProcessUse.FREE and self.process.runs
 
     async def run(self, request: bytes) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         """Run one statement and yield its answers to the end.
@@ -100,7 +115,7 @@ class SqlProcess:
         """
         clock = asyncio.get_running_loop().time
         left_s = self.timeout_s
-        self._free = False
+        self._use = ProcessUse.RUNNING
         self.process.send(request)
         while True:
             asked = clock()
@@ -110,29 +125,59 @@ class SqlProcess:
                 with self._patience():
                     yield kind, payload
                 continue
-            self._free = kind is not AnswerKind.FATAL
+            self._statement_ended(kind)
             if kind is AnswerKind.END:
                 yield kind, payload
                 return
             raise from_wire(_NO_STATUS, msgspec.json.decode(payload))
 
+    async def stop(self) -> None:
+        """Have the process give up the statement whose caller has left, if it runs one.
+
+        It is reusable if that takes no longer than ``stop_s``.
+        """
+        if self._use is not ProcessUse.RUNNING or not self.process.runs:
+            return
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.stop_s
+        self.process.send(STOP)
+        with contextlib.suppress(TidelockError):
+            while self._use is ProcessUse.RUNNING:
+                kind, _ = await self._answer(until - clock())
+                self._statement_ended(kind)
+
+    def _statement_ended(self, kind: AnswerKind) -> None:
+        """Take note of an answer which may end the statement."""
+        if kind is AnswerKind.FATAL:
+            self._use = ProcessUse.SPENT
+        elif kind in {AnswerKind.END, AnswerKind.ERROR}:
+            self._use = ProcessUse.FREE
+
     async def end(self) -> None:
         """End the process and remove its files."""
         self._ended = True
         await self.process.end()
+        if self._receiving is not None:
+            await asyncio.gather(self._receiving, return_exceptions=True)
         await asyncio.to_thread(shutil.rmtree, self.config.temp_dir, ignore_errors=True)
 
     async def _answer(self, left_s: float) -> tuple[AnswerKind, bytes]:
+        if self._receiving is None:
+            self._receiving = asyncio.create_task(self.process.receive())
         try:
             async with asyncio.timeout(left_s):
-                return read_answer(await self.process.receive())
+                return read_answer(await asyncio.shield(self._receiving))
         except TimeoutError as error:
+            self._use = ProcessUse.SPENT
             raise TooLargeError(
                 f"the statement ran longer than {self.timeout_s:g} s (sql_timeout_s); let it read less",
                 limit=self.timeout_s,
             ) from error
         except WorkerDiedError as died:
             raise self._reason(died.status) from died
+        finally:
+            if self._receiving.done():
+                self._receiving = None
 
     def _reason(self, status: int) -> TidelockError:
         """Return the error for a process that ended during a statement."""

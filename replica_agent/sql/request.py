@@ -1,6 +1,7 @@
 """Messages between the protocol process and a SQL process: requests, results and errors.
 
-A request is the JSON of :data:`Request`. An answer is one byte for its kind, then its content.
+A request is the JSON of :data:`Request`, or :data:`STOP`. An answer is one byte for its kind, then its
+content.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from tidelock.replica_agent.workers.frames import pack
 
 #: The view of :class:`SomeParts`; no table has such a name.
 SOME = "#some"
+#: The content of the frame that has a process give up the statement that it runs. Its answer is the end of
+#: that statement, which may have come before.
+STOP = b""
 
 
 class AnswerKind(IntEnum):

@@ -16,10 +16,12 @@ import psutil
 import pytest
 
 from tests.support.replicas.datadir import DataDir
-from tests.support.replicas.sql import orders_and_items, request, rows, workers
+from tests.support.replicas.sql import ORDERS, orders_and_items, request, rows, workers
 from tests.support.rows import settings
 from tests.support.waiting import eventually
+from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError
+from tidelock.replica_agent.sql.mutation import DeleteRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
 
 MakePool = Callable[..., SqlPool]
@@ -92,28 +94,88 @@ async def test_a_statement_that_takes_all_memory(make_pool: MakePool, directory:
 # -- processes that come and go
 
 
+ENDLESS = "SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 7 = 3"
+LONG = "SELECT i, i::varchar FROM range(1000000000) t(i)"
+#: Longer than any stop takes, so that a process that is ended was not stopped.
+PATIENT = {"sql_stop_s": 60.0, "sql_workers": 1}
+
+
 async def test_a_client_that_goes_away(make_pool: MakePool) -> None:
-    """Closing the result early ends its process; the place is free again."""
-    pool = make_pool(sql_workers=1)
-    pieces = pool.run(request("SELECT i, i::varchar FROM range(1000000000) t(i)"))
-    await anext(pieces)
-    [worker] = workers()
-    await pieces.aclose()
-    assert not worker.is_running()
-    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    """Closing the result early has its process give up the statement; it takes the next one."""
+    pool = make_pool(**PATIENT)
+    for _ in range(3):
+        pieces = pool.run(request(LONG))
+        await anext(pieces)
+        [worker] = workers()
+        await pieces.aclose()
+        assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+        assert workers() == [worker]
 
 
-async def test_a_cancelled_statement_ends_its_process(make_pool: MakePool) -> None:
-    """Cancelling the task that waits for the first rows ends the process, too."""
-    pool = make_pool(sql_workers=1)
+@pytest.mark.parametrize("sql", [ENDLESS, f"SELECT max(s) FROM ({LONG} ORDER BY 2) q(i, s)"])
+async def test_a_cancelled_statement_leaves_its_process(make_pool: MakePool, sql: str) -> None:
+    """Cancelling the task that waits for the first rows gives up the statement, too."""
+    pool = make_pool(**PATIENT)
     await rows(pool, "SELECT 1")
     [worker] = workers()
-    task = asyncio.create_task(rows(pool, "SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 7 = 3"))
-    await until(lambda: pool._busy)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    for pause_s in (0.0, 0.01, 0.3):
+        task = asyncio.create_task(rows(pool, sql))
+        await until(lambda: pool._busy)
+        await asyncio.sleep(pause_s)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    assert workers() == [worker]
+
+
+async def test_a_statement_that_is_left_at_its_end(make_pool: MakePool) -> None:
+    """A stop that comes when all is sent already ends nothing, and the next statement least of all."""
+    pool = make_pool(**PATIENT)
+    for number in range(100):
+        async with pool.statement(request(f"SELECT {number}")):
+            await asyncio.sleep(number % 5 / 1000)
+        assert await rows(pool, f"SELECT {number} + 1") == [(number + 1,)]
+    assert len(workers()) == 1
+
+
+async def test_a_refused_change_leaves_its_process(make_pool: MakePool) -> None:
+    """A delete whose parts another transaction holds is given up before its rows are read."""
+    pool = make_pool(**PATIENT)
+    await rows(pool, "SELECT 1")
+    [worker] = workers()
+    delete = MutationRequest(Csn(6), None, TableName(ORDERS), DeleteRows("id = 3"))
+    for _ in range(3):
+        async with pool.mutate(delete) as mutation:  # an error of the caller leaves it, too
+            assert len(mutation.affected.parts) == 1
+    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    assert workers() == [worker]
+
+
+async def test_a_process_that_cannot_give_up(make_pool: MakePool) -> None:
+    """After sql_stop_s a process is ended, and another one waits for the next statement."""
+    pool = make_pool(sql_stop_s=0.2, sql_workers=1)
+    pieces = pool.run(request(LONG))
+    await anext(pieces)
+    [worker] = workers()
+    worker.suspend()
+    await pieces.aclose()
     assert not worker.is_running()
+    await until(lambda: pool._idle)
+    [spare] = workers()
+    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    assert workers() == [spare]
+
+
+async def test_a_statement_that_comes_before_the_spare_waits_for_it(make_pool: MakePool) -> None:
+    """The next statement starts no process beside the one that is being started."""
+    pool = make_pool(sql_timeout_s=1.0, sql_workers=1)
+    with pytest.raises(TooLargeError, match="sql_timeout_s"):
+        await rows(pool, ENDLESS)
+    assert pool._idle == []
+    assert await rows(pool, "SELECT count(*) FROM orders") == [(2,)]
+    assert len(workers()) == 1
+    assert pool._started == 2
 
 
 async def test_a_process_that_is_killed(make_pool: MakePool) -> None:

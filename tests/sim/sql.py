@@ -86,6 +86,9 @@ class SimWorker:
         """End it."""
         self.reusable = False
 
+    async def stop(self) -> None:
+        """Give up the statement that was left: closing its frames has ended it."""
+
     async def run(self, request: bytes) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         """Run one statement, and yield its frames."""
         statement = _Statement(self._data_dir, msgspec.json.decode(request, type=Request))
