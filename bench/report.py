@@ -236,9 +236,12 @@ def _visible(visible: Mapping[str, Any]) -> Sheet:
 
 def _start(runs: Sequence[Mapping[str, Any]]) -> Sheet:
     return Sheet(
-        "Start of an agent, from the start of the process until it is ready",
-        ("part files", "s", "protocol process, MB"),
-        [_texts(f"{run['part_files']:,}", run["ready_s"], run["memory_mb"]["protocol"]) for run in runs],
+        "Start of an agent, from the start of the process until it is ready, and its status after it",
+        ("part files", "s", "status p50, ms", "protocol process, MB"),
+        [
+            _texts(f"{run['part_files']:,}", run["ready_s"], run["status_ms"], run["memory_mb"]["protocol"])
+            for run in runs
+        ],
     )
 
 

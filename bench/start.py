@@ -1,4 +1,4 @@
-"""How long an agent needs to be ready when its data directory holds many part files.
+"""How long an agent needs to be ready, and to tell its status, when it holds many part files.
 
 The files are really on disk, and their rows in the catalog, but they come from copying one committed part:
 that many commits would take an hour. The page cache is warm.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from tidelock.cluster import LocalCluster
 
 _TABLE: Final = "default.start"
 _STARTS: Final = 3
+_STATUS_REQUESTS: Final = 50
 
 
 def run(folder: Path, counts: Sequence[int]) -> list[dict[str, Any]]:
@@ -38,17 +39,23 @@ def _measure(cluster: LocalCluster, replica: str, count: int) -> dict[str, Any]:
     fill(cluster.data_dir(replica), _TABLE, replica, count)
     taken = []
     for _ in range(_STARTS):
-        begun = time.monotonic()
-        cluster.start(replica)
-        taken.append(time.monotonic() - begun)
+        taken.append(_timed(lambda: cluster.start(replica)))
         cluster.stop(replica)
     cluster.start(replica)
     with cluster.connect() as db:
         found = db.table(_TABLE)["parts"]
+        status_s = [_timed(db.status) for _ in range(_STATUS_REQUESTS)]
     if found != count:
         raise RuntimeError(f"{count} parts were made, the agent knows {found}")
     return {
         "part_files": count,
         "ready_s": round(statistics.median(taken), 2),
+        "status_ms": round(statistics.median(status_s) * 1000, 2),
         "memory_mb": memory_mb(cluster)[replica],
     }
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    call()
+    return time.monotonic() - begun
