@@ -26,6 +26,7 @@ from tests.support.clusters.lock_reading import part_rows
 from tests.support.faults.lab import points, undo_rows
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.histories.table_model import float_of
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -41,7 +42,7 @@ OF_COLLECTION: Final = [
     *((None, point) for point in OF_COLLECT),
     *itertools.product(OF_COLLECT, points(["agent.catalog"])),
 ]
-SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
+SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64()), ("f", pa.float64())])
 #: Rows of parts that share a pack, and of parts that are files of their own.
 SMALL: Final = (3, 5, 7)
 SIZES: Final = (3, 6000, 5, 6000, 7, 6000)
@@ -78,9 +79,10 @@ def local(world: World) -> Iterator[LocalCluster]:
 
 
 def rows(seed: int, count: int) -> pa.Table:
-    """Return rows that cannot be compressed."""
+    """Return rows that cannot be compressed; the key decides the float."""
     chosen = random.Random(seed)
-    return pa.table([[chosen.getrandbits(60) for _ in range(count)] for _ in SCHEMA], SCHEMA)
+    keys, values = ([chosen.getrandbits(60) for _ in range(count)] for _ in range(2))
+    return pa.table([keys, values, list(map(float_of, keys))], SCHEMA)
 
 
 def fill(db: Database, sizes: Sequence[int] = SIZES) -> tuple[str, dict[int, Rows]]:
@@ -99,7 +101,9 @@ def fill(db: Database, sizes: Sequence[int] = SIZES) -> tuple[str, dict[int, Row
 
 
 def _pairs(found: pa.Table) -> Rows:
-    return list(zip(*(found[name].to_pylist() for name in SCHEMA.names), strict=True))
+    keys, values, floats = (found[name].to_pylist() for name in SCHEMA.names)
+    assert repr(floats) == repr(list(map(float_of, keys)))
+    return list(zip(keys, values, strict=True))
 
 
 def require_rows(local: LocalCluster, table: str, expected: dict[int, Rows]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.histories.table_model import float_of
 from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.client import Database
@@ -22,7 +23,7 @@ from tidelock.spark.source.stream_write import label_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("f", pa.float64())])
 SECRET: Final = "a shared secret"
 SETTINGS: Final = {**QUICK, "audit_settle_s": 1, "secret": SECRET}
 BATCHES: Final = 205
@@ -137,9 +138,8 @@ def test_killed_drivers_lose_or_double_no_batch(local: LocalCluster, db: Databas
         db.create_table(table, SCHEMA)
     start = db.seen_csn
     for batch in range(BATCHES):
-        db.insert(
-            "source", pa.table({"k": range(batch * ROWS, (batch + 1) * ROWS), "v": ["x"] * ROWS}, SCHEMA)
-        )
+        keys = range(batch * ROWS, (batch + 1) * ROWS)
+        db.insert("source", pa.table({"k": keys, "v": ["x"] * ROWS, "f": list(map(float_of, keys))}, SCHEMA))
     chance = random.Random(5)
     queries = Queries(local, db, tmp_path, start)
     for kill in range(KILLS):
@@ -154,7 +154,10 @@ def test_killed_drivers_lose_or_double_no_batch(local: LocalCluster, db: Databas
     in_a_session(tmp_path, queries, queries.catch_up)
     for target in TARGETS:
         with db.begin(fresh=True) as tx:
-            assert sorted(tx.read(target)["k"].to_pylist()) == list(range(BATCHES * ROWS))
+            found = tx.read(target).sort_by("k")
+            every_key = list(range(BATCHES * ROWS))
+            assert found["k"].to_pylist() == every_key
+            assert repr(found["f"].to_pylist()) == repr(list(map(float_of, every_key)))
         commits = list(db.changes(target, start).sets())
         assert [sum(part.rows for part in commit.added) for commit in commits] == [ROWS] * BATCHES
         assert not any(commit.removed for commit in commits)

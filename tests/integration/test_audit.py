@@ -20,6 +20,7 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults import tampering
 from tests.support.faults.tampering import catalog, change_znodes, flip_byte
 from tests.support.histories.workload import Workload
+from tests.support.rows import SPECIAL_FLOATS
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
@@ -84,7 +85,12 @@ def store(local: LocalCluster, kind: str = "pack", **commit: Any) -> tuple[str, 
     """Commit a table of one part on all replicas; returns table and part."""
     table = f"default.t{next(NAMES)}"
     numbers = random.Random(table)
-    rows = pa.table({"k": [numbers.getrandbits(62) for _ in range(ROWS[kind])]})
+    rows = pa.table(
+        {
+            "k": [numbers.getrandbits(62) for _ in range(ROWS[kind])],
+            "f": [numbers.choice(SPECIAL_FLOATS) for _ in range(ROWS[kind])],
+        }
+    )
     with local.connect("r1") as db:
         db.create_table(table, rows.schema)
         csn = db.insert(table, rows, wait="all", **commit).csn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.disks import lose_disk
 from tests.support.faults.lab import Gates, points
+from tests.support.faults.refusals import http
 from tests.support.histories.evidence import horizons, nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Database
@@ -25,6 +27,7 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import SetData
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import UnavailableError
+from workloads.agents import ask
 
 SCHEMA: Final = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 #: Agents that collect at once what the horizon has passed.
@@ -156,22 +159,26 @@ def test_a_replica_that_is_struck_while_it_runs_clones_by_itself(cluster: Cluste
         asyncio.run(_struck(local.zk, "r3"))
         eventually(lambda: "clone_installed" in local.log("r3").read_text(encoding="utf-8"), what="a clone")
         eventually(lambda: state(local, "r3") == "serving", what="r3 serves")
-        db.insert("t", rows(200))
+        db.insert("t", rows(200), wait="all")
     assert numbers(local, "r3") == [*range(100, 110), *range(200, 210)]
     require_clean_audit(local)
 
 
-#: Points at which the replica that clones dies, and its peer.
+#: Points at which the replica that clones dies, and its peer. The second ones are those of the disk.
 OWN_POINTS: Final = points(
     ["agent.clone_receive", "agent.clone_install", "agent.catalog", "replication.fetch"]
 )
+DISK_POINTS: Final = points(["agent.pack", "partfs.write", "partfs.fsync", "partfs.rename"])
 SOURCE_POINTS: Final = points(["agent.clone_manifest"])
 
 
 def fewer(found: list[str]) -> list[Any]:
-    """Return the points as parameters: those before a step run with the long tests."""
+    """Return the points as parameters: those before a step, or of the disk, run with the long tests."""
     return [
-        pytest.param(point, marks=[pytest.mark.slow] if point.endswith(".before") else []) for point in found
+        pytest.param(
+            point, marks=[pytest.mark.slow] if point.endswith(".before") or point in DISK_POINTS else []
+        )
+        for point in found
     ]
 
 
@@ -179,7 +186,7 @@ def fewer(found: list[str]) -> list[Any]:
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
     """The faults of all replicas: each kills its agent while its gate is open."""
     folder = tmp_path_factory.mktemp("gates")
-    armed = dict.fromkeys((*OWN_POINTS, *SOURCE_POINTS), "crash")
+    armed = dict.fromkeys((*OWN_POINTS, *DISK_POINTS, *SOURCE_POINTS), "crash")
     return Gates(folder, dict.fromkeys(("r1", "r2"), armed))
 
 
@@ -187,13 +194,18 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
     """Two replicas with history that is collected; r2 loses its disk in each test."""
     environment = {replica: gates.environment(replica) for replica in ("r1", "r2")}
-    made = module_cluster(replicas=2, copies=2, settings=COLLECTING, environment_of=environment)
+    settings = COLLECTING | {"inline_part_bytes_max": 2000}
+    made = module_cluster(replicas=2, copies=2, settings=settings, environment_of=environment)
     with made.connect("r1") as db:
         with_collected_history(db, made)
+        # One part of each kind: this one is a file of its own.
+        db.create_table("u", SCHEMA)
+        db.insert("u", rows(0, 3000), wait="all")
+    assert len(files(made, "r1")) == 1
     return made
 
 
-@pytest.mark.parametrize("point", fewer(OWN_POINTS))
+@pytest.mark.parametrize("point", fewer([*OWN_POINTS, *DISK_POINTS]))
 def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates: Gates, point: str) -> None:
     """SIGKILL of the replica that clones, at every step: nothing wrong is shown, and nothing is left over."""
     lose_disk(local, "r2")
@@ -204,6 +216,50 @@ def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates:
     assert numbers(local, "r2") == numbers(local, "r1") == list(range(100, 110))
     require_clean_audit(local)
     nothing_left(local.data_dir("r2"))
+
+
+def test_a_clone_says_how_much_has_arrived(cluster: ClusterFactory, tmp_path: Path) -> None:
+    """Percent, bytes and parts, while it fetches; the metric falls to 0."""
+    count, stop = 8, 5
+    gates = Gates(tmp_path / "gates", {"r2": {"replication.fetch.before": f"pause@{stop}"}})
+    local = cluster(
+        replicas=2,
+        copies=2,
+        settings=COLLECTING | {"inline_part_bytes_max": 1000, "compaction": "false"},
+        environment_of={"r2": gates.environment("r2")},
+    )
+    with local.connect("r1") as db:
+        db.create_table("t", SCHEMA)
+        for number in range(count):
+            db.insert("t", rows(number * 5000, 5000), wait="all")
+    lose_disk(local, "r2")
+    metrics = f"{local.url('r2')}/metrics"
+
+    def missing_bytes() -> float:
+        lines = http("GET", metrics).data.decode().splitlines()
+        [value] = [line.split()[1] for line in lines if line.startswith("tidelock_missing_bytes")]
+        return float(value)
+
+    def arrived() -> dict[str, Any] | None:
+        status = ask(local, "r2", "/status")
+        clone: dict[str, Any] | None = status["clone"]
+        return clone if clone is not None and clone["parts"] >= stop - 1 else None
+
+    with ThreadPoolExecutor(1) as threads:
+        with gates.open("r2", "replication.fetch.before"):
+            starting = threads.submit(local.start, "r2")
+            gates.await_hit("r2", "replication.fetch.before")
+            clone = eventually(arrived, what="the parts before the pause are counted")
+            assert clone is not None
+            assert (clone["parts"], clone["of_parts"]) == (stop - 1, count)
+            assert 0 < clone["bytes"] < clone["of_bytes"]
+            assert clone["percent"] == pytest.approx(100 * clone["bytes"] / clone["of_bytes"], abs=1)
+            assert missing_bytes() == clone["of_bytes"] - clone["bytes"]
+            assert not starting.done()
+        starting.result()
+    assert missing_bytes() == 0
+    assert ask(local, "r2", "/status")["clone"] is None
+    assert numbers(local, "r2") == list(range(count * 5000))
 
 
 @pytest.mark.parametrize("point", fewer(SOURCE_POINTS))

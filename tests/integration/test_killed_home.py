@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ from tidelock.errors import NotCommittedError
 
 HOME = "r1"
 BEFORE, AFTER = "csnlog.commit.before", "csnlog.commit.after"
-SETTINGS = {**QUICK, "session_timeout_s": 30, "fence_timeout_s": 600}
+SETTINGS: Final[dict[str, Any]] = {**QUICK, "session_timeout_s": 30, "fence_timeout_s": 600}
 ORDERS = pa.schema([("o_id", pa.int64()), ("o_total", pa.int64())])
 PAGE = Path(__file__).parents[2] / "docs/transactions.md"
 
@@ -102,8 +103,12 @@ def test_the_documented_loop_survives_a_killed_home(local: LocalCluster, gates: 
     with connect(local.url(HOME)) as db:
         killing = KillingDatabase(db, lambda: local.kill(HOME))
         load = documented_loop(killing if moment == "before the commit" else db)
+        begun = time.monotonic()
         with fault:
             csn = load(rows(number), label=f"load {number}")
+        assert time.monotonic() - begun < SETTINGS["session_timeout_s"] / 2, (
+            "something waited for the session"
+        )
         assert db.read("orders", where=f"o_id = {number}").num_rows == 1
         assert db.label(f"load {number}").csn == csn  # type: ignore[union-attr]
 

@@ -22,6 +22,7 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.histories.table_model import Floats, compares, float_of, in_sql
 from tests.support.waiting import eventually
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster
@@ -47,8 +48,15 @@ EAGER: Final = {
     "clean_interval_s": 1,
 }
 SCHEMA: Final = pa.schema(
-    [pa.field("k", pa.int64(), nullable=False), pa.field("p", pa.int32(), nullable=False), ("v", pa.int64())]
+    [
+        pa.field("k", pa.int64(), nullable=False),
+        pa.field("p", pa.int32(), nullable=False),
+        ("v", pa.int64()),
+        ("f", pa.float64()),
+    ]
 )
+#: Conditions on the float of a row, which its value decides: NaN is the largest, and zeros are equal.
+OF_FLOATS: Final = (Floats("=", "nan"), Floats(">", "1"), Floats("=", "0"), Floats("<=", "-inf"))
 KEYS: Final = 60
 PARTITIONS: Final = 2
 SECONDS: Final = 40.0
@@ -103,7 +111,13 @@ def view_of(reader: Transaction | Snapshot, table: str) -> View:
     found = reader.read(table).to_pylist()
     view = {(row["k"], row["p"]): row["v"] for row in found}
     assert len(view) == len(found), f"a key comes twice: {sorted(map(str, found))}"
+    assert [repr(row["f"]) for row in found] == [repr(float_of(row["v"])) for row in found]
     return view
+
+
+def arrow(rows: list[tuple[Key, int]]) -> pa.Table:
+    """Return rows as a client gives them."""
+    return pa.Table.from_pylist([{"k": k, "p": p, "v": v, "f": float_of(v)} for (k, p), v in rows], SCHEMA)
 
 
 class Writer:
@@ -167,17 +181,21 @@ class Writer:
 
     def _statement(self, tx: Transaction, view: View) -> View:
         """Run one statement; return the view that it must leave, and has left."""
-        match self._random.choices(("insert", "upsert", "delete", "drop"), (12, 3, 4, 1))[0]:
+        match self._random.choices(("insert", "upsert", "delete", "floats", "drop"), (12, 3, 4, 1, 1))[0]:
             case "insert":
                 after = self._insert(tx, view)
             case "upsert":
                 rows = dict(self._rows(repeat=False))
-                tx.upsert(self._table, self._arrow(list(rows.items())), on=["p", "k"])
+                tx.upsert(self._table, arrow(list(rows.items())), on=["p", "k"])
                 after = view | rows
             case "delete":
                 low = self._random.randrange(KEYS)
                 tx.delete(self._table, "k between ? and ?", [low, low + 3])
                 after = {key: value for key, value in view.items() if not low <= key[0] <= low + 3}
+            case "floats":
+                where = self._random.choice(OF_FLOATS)
+                tx.delete(self._table, *in_sql(where))
+                after = {key: value for key, value in view.items() if not compares(where, float_of(value))}
             case _:
                 gone = self._random.randrange(PARTITIONS)
                 tx.drop_partition(self._table, {"p": gone})
@@ -190,7 +208,7 @@ class Writer:
         new = dict(rows)
         duplicates = len({key for key, _ in rows if key in view or [k for k, _ in rows].count(key) > 1})
         try:
-            staged = tx.insert(self._table, self._arrow(rows)).rows
+            staged = tx.insert(self._table, arrow(rows)).rows
         except DuplicateKeyError as error:
             if self._replaces or error.details["keys"] != duplicates:
                 raise AssertionError(f"{duplicates} duplicates, found {error.details}") from error
@@ -210,10 +228,6 @@ class Writer:
         if not repeat or self._random.random() < 0.8:
             keys = list(dict.fromkeys(keys))
         return [(key, next(self._values)) for key in keys]
-
-    @staticmethod
-    def _arrow(rows: list[tuple[Key, int]]) -> pa.Table:
-        return pa.Table.from_pylist([{"k": k, "p": p, "v": v} for (k, p), v in rows], SCHEMA)
 
 
 def nemesis(local: LocalCluster, seed: int, until: float) -> None:
@@ -273,7 +287,7 @@ def test_no_key_is_there_twice_at_any_csn(local: LocalCluster, on_duplicate: str
         db.create_table(table, SCHEMA, partition_by=["p"], sort_by=["v"], properties=properties)
         if on_duplicate == "refuse":  # a table that replaces rows has no dependents
             db.create_table(log, SCHEMA, derived_from=table, derived_sql="from inserted")
-        db.insert(table, pa.table({"k": [-1], "p": [0], "v": [-1]}, SCHEMA), wait="all")
+        db.insert(table, arrow([((-1, 0), -1)]), wait="all")
     told = Told()
     until = time.monotonic() + SECONDS
     writers = [Writer(local, table, on_duplicate == "replace", seed + n, told) for n in range(WRITERS)]

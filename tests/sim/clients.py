@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 TABLES: Final = ("a", "b")
 #: Tables of `table_model`, which all statements change.
 CHANGED: Final = ("x", "y")
-SCHEMA: Final = pa.schema([pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64())])
+SCHEMA: Final = pa.schema(
+    [pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64()), pa.field("f", pa.float64())]
+)
 #: Rows of a write in both tables.
 ROWS: Final = (1, 2)
 #: How long a client waits for an answer, and for the outcome of a commit.
@@ -199,6 +201,8 @@ def _bytes(services: Services, row: PartRow) -> bytes:
 @functools.lru_cache(maxsize=20_000)
 def _rows(data: bytes) -> tuple[tuple[str, int], ...]:
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    floats = [table_model.float_of(n) for n in table["n"].to_pylist()]
+    assert repr(table["f"].to_pylist()) == repr(floats), f"the floats {table['f']} are not {floats}"
     return tuple(zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True))
 
 
@@ -478,9 +482,12 @@ def _labelled(number: int | None, n: int) -> tuple[str | None, int | None]:
 
 
 def _rows_of(key: str, n: int) -> dict[str, pa.Table]:
-    first = pa.table({"k": [key], "n": [n]}, schema=SCHEMA)
-    second = pa.table({"k": [key, key], "n": [1 - n, -1]}, schema=SCHEMA)
-    return {TABLES[0]: first, TABLES[1]: second}
+    return {TABLES[0]: _entries(key, n), TABLES[1]: _entries(key, 1 - n, -1)}
+
+
+def _entries(key: str, *numbers: int) -> pa.Table:
+    floats = [table_model.float_of(n) for n in numbers]
+    return pa.table({"k": [key] * len(numbers), "n": numbers, "f": floats}, schema=SCHEMA)
 
 
 async def _insert(tid: Tid, table: str, rows: pa.Table, services: Services) -> int:

@@ -99,15 +99,17 @@ def holds(where: Condition, row: Row) -> bool:
             return p == wanted
         case Remainder(of, rest):
             return v is not None and v % of == rest
-        case Floats(operator, number):
-            return _compares(float_of(k), operator, float(number))
+        case Floats():
+            return compares(where, float_of(k))
 
 
-def _compares(value: float | None, operator: str, number: float) -> bool:
+def compares(where: Floats, value: float | None) -> bool:
+    """Whether a condition is true for a float."""
     if value is None:
         return False
+    number = float(where.number)
     one, other = ((math.isnan(item), 0.0 if math.isnan(item) else item) for item in (value, number))
-    return {"=": one == other, ">": one > other, "<=": one <= other}[operator]
+    return {"=": one == other, ">": one > other, "<=": one <= other}[where.operator]
 
 
 def in_sql(where: Condition) -> tuple[str, list[Any]]:
