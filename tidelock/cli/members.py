@@ -10,7 +10,7 @@ import typer
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
-from tidelock.errors import UnavailableError
+from tidelock.errors import BadRequestError, UnavailableError
 
 Name = Annotated[str, typer.Argument(metavar="REPLICA", help="Id of the replica.", show_default=False)]
 Rack = Annotated[str, typer.Option(help="Rack of the new replica; its agent's own setting replaces it.")]
@@ -64,10 +64,19 @@ def drain(
     as_json: Json = False,
 ) -> None:
     """Have a replica begin no transactions; return when it can be stopped without a loss."""
+    if not undo and target.replica not in {None, name}:
+        raise BadRequestError(
+            f"drain waits for what {name} itself says, and --replica {target.replica} allows no other one to "
+            f"be asked: leave it out, or give --replica {name}"
+        )
     with target.connect() as db:
         done = db.membership.drain(name, undo=undo)
         if not undo:
-            _await_drained(db, name, limit_s)
+            try:
+                _await_drained(db, name, limit_s, racks=done["racks"])
+            except UnavailableError as error:
+                error.add_note(f"{name} goes on draining: run the command again, or with --undo")
+                raise
     _show(done, f"{name} serves again" if undo else f"{name} is drained: it can be stopped", as_json)
 
 
@@ -87,31 +96,35 @@ def copies(
 ) -> None:
     """Set how many durable copies a commit needs."""
     with target.connect() as db:
-        _show(db.membership.set_copies(number, racks=racks), f"a commit needs {number} copies", as_json)
+        done = db.membership.set_copies(number, racks=racks)
+        _show(done, f"a commit needs {number} {'copy' if number == 1 else 'copies'}", as_json)
 
 
-def _await_drained(db: Database, replica: str, limit_s: float) -> None:
+def _await_drained(db: Database, replica: str, limit_s: float, *, racks: bool) -> None:
     """Wait until a replica has no open transactions, and ``copies`` others have all that it has.
 
+    With ``racks`` the others of one rack count as one.
+
     Raises:
-        UnavailableError: It is not drained within ``limit_s``; it goes on draining.
+        UnavailableError: It is not drained within ``limit_s``, or does not answer.
     """
     until = time.monotonic() + limit_s
     while True:
         shown = db.membership.status_of(replica)
-        others = [
-            row["snapshot_csn"] or 0
+        whole = {
+            ("rack", row["rack"]) if racks and row["rack"] else ("replica", row["id"])
             for row in shown["replicas"]
             if row["id"] != replica and row["member"] == "serving" and row["alive"] and not row["draining"]
-        ]
-        behind = shown["copies"] - sum(csn >= shown["snapshot_csn"] for csn in others)
+            if (row["snapshot_csn"] or 0) >= shown["snapshot_csn"]
+        }
+        behind = shown["copies"] - len(whole)
         if shown["state"] == "draining" and not shown["open_transactions"] and behind <= 0:
             return
         if time.monotonic() > until:
             raise UnavailableError(
                 f"expected {replica} to be drained within {limit_s:g} s, found it {shown['state']} with "
-                f"{shown['open_transactions']} open transactions, and {max(behind, 0)} replicas too few with "
-                "all that it has; it goes on draining: run the command again",
+                f"{shown['open_transactions']} open transactions, and {max(behind, 0)} "
+                f"{'racks' if racks else 'replicas'} too few with all that it has",
                 replica=replica,
             )
         time.sleep(_LOOK_S)

@@ -29,11 +29,11 @@ class Membership:
 
     def remove(self, replica: str) -> dict[str, Any]:
         """Take a replica out for good: its transactions are aborted, and its id is never used again."""
-        return self._change(MembersRequest(change="remove", replica=replica))
+        return self._leave(MembersRequest(change="remove", replica=replica))
 
     def replace(self, old: str, new: str, *, rack: str = "") -> dict[str, Any]:
         """Take a replica out for good and register another one in its place, in one step."""
-        return self._change(MembersRequest(change="replace", replica=old, new=new, rack=rack))
+        return self._leave(MembersRequest(change="replace", replica=old, new=new, rack=rack))
 
     def drain(self, replica: str, *, undo: bool = False) -> dict[str, Any]:
         """Have a replica begin no transactions, and count no copies on it, so that it can be stopped."""
@@ -41,7 +41,7 @@ class Membership:
 
     def strike(self, replica: str) -> dict[str, Any]:
         """Have a replica hold nothing back any more; it clones before it serves again."""
-        return self._change(MembersRequest(change="strike", replica=replica))
+        return self._leave(MembersRequest(change="strike", replica=replica))
 
     def set_copies(self, copies: int, *, racks: bool | None = None) -> dict[str, Any]:
         """Set how many durable copies a commit needs, and whether the copies of one rack count as one."""
@@ -54,5 +54,9 @@ class Membership:
                 return self._connection.small("GET", "/status", answer=dict[str, Any])(member)
         raise UnavailableError(f"expected a replica {replica}, found none that can be asked", replica=replica)
 
-    def _change(self, asked: MembersRequest) -> dict[str, Any]:
-        return self._connection.ask("POST", "/admin/members", answer=dict[str, Any], body=asked)
+    def _leave(self, asked: MembersRequest) -> dict[str, Any]:
+        """Have a replica leave: the agent waits for those that stay before it does it or refuses it."""
+        return self._change(asked, timeout_s=self._connection.transport.timeouts.answer_s, working=True)
+
+    def _change(self, asked: MembersRequest, **options: Any) -> dict[str, Any]:
+        return self._connection.ask("POST", "/admin/members", answer=dict[str, Any], body=asked, **options)

@@ -332,13 +332,19 @@ def _query(query: Mapping[str, Any] | None) -> str:
 
 
 def json_text(body: msgspec.Struct) -> str:
-    """Return a request as JSON, without the fields that are None or False: an absent field means the same.
+    """Return a request as JSON, without fields that are None or False: an absent field means the same.
+
+    A False that is not the default is sent: there its absence means something else.
 
     Raises:
         BadRequestError: The request holds a value that JSON cannot express.
     """
-    values = {field.encode_name: getattr(body, field.name) for field in msgspec.structs.fields(body)}
-    given = {name: value for name, value in values.items() if value is not None and value is not False}
+    values = ((field, getattr(body, field.name)) for field in msgspec.structs.fields(body))
+    given = {
+        field.encode_name: value
+        for field, value in values
+        if value is not None and (value is not False or field.default is not False)
+    }
     try:
         return json.dumps(given, allow_nan=False, default=_no_json)
     except ValueError as error:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.replicas.fake_http import Fault, Request, Server
+from tests.support.replicas.fake_members import FakeMembers
 from tidelock.client import Database, connect
 from tidelock.errors import (
     AccessDeniedError,
@@ -86,6 +87,7 @@ class FakeCluster:
         self.outcomes: dict[str, int] = {}
         self.released = threading.Event()
         self.agents = {replica: FakeAgent(self, replica) for replica in replicas or ("r1",)}
+        self.members = FakeMembers(dict.fromkeys(self.agents, "serving"))
 
     def __getitem__(self, replica: str) -> FakeAgent:
         """Return the agent of a replica."""
@@ -129,12 +131,15 @@ class FakeAgent:
         self.released = cluster.released
         self.boot = 1
         self.lag = 0
+        self.wait_bound_s = 1.0
         self.secret = ""
         self.requests: list[Request] = []
         self.transactions: dict[str, FakeTransaction] = {}
         self.reserved: set[str] = set()
         self.pins: dict[str, int] = {}
         self.renewals = 0
+        #: Seconds for which requests `METHOD path` wait for their answer, or the error that is planned.
+        self.delays: dict[str, float] = {}
         self._plans: dict[str, deque[Fault | TidelockError | None]] = {}
         self._counter = 0
         self._server = Server(self)
@@ -153,7 +158,8 @@ class FakeAgent:
         self._plans.setdefault(pattern, deque()).extend(faults)
 
     def next_fault(self, request: Request) -> Fault | TidelockError | None:
-        """Take the fault that is planned for a request."""
+        """Take the fault that is planned for a request, after its delay."""
+        self.released.wait(self.delays.get(f"{request.method} {request.path}", 0.0))
         for pattern, faults in self._plans.items():
             if faults and re.fullmatch(pattern, f"{request.method} {request.path}"):
                 return faults.popleft()
@@ -172,6 +178,11 @@ class FakeAgent:
         self._server.server_close()
         self._server.cut_all()
         self._thread.join()
+
+    def begin(self) -> str:
+        """Begin a transaction as if a client had asked for it; return its tid."""
+        with self.cluster.lock:
+            return str(self._begin({})["tid"])
 
     def count(self, pattern: str) -> int:
         """Return how many requests matched `METHOD path`."""
@@ -220,6 +231,8 @@ class FakeAgent:
                     return self._snapshot(request, parts)
                 case "POST", ["query"]:
                     return self._query(request.json)
+                case "POST", ["admin", "members"]:
+                    return self.cluster.members.change(request.body)
                 case "POST", ["admin", "optimize"]:
                     done = request.json["timeout_s"] > 1
                     merged = {"groups": 3, "parts_before": 2000, "parts_after": 7, "bytes": 3 << 20}
@@ -235,6 +248,7 @@ class FakeAgent:
                 "alive": True,
                 "state": "serving",
                 "snapshot_csn": a.snapshot_csn,
+                **self.cluster.members.row(a.id),
             }
             for a in self.cluster.agents.values()
         ]
@@ -244,8 +258,10 @@ class FakeAgent:
             "snapshot_csn": self.snapshot_csn,
             "end_csn": self.cluster.csn,
             "tail": 0,
-            "wait_bound_s": 1.0,
-            "copies": 2,
+            "state": "draining" if self.id in self.cluster.members.draining else "serving",
+            "open_transactions": sum(tx.state == "open" for tx in self.transactions.values()),
+            "wait_bound_s": self.wait_bound_s,
+            "copies": self.cluster.members.copies,
             "replicas": replicas,
         }
 

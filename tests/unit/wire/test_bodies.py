@@ -14,7 +14,7 @@ from tidelock.client import ChangedPart, InsertResult
 from tidelock.client.results import ChangeResult, RemoveResult
 from tidelock.client.transport import json_text
 from tidelock.errors import BadRequestError
-from tidelock.wire import audit, changes, cluster, peers, reads, statements, tables, transactions
+from tidelock.wire import audit, changes, cluster, members, peers, reads, statements, tables, transactions
 from tidelock.wire.failure import Failure
 
 TID = "7-r1-1-1"
@@ -89,6 +89,13 @@ def test_a_client_leaves_out_what_says_no_more_than_its_absence() -> None:
     assert json_text(changes.ChangedRowsRequest(since=3, to=9)) == '{"from": 3, "to": 9}'
     spec = statements.MergeSpec(on=["k"], when_matched_update={"n": statements.Literal(None)})
     assert json_text(spec) == '{"on": ["k"], "when_matched_update": {"n": {"value": null}}, "params": []}'
+
+
+def test_a_client_sends_a_false_that_is_no_default() -> None:
+    """Of three values, false is not the one that an absent field means."""
+    copies = members.MembersRequest(change="copies", copies=2, racks=False)
+    assert msgspec.json.decode(json_text(copies), type=members.MembersRequest) == copies
+    assert "undo" not in json_text(copies)
 
 
 def test_a_parameter_that_json_cannot_carry_is_refused() -> None:
