@@ -1,4 +1,4 @@
-"""Clients of a run: writers, readers, and the questions that a client asks of an agent.
+"""Clients of a run: writers, readers, and the questions that they ask of an agent.
 
 They behave as the client library does (tidelock/client/decide.py): commit() is repeated at the home, and
 where that does not answer or has forgotten the transaction, any replica is asked for the outcome. What they
@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tests.sim.log_lives import LogLife
 from tests.sim.network import RefusedConnectionError, Serve
 from tests.sim.sql import part_rows
+from tests.sim.transfers import ROWS, SCHEMA, TABLES, Lists, balances, rows_of
 from tests.support.histories import table_model
 from tests.support.histories.replay import Seen
 from tidelock.csnlog.core.ids import Csn, TableName, Tid
@@ -49,15 +49,8 @@ if TYPE_CHECKING:
     from tests.sim.world import SimWorld
     from tidelock.replica_agent.services.bundle import Services
 
-#: Tables that writers add to, and compaction changes.
-TABLES: Final = ("a", "b")
 #: Tables of `table_model`, which all statements change.
 CHANGED: Final = ("x", "y")
-SCHEMA: Final = pa.schema(
-    [pa.field("k", pa.string(), nullable=False), pa.field("n", pa.int64()), pa.field("f", pa.float64())]
-)
-#: Rows of a write in both tables.
-ROWS: Final = (1, 2)
 #: How long a client waits for an answer, and for the outcome of a commit.
 ANSWER_S: Final = 4.0
 OUTCOME_S: Final = 20.0
@@ -65,9 +58,6 @@ OUTCOME_S: Final = 20.0
 RESERVED_USE_S: Final = 4.0
 #: Lease of a pin.
 PIN_S: Final = 3.0
-
-#: Parts of each table with their bytes.
-Lists = dict[str, list[tuple[PartRow, bytes]]]
 
 #: Labels of these numbers are streaming queries'; the writers number their batches alike, so that they race.
 _QUERIES: Final = frozenset({3, 4})
@@ -196,26 +186,6 @@ def _bytes(services: Services, row: PartRow) -> bytes:
     assert row.file is not None, f"{row} is listed and lies nowhere"
     location = Location(row.file, row.offset, row.length, row.blocks)
     return services.peers.files.read(location)
-
-
-@functools.lru_cache(maxsize=20_000)
-def _rows(data: bytes) -> tuple[tuple[str, int], ...]:
-    table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    floats = [table_model.float_of(n) for n in table["n"].to_pylist()]
-    assert repr(table["f"].to_pylist()) == repr(floats), f"the floats {table['f']} are not {floats}"
-    return tuple(zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True))
-
-
-def balances(found: Lists) -> list[list[Any]]:
-    """Return key, sum and rows in the first table, sum and rows in the second."""
-    sums: dict[str, list[int]] = {}
-    for index, table in enumerate(map(full_name, TABLES)):
-        for _, data in found[table]:
-            for key, n in _rows(data):
-                entry = sums.setdefault(key, [0, 0, 0, 0])
-                entry[2 * index] += n
-                entry[2 * index + 1] += 1
-    return [[key, *sums[key]] for key in sorted(sums)]
 
 
 async def create_tables(world: SimWorld) -> None:
@@ -369,7 +339,7 @@ class SimWriter(SimSession):
             return
         # It reads at what is applied when it comes: the snapshot CSN of its tid is older.
         self.note("invoke", "commit", key=key, tid=str(tid), snapshot=max(csn, tid.snapshot))
-        self._note_end(key, tid, await self._sent(tid, home, _rows_of(key, n), label, batch, csn, wait))
+        self._note_end(key, tid, await self._sent(tid, home, rows_of(key, n), label, batch, csn, wait))
 
     async def _next_tid(self, home: str) -> Tid:
         """Return a tid of a home that this client has not used; reserve three if there is none."""
@@ -452,7 +422,7 @@ class SimWriter(SimSession):
             if fresh and tid.snapshot < acknowledged:
                 what = f"{tid} is fresh, and CSN {acknowledged} was acknowledged before it was asked for"
                 self.world.oracle.violated("I11 MONOREAD", what)
-            for table, rows in _rows_of(key, n).items():
+            for table, rows in rows_of(key, n).items():
                 await self.ask("insert", functools.partial(_insert, tid, table, rows), at=home)
         except TidelockError as error:
             self.note(CallEnd.FAIL, "write", key=key, tid=tid and str(tid), error=repr(error))
@@ -479,15 +449,6 @@ def _labelled(number: int | None, n: int) -> tuple[str | None, int | None]:
     """Return label and batch of the n-th transaction of a writer, whose label has this number."""
     label = None if number is None else f"query {number}" if number in _QUERIES else f"label {number}"
     return label, n if number in _QUERIES else None
-
-
-def _rows_of(key: str, n: int) -> dict[str, pa.Table]:
-    return {TABLES[0]: _entries(key, n), TABLES[1]: _entries(key, 1 - n, -1)}
-
-
-def _entries(key: str, *numbers: int) -> pa.Table:
-    floats = [table_model.float_of(n) for n in numbers]
-    return pa.table({"k": [key] * len(numbers), "n": numbers, "f": floats}, schema=SCHEMA)
 
 
 async def _insert(tid: Tid, table: str, rows: pa.Table, services: Services) -> int:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.changers import Changer
 from tests.sim.clients import (
     CHANGED,
-    Lists,
     SimSession,
     SimWriter,
     asking_lists,
@@ -25,6 +24,7 @@ from tests.sim.clients import (
 from tests.sim.log_lives import LogLife
 from tests.sim.machine import EPOCH_S
 from tests.sim.oracle import children
+from tests.sim.transfers import Lists
 from tests.support.histories import replay
 from tests.support.histories.evidence import leftovers
 from tests.support.histories.table_model import Statement, Truncate
