@@ -179,7 +179,7 @@ class SparkSnapshot:
             replicas = order(status["replicas"], pinned=self._replica, rotation=self._rotation)
             to_replicas = route(
                 replicas,
-                wait_bound_s=float(status["wait_bound_s"]),
+                status,
                 failover=self._failover,
                 name_services=name_services(self._spark),
             )

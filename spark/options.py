@@ -15,13 +15,15 @@ from tidelock.errors import BadRequestError, UnavailableError
 
 #: Time to connect before the next replica is tried, in seconds.
 CONNECT_TIMEOUT_S = 2.0
-#: Time that the client waits for an answer beyond the agents' `wait_bound_s`, in seconds. An agent that has
-#: not answered by then is frozen.
-READ_MARGIN_S = 3.0
+#: Time that a reader waits for an answer beyond the agents' `read_wait_s`, in seconds. An agent that has not
+#: answered by then is frozen, or slower than another one would be.
+READ_MARGIN_S = 2.0
+#: The same of a reader that has one replica only: to leave it early wins nothing.
+LONE_READ_MARGIN_S = 7.0
 #: Number of tries of a request for each replica before it fails. The agents wait, not the client between the
 #: tries. Like the other constants here, this one follows from the behaviour of Hadoop's client and is no
-#: setting; users tune the agents' `wait_bound_s`.
-ROUNDS = 4
+#: setting; users tune the agents' `read_wait_s`.
+ROUNDS = 8
 #: Length of the list of addresses, see `_addresses`. A JVM that runs more tasks than this may try a replica
 #: again that it has given up.
 ADDRESSES = 32
@@ -103,14 +105,28 @@ def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: in
     return [Replica(row["id"], row["data"]) for row in rotated]
 
 
+def read_timeout_s(status: Mapping[str, Any], replicas: int) -> float:
+    """Return how long a reader that can ask so many replicas waits for an answer of one, in seconds.
+
+    Args:
+        status: An agent's status.
+        replicas: The number of replicas.
+    """
+    return float(status["read_wait_s"]) + (READ_MARGIN_S if replicas > 1 else LONE_READ_MARGIN_S)
+
+
 def route(
-    replicas: Sequence[Replica], *, wait_bound_s: float, failover: bool, name_services: Iterable[str] = ()
+    replicas: Sequence[Replica],
+    status: Mapping[str, Any],
+    *,
+    failover: bool,
+    name_services: Iterable[str] = (),
 ) -> ReadRoute:
     """Return the route to ``replicas``, tried in this order.
 
     Args:
         replicas: At least one; without ``failover`` only the first is used.
-        wait_bound_s: The agents' setting: how long they wait for a CSN before they refuse a read of it.
+        status: An agent's status, which says how long agents wait for a CSN before they refuse a read of it.
         failover: Go on to the next replica when one is dead, frozen, behind or has a damaged part.
         name_services: The session's values of ``dfs.nameservices``; kept, since they may name the HDFS of
             the user's cluster.
@@ -119,7 +135,7 @@ def route(
     tries = ROUNDS * len(used) if failover else 1
     connection = {
         "dfs.webhdfs.socket.connect-timeout": _milliseconds(CONNECT_TIMEOUT_S),
-        "dfs.webhdfs.socket.read-timeout": _milliseconds(wait_bound_s + READ_MARGIN_S),
+        "dfs.webhdfs.socket.read-timeout": _milliseconds(read_timeout_s(status, len(used))),
         "dfs.http.client.retry.max.attempts": str(tries - 1),
         "dfs.http.client.failover.max.attempts": str(tries - 1),
     }

@@ -397,9 +397,13 @@ class AgentSettings(IdentitySettings, BaseSettings):
     )
     wait_bound_s: Positive = Field(
         5.0,
+        description="How long a request waits for a CSN before it is answered 'standby'.",
+    )
+    read_wait_s: Positive = Field(
+        1.0,
         description=(
-            "How long a read waits for a CSN before it is answered 'standby'; Spark's read timeout "
-            "is this + 3 s."
+            "How long a read of a file of a snapshot waits for its CSN before it is answered 'standby'; "
+            "Spark's read timeout is this + 2 s."
         ),
     )
     read_chunk_bytes: Bytes = Field(1 << 20, description="Bytes read, verified and sent at a time.")

@@ -18,8 +18,8 @@ from tidelock.replica_agent.workers.child import STARTED, requests_async
 from tidelock.replica_agent.workers.frames import pack
 
 #: The agent bounds the wait itself; this limit only covers an agent that hangs. Spark's read timeout is the
-#: bound + 3 s, so the sum must stay below that.
-ANSWER_GRACE_S = 2.0
+#: bound + 2 s, so the sum must stay below that.
+ANSWER_GRACE_S = 1.0
 #: Most CSNs whose report is remembered; above it those that may be reported again are forgotten.
 READ_CSNS_MAX = 10_000
 #: Longest value of a log field, in characters.

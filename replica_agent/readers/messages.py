@@ -26,7 +26,7 @@ class ReaderConfig:
         secret: Shared secret, ``""`` when none is set; required on /parts.
         counters_file: The file with this worker's counters.
         api: ``host:port`` of the protocol process, on this machine.
-        wait_bound_s: How long the agent lets a read wait for its CSN.
+        read_wait_s: How long the agent lets a read wait for its CSN.
         read_chunk_bytes: Bytes read, verified and sent at a time.
         listing_cache_entries: Number of serialised listings that are kept.
         threads: Threads that read files.
@@ -41,7 +41,7 @@ class ReaderConfig:
     secret: str = field(repr=False)
     counters_file: str
     api: str
-    wait_bound_s: float
+    read_wait_s: float
     read_chunk_bytes: int
     listing_cache_entries: int
     threads: int

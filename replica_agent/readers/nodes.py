@@ -95,7 +95,7 @@ class Resolver:
         self._listings = Listings(Path(config.data_dir), config.listing_cache_entries)
         self._link = link
         self._replica = config.replica
-        self._wait_bound_s = config.wait_bound_s
+        self._read_wait_s = config.read_wait_s
 
     async def resolve(self, target: RequestTarget) -> Node:
         """Return the node of a path below ``/``."""
@@ -121,7 +121,7 @@ class Resolver:
         """Return once ``csn`` is applied here; raise the agent's refusal otherwise."""
         if csn <= self.catalog.snapshot_csn():
             return
-        refusal = (await self._link.wait(csn, self._wait_bound_s)).refusal(csn)
+        refusal = (await self._link.wait(csn, self._read_wait_s)).refusal(csn)
         if isinstance(refusal, StandbyError):
             raise StandbyError(f"replica {self._replica}: {refusal.message}", **refusal.details)
         if refusal is not None:

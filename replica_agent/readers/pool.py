@@ -179,7 +179,7 @@ class ReaderPool:
             secret=settings.secret,
             counters_file=str(counters.path_of(self._run_dir, slot)),
             api=self.api,
-            wait_bound_s=settings.wait_bound_s,
+            read_wait_s=settings.read_wait_s,
             read_chunk_bytes=settings.read_chunk_bytes,
             listing_cache_entries=settings.listing_cache_entries,
             footer_cache_entries=settings.footer_cache_entries,

@@ -21,7 +21,7 @@ class Callbacks(Protocol):
     """The services of an agent for its readers."""
 
     async def wait(self, csn: Csn) -> ReadAvailability:
-        """Wait, at most ``wait_bound_s``, until ``csn`` is applied, and return whether it can be served."""
+        """Wait, at most ``read_wait_s``, until ``csn`` is applied, and return whether it can be served."""
 
     def read(self, csn: Csn) -> None:
         """Record that a CSN is read; called now and then as long as it is read."""

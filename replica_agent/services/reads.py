@@ -49,19 +49,21 @@ class ReadService:
         self.condition.require(AgentAction.LATEST)
         return await self.snapshots.open(csn=csn, at_ms=at_ms, min_csn=min_csn, ttl_s=ttl_s)
 
-    async def require_read(self, csn: Csn, table: TableName | None = None) -> None:
+    async def require_read(
+        self, csn: Csn, table: TableName | None = None, *, wait_s: float | None = None
+    ) -> None:
         """Return once this replica can serve ``csn``, of one table or of all.
 
         Errors as :meth:`Snapshots.require`. The CSN stays readable for a while.
         """
         self.condition.require(AgentAction.READ if csn <= self.waiters.reached else AgentAction.LATEST)
-        await self.snapshots.require(csn, table)
+        await self.snapshots.require(csn, table, wait_s=wait_s)
         self.implicit_pins.read(csn)
 
     async def read_availability(self, csn: Csn) -> ReadAvailability:
         """Return whether ``csn`` can be served here, as the answer for a reader process."""
         try:
-            await self.require_read(csn)
+            await self.require_read(csn, wait_s=self.snapshots.settings.read_wait_s)
         except SnapshotTooOldError as error:
             return ReadAvailability("too_old", error.message)
         except NoSuchCsnError as error:

@@ -109,6 +109,7 @@ class StatusService:
             tables=len(self.reader.table_names(self.waiters.reached)),
             copies=self.membership.copies,
             wait_bound_s=self.settings.wait_bound_s,
+            read_wait_s=self.settings.read_wait_s,
             open_transactions=len(self.transactions.live()),
             horizon=self.reader.horizon(),
             tail=self.reader.meta("tail"),

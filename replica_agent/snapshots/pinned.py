@@ -85,18 +85,23 @@ class Snapshots:
     _adopted: bool = field(default=False, init=False)
     _counter: int = field(default=0, init=False)
 
-    async def require(self, csn: Csn, table: TableName | None = None) -> None:
+    async def require(self, csn: Csn, table: TableName | None = None, *, wait_s: float | None = None) -> None:
         """Return when this replica can serve ``csn``: of one table, or of all tables.
+
+        Args:
+            csn: The CSN.
+            table: The only table that is read.
+            wait_s: Longest wait for the CSN; None: the setting `wait_bound_s`.
 
         Raises:
             SnapshotTooOldError: It is below the horizon.
             NoSuchCsnError: It is above the end of the log, read after a write barrier.
-            StandbyError: It was not applied here within ``wait_bound_s``.
+            StandbyError: It was not applied here in time.
         """
         self.reader.require_kept(csn, table)
-        await self.reach(csn)
+        await self.reach(csn, wait_s=wait_s)
 
-    async def reach(self, csn: Csn) -> None:
+    async def reach(self, csn: Csn, *, wait_s: float | None = None) -> None:
         """Return when this replica has applied ``csn``, for readers at this CSN or above.
 
         Raises:
@@ -105,7 +110,7 @@ class Snapshots:
         if csn <= self.waiters.reached:
             return
         await self.require_exists(csn)
-        await self._applied(csn)
+        await self._applied(csn, self.settings.wait_bound_s if wait_s is None else wait_s)
 
     async def require_exists(self, csn: Csn) -> None:
         """Raise NoSuchCsnError if a CSN is above the end of the log, read after a write barrier."""
@@ -115,11 +120,11 @@ class Snapshots:
                 msg = f"there is no CSN {csn}: the log ends at {end}; read at that one, or at an older one"
                 raise NoSuchCsnError(msg, end_csn=end)
 
-    async def _applied(self, csn: Csn) -> None:
-        if not await self.waiters.wait(csn, self.settings.wait_bound_s):
+    async def _applied(self, csn: Csn, wait_s: float) -> None:
+        if not await self.waiters.wait(csn, wait_s):
             msg = (
                 f"replica {self.replica} is at CSN {self.waiters.reached} and did not reach {csn} "
-                f"within {self.settings.wait_bound_s:g} s"
+                f"within {wait_s:g} s"
             )
             raise StandbyError(msg, snapshot_csn=self.waiters.reached)
 
@@ -167,7 +172,7 @@ class Snapshots:
             self.log.tick()
             await self.waiters.wait(Csn(self.log.end + 1), self.settings.wait_bound_s)
         if at_ms >= self.reader.meta("time_ms"):
-            await self._applied(await self.log.barrier())
+            await self._applied(await self.log.barrier(), self.settings.wait_bound_s)
         csn, oldest = self.reader.csn_at(at_ms), max(self.reader.horizon(), CSN_IMPORT)
         if csn is None or csn < oldest:
             begins = _iso(self.reader.time_of(oldest))

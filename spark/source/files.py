@@ -16,7 +16,7 @@ from tidelock.ranged_file import RangedFile
 #: Time to connect before the next replica is tried, in seconds.
 CONNECT_TIMEOUT_S: Final = 2.0
 #: How often each replica is asked before a read fails. The agents do the waiting for a CSN.
-ROUNDS: Final = 4
+ROUNDS: Final = 8
 #: Pause after every replica has refused or failed once, in seconds.
 PAUSE_S: Final = 0.5
 
@@ -29,7 +29,7 @@ class SnapshotFiles:
     Args:
         csn: CSN of the snapshot.
         addresses: `host:port` of the snapshot file systems, in the order in which they are asked.
-        read_timeout_s: Time to wait for an agent's answer: its `wait_bound_s` and a margin.
+        read_timeout_s: Time to wait for an agent's answer: its `read_wait_s` and a margin.
     """
 
     def __init__(self, csn: int, addresses: Sequence[str], *, read_timeout_s: float) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from tidelock.client import Snapshot
 from tidelock.errors import UnavailableError
-from tidelock.spark.options import READ_MARGIN_S
+from tidelock.spark.options import read_timeout_s
 from tidelock.spark.pinning import pin
 from tidelock.spark.source.connections import connected, replicas_of
 from tidelock.spark.source.files import SnapshotFiles
@@ -75,8 +75,7 @@ def snapshot_route(status: Mapping[str, Any], target: TableTarget, *, failover: 
     """Return the route of tasks to snapshots; errors as `replicas_of`."""
     replicas = replicas_of(status, target)
     used = replicas if failover else replicas[:1]
-    timeout_s = float(status["wait_bound_s"]) + READ_MARGIN_S
-    return SnapshotRoute(tuple(replica.data for replica in used), timeout_s)
+    return SnapshotRoute(tuple(replica.data for replica in used), read_timeout_s(status, len(used)))
 
 
 class TidelockReader(DataSourceReader):

@@ -34,7 +34,11 @@ SINK, FUNCTION = TARGETS = ("by_sink", "by_function")
 #: Two queries of one session may damage a collection of Spark when they begin at once. It then has fewer
 #: elements than it says, no task can be serialised any more, and only a new driver helps. Seen once in some
 #: ten runs of this test on a busy machine, with Spark 4.3; no code of this project is in the stack.
-SPOILED: Final = re.compile(r"Illegal size \d+ of collection, expected \d+")
+#: On such a machine a Python process may also take longer to start than the ten seconds that Spark allows,
+#: for which it has no setting.
+SPOILED: Final = re.compile(
+    r"Illegal size \d+ of collection, expected \d+|Python worker failed to connect back"
+)
 #: Sessions in which a user tries to get a query running again, at most.
 SESSIONS: Final = 4
 #: A batch that hangs fails the test before its own limit does.

@@ -76,7 +76,7 @@ def test_a_lost_disk_comes_back_although_history_was_collected(
         lose_disk(local, "r2")
         local.start("r2")
         assert numbers(local, "r2") == list(range(100, 110))
-        db.insert("t", rows(200))
+        db.insert("t", rows(200), wait="all")  # r2 is to remove these rows, too
     with local.connect("r2") as db:
         db.truncate("t")
         db.insert("t", rows(300), wait="all")

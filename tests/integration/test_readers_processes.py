@@ -252,7 +252,7 @@ async def test_a_read_waits_for_its_csn(data: DataDir, tmp_path: Path) -> None:
 
 async def test_an_agent_that_does_not_answer_is_standby(data: DataDir) -> None:
     """A wait without an answer ends as "standby" soon after its bound, before the client gives up."""
-    async with _pool(data, _Agent(), wait_bound_s=0.1) as pool:
+    async with _pool(data, _Agent(), read_wait_s=0.1) as pool:
         url = f"http://{pool.address}/webhdfs/v1/snapshots/4/default/t?op=LISTSTATUS"
         _, body = await asyncio.to_thread(_get, url)
         assert json.loads(body)["RemoteException"]["exception"] == "StandbyException"

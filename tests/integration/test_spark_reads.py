@@ -129,7 +129,7 @@ class Pair:
     ) -> None:
         """Let the session talk to these replicas."""
         rows = self.status if replicas is None else replicas
-        spark.call("connect", data_dir=str(self.dirs[0].path), replicas=rows, wait_bound_s=1.0, newest=newest)
+        spark.call("connect", data_dir=str(self.dirs[0].path), replicas=rows, read_wait_s=1.0, newest=newest)
 
     def close(self) -> None:
         """End the readers."""
@@ -138,7 +138,7 @@ class Pair:
 
 
 def _host(data: DataDir) -> ReaderHost:
-    return ReaderHost(data.path, data.path.name, wait_bound_s=1.0)
+    return ReaderHost(data.path, data.path.name, read_wait_s=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import threading
+import weakref
 from typing import Final
 
 from urllib3.util.wait import wait_for_read
@@ -41,22 +42,18 @@ class PlainHttp:
         self._kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._connect_s = connect_s
-        self._lock = threading.Lock()
-        self._idle: dict[str, list[http.client.HTTPConnection]] = {}
+        self._kept = _Kept()
+        # A user may forget to close a client; its sockets are not left to the garbage collector.
+        weakref.finalize(self, self._kept.close)
         forks.register(self)
 
     def after_fork(self) -> None:
         """Leave the connections to the parent."""
-        self._lock = threading.Lock()
-        self._idle = {}
+        self._kept.after_fork()
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.close()
+        """Close the connections; those that are in use when their requests end."""
+        self._kept.close()
 
     def post(
         self, address: str, path: str, body: bytes, *, content_type: str, read_s: float
@@ -79,26 +76,24 @@ class PlainHttp:
             with contextlib.closing(http.client.HTTPResponse(connection.sock, method="POST")) as response:
                 response.begin()
                 text = response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except BaseException as error:
             connection.close()
-            raise LostError(_words(error)) from error
+            if isinstance(error, OSError | http.client.HTTPException):
+                raise LostError(_words(error)) from error
+            raise
         if response.will_close:
             connection.close()
         else:
-            self._give_back(address, connection)
+            self._kept.give_back(address, connection)
         return response.status, text
 
     def _take(self, address: str) -> http.client.HTTPConnection:
-        while True:
-            with self._lock:
-                idle = self._idle.get(address)
-                connection = idle.pop() if idle else None
-            if connection is None:
-                return self._connect(address)
+        while connection := self._kept.take(address):
             # An agent that was stopped, or was tired of waiting, has closed it: then it is readable.
             if connection.sock is not None and not wait_for_read(connection.sock, timeout=0):
                 return connection
             connection.close()
+        return self._connect(address)
 
     def _connect(self, address: str) -> http.client.HTTPConnection:
         connection = self._kind(address, timeout=self._connect_s)
@@ -109,13 +104,46 @@ class PlainHttp:
             raise NotSentError(_words(error)) from error
         return connection
 
-    def _give_back(self, address: str, connection: http.client.HTTPConnection) -> None:
+
+class _Kept:
+    """Open connections that no request uses, by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[http.client.HTTPConnection]] = {}
+        self._closed = False
+
+    def take(self, address: str) -> http.client.HTTPConnection | None:
+        """Return a connection, which may have ended meanwhile; None if there is none."""
+        with self._lock:
+            idle = self._idle.get(address)
+            return idle.pop() if idle else None
+
+    def give_back(self, address: str, connection: http.client.HTTPConnection) -> None:
+        """Keep a connection for the next request, or close it."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
-            if len(idle) < KEPT_MAX:
+            if not self._closed and len(idle) < KEPT_MAX:
                 idle.append(connection)
                 return
         connection.close()
+
+    def close(self) -> None:
+        """Close all, and keep none from now on."""
+        with self._lock:
+            self._closed = True
+            self._close_all()
+
+    def after_fork(self) -> None:
+        """Close the copies of a child: its parent's connections stay open by that."""
+        self._lock = threading.Lock()  # a thread of the parent may hold the other one
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+        self._idle.clear()
 
 
 def _words(error: Exception) -> str:

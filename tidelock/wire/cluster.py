@@ -257,6 +257,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         tables: Number of tables.
         copies: Number of replicas on which a commit is durable.
         wait_bound_s: How long it waits for a CSN before it refers a client to another replica, in seconds.
+        read_wait_s: The same for a read of a file of a snapshot.
         open_transactions: Number of transactions that are open here.
         horizon: Below this CSN nothing can be read.
         tail: CSN at which the kept log begins.
@@ -284,6 +285,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tables: int = 0
     copies: int = 0
     wait_bound_s: float = 0.0
+    read_wait_s: float = 0.0
     open_transactions: int = 0
     horizon: int = 0
     tail: int = 0

@@ -27,8 +27,8 @@ CONNECT_TIMEOUT_S = 1.0
 
 @pytest.fixture(scope="module")
 def two(module_cluster: ClusterFactory) -> LocalCluster:
-    """A cluster of two replicas, of which r2 does not run."""
-    local = module_cluster(replicas=2)
+    """A cluster of two replicas, of which r2 does not run; its log stays as it is, without ticks."""
+    local = module_cluster(replicas=2, settings={"tick_interval_s": 86_400})
     with local.connect() as db:
         db.create_table("t", SCHEMA)
         db.insert("t", ROWS, wait="all")

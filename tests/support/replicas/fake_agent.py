@@ -261,6 +261,7 @@ class FakeAgent:
             "state": "draining" if self.id in self.cluster.members.draining else "serving",
             "open_transactions": sum(tx.state == "open" for tx in self.transactions.values()),
             "wait_bound_s": self.wait_bound_s,
+            "read_wait_s": 1.0,
             "copies": self.cluster.members.copies,
             "replicas": replicas,
         }

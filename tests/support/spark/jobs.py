@@ -65,10 +65,10 @@ class StubDatabase:
     """A client without agents, with the methods of the client library that Spark uses."""
 
     def __init__(
-        self, data_dir: Path, replicas: list[dict[str, Any]], wait_bound_s: float, newest: int
+        self, data_dir: Path, replicas: list[dict[str, Any]], read_wait_s: float, newest: int
     ) -> None:
         self._data_dir = data_dir
-        self._status = {"replicas": replicas, "wait_bound_s": wait_bound_s}
+        self._status = {"replicas": replicas, "read_wait_s": read_wait_s}
         self.seen_csn = 0
         self.newest = newest
         self.opened: list[StubSnapshot] = []

@@ -45,5 +45,5 @@ def test_the_values_are_those_of_the_helpers() -> None:
     assert writing.SESSION["spark.sql.parquet.datetimeRebaseModeInWrite"] != "LEGACY"
     assert writing.OPTIONS["mapreduce.fileoutputcommitter.algorithm.version"] == "1"
     assert f"`{options.CONNECT_TIMEOUT_S:.0f}s`" in PAGE
-    assert f"{options.READ_MARGIN_S:.0f} s more than the replicas' `wait_bound_s`" in PAGE
+    assert f"{options.READ_MARGIN_S:.0f} s more than the replicas' `read_wait_s`" in PAGE
     assert f"`{token_text.PATTERN}`" in PAGE

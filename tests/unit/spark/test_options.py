@@ -17,6 +17,7 @@ from tidelock.spark.schema import struct_of, type_of
 from tidelock.spark.tables import select, view_names
 
 THREE = [Replica("r1", "h1:1"), Replica("r_2", "h2:2"), Replica("r3", "h3:3")]
+STATUS = {"read_wait_s": 1.0}
 
 
 def _addresses(found: ReadRoute) -> list[str]:
@@ -27,7 +28,7 @@ def _addresses(found: ReadRoute) -> list[str]:
 
 def test_reader_options_protect_the_rows() -> None:
     """Missing and corrupt files are errors, dates are not shifted, vectored reads are off."""
-    options = route(THREE, wait_bound_s=5, failover=True).options
+    options = route(THREE, STATUS, failover=True).options
     assert options["ignoremissingfiles"] == options["ignorecorruptfiles"] == "false"
     assert options["datetimerebasemode"] == "CORRECTED"
     assert options["parquet.hadoop.vectored.io.enabled"] == "false"
@@ -35,19 +36,25 @@ def test_reader_options_protect_the_rows() -> None:
 
 def test_the_timeouts_follow_the_agents_bound() -> None:
     """The client waits longer than an agent does, so only a frozen agent exceeds the timeout."""
-    options = route(THREE, wait_bound_s=7.5, failover=True).options
-    assert options["dfs.webhdfs.socket.read-timeout"] == "10500ms"
+    options = route(THREE, {"read_wait_s": 2.5}, failover=True).options
+    assert options["dfs.webhdfs.socket.read-timeout"] == "4500ms"
     assert options["dfs.webhdfs.socket.connect-timeout"] == "2000ms"
+
+
+def test_a_lone_replica_is_waited_for_longer() -> None:
+    """Where no other replica can be asked, a pause of the only one fails no job."""
+    for alone in (route(THREE, STATUS, failover=False), route(THREE[:1], STATUS, failover=True)):
+        assert alone.options["dfs.webhdfs.socket.read-timeout"] == "8000ms"
 
 
 def test_option_names_survive_spark() -> None:
     """All names are in lower case, since Spark passes reader options on in lower case."""
-    assert all(name == name.lower() for name in route(THREE, wait_bound_s=5, failover=True).options)
+    assert all(name == name.lower() for name in route(THREE, STATUS, failover=True).options)
 
 
 def test_the_first_replica_is_listed_once() -> None:
     """However many tasks use the first replica when it dies, each continues with a living replica."""
-    addresses = _addresses(route(THREE, wait_bound_s=5, failover=True))
+    addresses = _addresses(route(THREE, STATUS, failover=True))
     assert addresses[:4] == ["h1:1", "h2:2", "h3:3", "h2:2"]
     assert len(addresses) == ADDRESSES
     assert addresses.count("h1:1") == 1
@@ -55,7 +62,7 @@ def test_the_first_replica_is_listed_once() -> None:
 
 def test_without_failover_there_is_one_address_and_one_try() -> None:
     """failover=False never reads from a second replica and does not ask twice."""
-    found = route(THREE, wait_bound_s=5, failover=False)
+    found = route(THREE, STATUS, failover=False)
     assert _addresses(found) == ["h1:1"]
     assert found.options["dfs.http.client.failover.max.attempts"] == "0"
     assert found.options["dfs.http.client.retry.max.attempts"] == "0"
@@ -63,16 +70,16 @@ def test_without_failover_there_is_one_address_and_one_try() -> None:
 
 def test_a_single_replica_is_asked_again() -> None:
     """With failover a single replica is asked more than once."""
-    found = route(THREE[:1], wait_bound_s=5, failover=True)
+    found = route(THREE[:1], STATUS, failover=True)
     assert _addresses(found) == ["h1:1"]
     assert int(found.options["dfs.http.client.failover.max.attempts"]) > 0
 
 
 def test_known_name_services_are_kept() -> None:
     """The session's name services remain, each once; ours is added."""
-    found = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", "dr"])
+    found = route(THREE, STATUS, failover=True, name_services=["prod", "dr"])
     assert found.options["dfs.nameservices"] == f"prod,dr,{found.authority}"
-    again = route(THREE, wait_bound_s=5, failover=True, name_services=["prod", found.authority])
+    again = route(THREE, STATUS, failover=True, name_services=["prod", found.authority])
     assert again.options["dfs.nameservices"] == f"prod,{found.authority}"
 
 
@@ -93,8 +100,8 @@ def test_the_authority_names_the_configuration(
     one: list[Replica], two: list[Replica], over_one: bool, over_two: bool, bound_one: float, bound_two: float
 ) -> None:
     """Equal authorities have equal options: Hadoop's client caches file systems by authority alone."""
-    first = route(one, wait_bound_s=bound_one, failover=over_one)
-    second = route(two, wait_bound_s=bound_two, failover=over_two)
+    first = route(one, {"read_wait_s": bound_one}, failover=over_one)
+    second = route(two, {"read_wait_s": bound_two}, failover=over_two)
     assert (first.authority == second.authority) == (first.options == second.options)
     assert urlsplit(f"webhdfs://{first.authority}/").hostname == first.authority
     assert re.fullmatch(r"[a-z0-9-]+", first.authority)
