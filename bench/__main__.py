@@ -40,6 +40,7 @@ from bench import (
 )
 from bench.peers import run as peers
 from bench.plot import draw
+from bench.ways import Way
 from bench.workload import ClientPace
 from tidelock.cluster import LocalCluster
 
@@ -122,7 +123,8 @@ def _commits(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
         if "commits" in wanted:
             figures["commits"] = runs
         if "lag" in wanted:
-            peak = max((run for run in runs if run["clients"] <= _LAG_CLIENTS), key=lambda run: run["per_s"])
+            written = [run for run in runs if run["way"] == Way.WRITE and run["clients"] <= _LAG_CLIENTS]
+            peak = max(written, key=lambda run: run["per_s"])
             figures["lag"] = lag.run(cluster, peak["clients"], peak["per_s"], scale.pace)
     return figures
 

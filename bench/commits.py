@@ -1,5 +1,7 @@
 """Durable two-table commits: client processes spread over three replicas, all rows counted at the end.
 
+Each number of clients commits in both ways, one after the other: in one request, and by statements.
+
 A commit is acknowledged when it is durable on two replicas and visible at its home. CPU is that of the agents
 with their workers; ZooKeeper's writes are counted at the server, sessions of its clients included.
 """
@@ -12,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.machine import cpu_s, zookeeper_writes
+from bench.ways import Way
 from bench.workload import ROWS, SCHEMA, TABLES, BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.cluster import LocalCluster
 from workloads.history import tids_per_csn
@@ -22,6 +25,7 @@ from workloads.stats import Latencies
 class CommitFigures:
     """The figures of one run."""
 
+    way: Way
     clients: int
     seconds: float
     commits: int
@@ -41,14 +45,14 @@ def create_tables(cluster: LocalCluster) -> None:
             db.create_table(table, SCHEMA, partition_by=["year"], sort_by=["key"])
 
 
-def measure(cluster: LocalCluster, clients: int, pace: ClientPace) -> CommitFigures:
+def measure(cluster: LocalCluster, way: Way, clients: int, pace: ClientPace) -> CommitFigures:
     """Run client processes and return what the measured window showed.
 
     Raises:
         RuntimeError: Rows are missing or surplus at the end.
     """
     before = rows(cluster)
-    running = BenchClients(clients_of(cluster), clients, pace)
+    running = BenchClients(clients_of(cluster, way), clients, pace)
     zero = running.begin()
     time.sleep(max(0.0, zero - time.monotonic()))
     cpu, writes = cpu_s(cluster), zookeeper_writes(cluster)
@@ -61,6 +65,7 @@ def measure(cluster: LocalCluster, clients: int, pace: ClientPace) -> CommitFigu
         raise RuntimeError(f"{expected} rows were acknowledged, {present} are there")
     inside = within(done, zero, pace.run_s)
     return CommitFigures(
+        way=way,
         clients=clients,
         seconds=pace.run_s,
         commits=len(inside),
@@ -89,6 +94,6 @@ def rows(cluster: LocalCluster) -> int:
 
 
 def run(cluster: LocalCluster, counts: Sequence[int], pace: ClientPace) -> list[dict[str, Any]]:
-    """Measure one number of clients after the other."""
+    """Measure one number of clients after the other, in both ways."""
     create_tables(cluster)
-    return [asdict(measure(cluster, count, pace)) for count in counts]
+    return [asdict(measure(cluster, way, count, pace)) for count in counts for way in Way]

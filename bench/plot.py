@@ -11,6 +11,8 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
+from bench.ways import Way
+
 _OURS: Final = "#4c78a8"
 _OTHERS: Final = "#b8b8b8"
 
@@ -44,9 +46,11 @@ def _commits(axis: Any, figures: Mapping[str, Any]) -> None:
         if runs := peer.get("runs"):
             tables = "two tables" if peer["tables"] > 1 else "one table"
             _line(axis, runs, label=f"{peer['peer']}, {tables}")
-    _line(axis, figures["commits"], label="tidelock, two tables", color=_OURS, linewidth=2.5)
+    for way, style in ((Way.WRITE, "-"), (Way.STATEMENTS, ":")):
+        runs = [run for run in figures["commits"] if run["way"] == way]
+        _line(axis, runs, label=f"tidelock, two tables, {way}", color=_OURS, linewidth=2.5, linestyle=style)
     axis.set_xscale("log", base=2)
-    counts = [run["clients"] for run in figures["commits"]]
+    counts = sorted({run["clients"] for run in figures["commits"]})
     axis.set_xticks(counts, [str(count) for count in counts])
     axis.set_xlabel("client processes")
     axis.set_ylabel("commits/s")

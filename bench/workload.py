@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 import tidelock
+from bench.ways import Way
 from tidelock.cluster import LocalCluster
 
 ROWS: Final = 100
@@ -114,26 +115,32 @@ def batch(client: int, number: int) -> pa.Table:
     return _template().set_column(0, SCHEMA.field(0), pa.array(range(first, first + ROWS), pa.int64()))
 
 
-def open_tidelock(number: int, urls: Sequence[str], replicas: Sequence[str]) -> Commit:
+def open_tidelock(number: int, urls: Sequence[str], replicas: Sequence[str], way: Way = Way.WRITE) -> Commit:
     """Return the commits of a client of Tidelock, at its replica."""
     home = number % len(replicas)
     db = tidelock.connect(urls[home], replica=replicas[home])
 
-    def commit(count: int) -> tuple[int, int]:
+    def write(count: int) -> tuple[int, int]:
+        rows = batch(number, count)
+        return db.write(dict.fromkeys(TABLES, rows)).csn or 0, 0
+
+    def statements(count: int) -> tuple[int, int]:
         rows = batch(number, count)
         with db.begin() as tx:
             for table in TABLES:
                 tx.insert(table, rows)
         return tx.csn or 0, 0
 
+    commit = write if way is Way.WRITE else statements
     with db.begin() as tx:  # loads what a client loads at first use, before the clock runs
         tx.insert(TABLES[0], batch(number, 0).slice(0, 0))
+    db.write({TABLES[0]: batch(number, 0).slice(0, 0)})
     return commit
 
 
-def clients_of(cluster: LocalCluster) -> Open:
+def clients_of(cluster: LocalCluster, way: Way = Way.WRITE) -> Open:
     """Return how the clients of a cluster are opened."""
-    return functools.partial(open_tidelock, urls=cluster.urls, replicas=cluster.replicas)
+    return functools.partial(open_tidelock, urls=cluster.urls, replicas=cluster.replicas, way=way)
 
 
 class BenchClients:

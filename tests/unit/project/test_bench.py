@@ -11,11 +11,13 @@ from bench.endurance import ratios
 from bench.lag import lags
 from bench.peers.peer import retrying
 from bench.report import Sheet, sheets
+from bench.ways import Way
 from bench.workload import ROWS, SCHEMA, CommitTiming, batch
 from workloads.stats import Latencies, geometric_mean, percentile, reached
 
 LATENCY = {"p50_ms": 10.0, "p99_ms": 20.0, "max_ms": 30.0}
 RUN = {
+    "way": Way.WRITE,
     "clients": 32,
     "per_s": 149.9,
     "latency": LATENCY,
@@ -40,7 +42,7 @@ WRITES = [
     )
 ]
 FOUND: dict[str, Any] = {
-    "commits": [RUN],
+    "commits": [RUN, RUN | {"way": Way.STATEMENTS, "per_s": 501.0}],
     "raw_zookeeper": [{"clients": 1, "per_s": 700.0, "latency": LATENCY}],
     "peers": [
         {
@@ -208,6 +210,8 @@ def test_aims_of_what_was_measured() -> None:
     missed = {aim.what for aim in aims(FOUND) if not aim.reached}
     assert missed == {
         "commits/s, 32 clients",
+        "agents' CPU ms per commit, 32 clients",
+        "ZooKeeper writes per commit, 32 clients",
         "agent's peak memory, MB",
         "Spark scan after 2,000 small inserts, ratio to one load",
         "Spark write, 1 replica(s), ratio to plain Parquet",
