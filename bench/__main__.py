@@ -118,8 +118,8 @@ def _commits(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
     with LocalCluster.create(folder / "commits") as cluster:
         if "raw" in wanted:
             figures["raw_zookeeper"] = raw_zookeeper.run(cluster, scale.peer_clients, scale.peer_pace)
-        counts = scale.clients if "commits" in wanted else (_LAG_CLIENTS,)
-        runs = commits.run(cluster, counts, scale.pace) if wanted & {"commits", "lag"} else []
+        measured = (tuple(Way), scale.clients) if "commits" in wanted else ((Way.WRITE,), (_LAG_CLIENTS,))
+        runs = commits.run(cluster, *measured, scale.pace) if wanted & {"commits", "lag"} else []
         if "commits" in wanted:
             figures["commits"] = runs
         if "lag" in wanted:

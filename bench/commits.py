@@ -93,7 +93,9 @@ def rows(cluster: LocalCluster) -> int:
         return sum(table["rows"] for table in db.tables() if table["name"].removeprefix("default.") in TABLES)
 
 
-def run(cluster: LocalCluster, counts: Sequence[int], pace: ClientPace) -> list[dict[str, Any]]:
-    """Measure one number of clients after the other, in both ways."""
+def run(
+    cluster: LocalCluster, ways: Sequence[Way], counts: Sequence[int], pace: ClientPace
+) -> list[dict[str, Any]]:
+    """Measure one number of clients after the other, each in all ways."""
     create_tables(cluster)
-    return [asdict(measure(cluster, way, count, pace)) for count in counts for way in Way]
+    return [asdict(measure(cluster, way, count, pace)) for count in counts for way in ways]

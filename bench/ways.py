@@ -6,7 +6,12 @@ import enum
 
 
 class Way(enum.StrEnum):
-    """How a client of Tidelock commits a batch: `write` is one request, the other way takes four."""
+    """How a client of Tidelock commits a batch.
+
+    Attributes:
+        WRITE: `db.write`, one request.
+        STATEMENTS: Begin, an insert into each of two tables, and commit: four requests.
+    """
 
     WRITE = "write"
-    STATEMENTS = "begin, 2 inserts, commit"
+    STATEMENTS = "statements"

@@ -120,22 +120,18 @@ def open_tidelock(number: int, urls: Sequence[str], replicas: Sequence[str], way
     home = number % len(replicas)
     db = tidelock.connect(urls[home], replica=replicas[home])
 
-    def write(count: int) -> tuple[int, int]:
-        rows = batch(number, count)
-        return db.write(dict.fromkeys(TABLES, rows)).csn or 0, 0
+    def write(rows: pa.Table) -> int:
+        return db.write(dict.fromkeys(TABLES, rows)).csn or 0
 
-    def statements(count: int) -> tuple[int, int]:
-        rows = batch(number, count)
+    def statements(rows: pa.Table) -> int:
         with db.begin() as tx:
             for table in TABLES:
                 tx.insert(table, rows)
-        return tx.csn or 0, 0
+        return tx.csn or 0
 
-    commit = write if way is Way.WRITE else statements
-    with db.begin() as tx:  # loads what a client loads at first use, before the clock runs
-        tx.insert(TABLES[0], batch(number, 0).slice(0, 0))
-    db.write({TABLES[0]: batch(number, 0).slice(0, 0)})
-    return commit
+    commit = {Way.WRITE: write, Way.STATEMENTS: statements}[way]
+    commit(batch(number, 0).slice(0, 0))  # loads what a client loads at first use, before the clock runs
+    return lambda count: (commit(batch(number, count)), 0)
 
 
 def clients_of(cluster: LocalCluster, way: Way = Way.WRITE) -> Open:

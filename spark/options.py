@@ -20,9 +20,9 @@ CONNECT_TIMEOUT_S = 2.0
 READ_MARGIN_S = 2.0
 #: The same of a reader that has one replica only: to leave it early wins nothing.
 LONE_READ_MARGIN_S = 7.0
-#: Number of tries of a request for each replica before it fails. The agents wait, not the client between the
-#: tries. Like the other constants here, this one follows from the behaviour of Hadoop's client and is no
-#: setting; users tune the agents' `read_wait_s`.
+#: Number of tries of a request for each replica before it fails, also of the data source. The agents wait,
+#: not the client between the tries. Like the other constants here, this one follows from the behaviour of
+#: Hadoop's client and is no setting; users tune the agents' `read_wait_s`.
 ROUNDS = 8
 #: Length of the list of addresses, see `_addresses`. A JVM that runs more tasks than this may try a replica
 #: again that it has given up.

@@ -12,11 +12,8 @@ from urllib3.exceptions import HTTPError
 
 from tidelock.errors import CorruptError, StandbyError, TidelockError, UnavailableError, from_answer
 from tidelock.ranged_file import RangedFile
+from tidelock.spark.options import CONNECT_TIMEOUT_S, ROUNDS
 
-#: Time to connect before the next replica is tried, in seconds.
-CONNECT_TIMEOUT_S: Final = 2.0
-#: How often each replica is asked before a read fails. The agents do the waiting for a CSN.
-ROUNDS: Final = 8
 #: Pause after every replica has refused or failed once, in seconds.
 PAUSE_S: Final = 0.5
 

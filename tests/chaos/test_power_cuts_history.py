@@ -26,7 +26,7 @@ from tests.support.clusters.lock_reading import part_rows
 from tests.support.faults.lab import points, undo_rows
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.histories.table_model import float_of
+from tests.support.histories.table_model import float_of, require_floats
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -102,7 +102,7 @@ def fill(db: Database, sizes: Sequence[int] = SIZES) -> tuple[str, dict[int, Row
 
 def _pairs(found: pa.Table) -> Rows:
     keys, values, floats = (found[name].to_pylist() for name in SCHEMA.names)
-    assert repr(floats) == repr(list(map(float_of, keys)))
+    require_floats(floats, keys)
     return list(zip(keys, values, strict=True))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.histories.table_model import float_of
+from tests.support.histories.table_model import float_of, require_floats
 from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.client import Database
@@ -161,7 +161,7 @@ def test_killed_drivers_lose_or_double_no_batch(local: LocalCluster, db: Databas
             found = tx.read(target).sort_by("k")
             every_key = list(range(BATCHES * ROWS))
             assert found["k"].to_pylist() == every_key
-            assert repr(found["f"].to_pylist()) == repr(list(map(float_of, every_key)))
+            require_floats(found["f"].to_pylist(), every_key)
         commits = list(db.changes(target, start).sets())
         assert [sum(part.rows for part in commit.added) for commit in commits] == [ROWS] * BATCHES
         assert not any(commit.removed for commit in commits)

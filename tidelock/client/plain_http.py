@@ -76,10 +76,11 @@ class PlainHttp:
             with contextlib.closing(http.client.HTTPResponse(connection.sock, method="POST")) as response:
                 response.begin()
                 text = response.read()
-        except BaseException as error:
+        except (OSError, http.client.HTTPException) as error:
             connection.close()
-            if isinstance(error, OSError | http.client.HTTPException):
-                raise LostError(_words(error)) from error
+            raise LostError(_words(error)) from error
+        except BaseException:
+            connection.close()
             raise
         if response.will_close:
             connection.close()

@@ -14,6 +14,22 @@ from typing import Final
 
 VARIABLE: Final = "TIDELOCK_TESTS_CLOCK"
 DAY_S: Final = 86_400.0
+#: Settings of agents that look at the clocks, and forget, very often.
+ATTENTIVE: Final = {
+    "clean_interval_s": 0.2,
+    "horizon_interval_s": 0.2,
+    "clock_check_interval_s": 0.3,
+    "tick_interval_s": 1,
+}
+#: In this time they have forgotten what they would forget by a wrong clock.
+FORGETTING_S: Final = 15 * ATTENTIVE["clean_interval_s"]
+
+
+def set_clock(path: Path, offset_s: float) -> None:
+    """Let the clock that is read through a file jump: it is so many seconds ahead of the true time."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(str(offset_s))
+    fresh.replace(path)
 
 
 class Clocks:
@@ -36,10 +52,7 @@ class Clocks:
 
     def set(self, replica: str, offset_s: float) -> None:
         """Let a clock jump: from now on it is so many seconds ahead of the true time."""
-        path = self._files[replica]
-        fresh = path.with_suffix(".new")
-        fresh.write_text(str(offset_s))
-        fresh.replace(path)
+        set_clock(self._files[replica], offset_s)
 
 
 def replace_clock() -> None:

@@ -40,6 +40,12 @@ def float_of(k: int) -> float | None:
     return FLOATS[k % len(FLOATS)]
 
 
+def require_floats(floats: Sequence[float | None], keys: Sequence[int]) -> None:
+    """AssertionError if rows have other floats than their keys say; zeros of both signs differ."""
+    expected = [float_of(k) for k in keys]
+    assert repr(floats) == repr(expected), f"rows with keys {keys} have {floats}, expected {expected}"
+
+
 # -- conditions ----------------------------------------------------------------------------------------------
 
 
@@ -422,8 +428,6 @@ def from_arrow(table: pa.Table) -> Rows:
 
 def as_rows(table: pa.Table) -> list[Row]:
     """Return rows in their order; AssertionError if a row has another float than its key says."""
-    rows: list[Row] = []
-    for p, k, v, f in zip(*(table[name].to_pylist() for name in SCHEMA.names), strict=True):
-        assert repr(f) == repr(float_of(k)), f"the row with k={k} has f={f!r}, expected {float_of(k)!r}"
-        rows.append((p, k, v))
-    return rows
+    p, k, v, f = (table[name].to_pylist() for name in SCHEMA.names)
+    require_floats(f, k)
+    return list(zip(p, k, v, strict=True))

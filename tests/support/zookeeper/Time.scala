@@ -2,7 +2,7 @@ package org.apache.zookeeper.common
 
 import java.nio.file.{Files, Path}
 
-/** In place of the class of this name in ZooKeeper: the wall clock is off by what a file says, in milliseconds.
+/** In place of the class of this name in ZooKeeper: the wall clock is off by what a file says, in seconds.
   *
   * The file is in the working directory, so each server has its own.
   */
@@ -12,7 +12,7 @@ object Time {
   def currentElapsedTime(): Long = System.nanoTime() / 1000000
 
   def currentWallTime(): Long =
-    System.currentTimeMillis() + java.lang.Long.parseLong(Files.readString(clock).trim)
+    System.currentTimeMillis() + (java.lang.Double.parseDouble(Files.readString(clock)) * 1000).toLong
 
   def elapsedTimeToDate(elapsed: Long): java.util.Date =
     new java.util.Date(currentWallTime() + elapsed - currentElapsedTime())

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.support.zookeeper.servers import OPTIONS, READY_TIMEOUT_S
+from tests.support.clusters.clocks import set_clock
+from tests.support.zookeeper.servers import OPTIONS, running
 from tidelock import java, zookeeper
 
 SOURCE: Final = Path(__file__).with_name("Time.scala")
@@ -22,35 +23,22 @@ COMPILER: Final = ("scala-compiler", "scala-library", "scala-reflect")
 COMPILE_TIMEOUT_S: Final = 120.0
 
 
-class ServerClocks:
-    """Servers that run, and their wall clocks; the monotonic clocks stay as they are."""
-
-    def __init__(self, servers: zookeeper.LocalZooKeeper) -> None:
-        self.servers = servers
-
-    def set(self, server: zookeeper.ZooKeeperServer, offset_s: float) -> None:
-        """Let a clock jump: from now on it is so many seconds ahead of the true time."""
-        path = server.folder / "clock"
-        fresh = path.with_suffix(".new")
-        fresh.write_text(str(int(offset_s * 1000)))
-        fresh.replace(path)
+def set_server_clock(server: zookeeper.ZooKeeperServer, offset_s: float) -> None:
+    """Let a wall clock jump: it is so many seconds ahead of the true time. The monotonic clock stays."""
+    set_clock(server.folder / "clock", offset_s)
 
 
 @contextlib.contextmanager
-def clocked_servers(folder: Path, *, size: int) -> Iterator[ServerClocks]:
+def clocked_servers(folder: Path, *, size: int) -> Iterator[zookeeper.LocalZooKeeper]:
     """Run servers whose clocks are right at first; they end with the context."""
     classes = folder / "classes"
     _compile(classes)
     options = dataclasses.replace(OPTIONS, jvm=(*OPTIONS.jvm, f"-Xbootclasspath/a:{classes}"))
-    servers = zookeeper.create(folder / "servers", size=size, options=options)
-    clocks = ServerClocks(servers)
-    for server in servers.servers:
-        clocks.set(server, 0.0)
-    try:
-        servers.start(timeout_s=READY_TIMEOUT_S)
-        yield clocks
-    finally:
-        servers.kill()
+    made = zookeeper.create(folder / "servers", size=size, options=options)
+    for server in made.servers:
+        set_server_clock(server, 0.0)
+    with running(made) as servers:
+        yield servers
 
 
 def _compile(classes: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ READY_TIMEOUT_S: Final = 60.0
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedded.LocalZooKeeper]:
     """One server for the whole session. Tests must not stop it; tests that do so use `ensemble`."""
-    yield from _running(tmp_path_factory.mktemp("zookeeper"), size=1)
+    with running(embedded.create(tmp_path_factory.mktemp("zookeeper"), options=OPTIONS)) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")
@@ -53,11 +55,13 @@ def zk_proxy(zookeeper: str) -> Iterator[Proxy]:
 @pytest.fixture
 def ensemble(tmp_path: Path) -> Iterator[embedded.LocalZooKeeper]:
     """Three servers of this test alone, which may kill, stop and start them."""
-    yield from _running(tmp_path / "ensemble", size=3)
+    with running(embedded.create(tmp_path / "ensemble", size=3, options=OPTIONS)) as servers:
+        yield servers
 
 
-def _running(folder: Path, *, size: int) -> Iterator[embedded.LocalZooKeeper]:
-    servers = embedded.create(folder, size=size, options=OPTIONS)
+@contextlib.contextmanager
+def running(servers: embedded.LocalZooKeeper) -> Iterator[embedded.LocalZooKeeper]:
+    """Start servers that were set up; they are killed at the end."""
     try:
         servers.start(timeout_s=READY_TIMEOUT_S)
         yield servers

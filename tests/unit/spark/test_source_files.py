@@ -26,6 +26,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTableError,
 )
+from tidelock.spark.options import ROUNDS
 from tidelock.spark.source import encoding, files
 from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles
@@ -158,7 +159,7 @@ def test_when_no_replica_can_all_are_asked_again(
     message = r"no replica returns x at CSN 7 .*behind.*no complete answer"
     with pytest.raises(UnavailableError, match=message):
         snapshot(one, two).read("x", 0, 3)
-    assert len(one.asked) == len(two.asked) == files.ROUNDS
+    assert len(one.asked) == len(two.asked) == ROUNDS
     old, good = replicas("too old", "good")
     with pytest.raises(SnapshotTooOldError):
         snapshot(old, good).read("x", 0, 3)
