@@ -5,8 +5,8 @@ not done, ``info`` = unknown), ``f``, ``process`` (one session of a client), ``n
 for all processes of the machine), and what belongs to ``f``:
 
     write    key, rows [in table a, in table b]; its end adds tid, csn, error
-    commit   key, tid, snapshot: noted right before the commit is requested; a write that is certainly not
-             committed may be sent again, then each attempt has a line
+    commit   key, tid, snapshot (where the client knows it): noted right before the commit is requested; a
+             write that is certainly not committed may be sent again, then each attempt has a line
     read     replica, csn, exact (requested by its number), rows [[key, sum a, rows a, sum b, rows b], ...]
     parts    replica, csn, table, parts [[part, path, rows, length, checksum], ...]
     bytes    replica, csn, part, listed, found: the checksum in the list and that of what was downloaded
@@ -268,7 +268,7 @@ def _write(known: Write | None, key: str, number: int, line: dict[str, Any]) -> 
         first, second = line["rows"][number] if "keys" in line else line["rows"]
         return Write(key, line["process"], (first, second))
     if line["f"] == "commit":
-        return replace(known, tid=line["tid"], snapshot=line["snapshot"], asked_ns=line["ns"])
+        return replace(known, tid=line["tid"], snapshot=line.get("snapshot"), asked_ns=line["ns"])
     return replace(
         known,
         end=CallEnd(line["type"]),

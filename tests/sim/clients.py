@@ -337,8 +337,8 @@ class SimWriter(SimSession):
         except TidelockError as error:
             self.note(CallEnd.FAIL, "write", key=key, tid=None, error=repr(error))
             return
-        # It reads at what is applied when it comes: the snapshot CSN of its tid is older.
-        self.note("invoke", "commit", key=key, tid=str(tid), snapshot=max(csn, tid.snapshot))
+        # It reads at what is applied when it comes, which nobody tells the client: no "snapshot".
+        self.note("invoke", "commit", key=key, tid=str(tid))
         self._note_end(key, tid, await self._sent(tid, home, rows_of(key, n), label, batch, csn, wait))
 
     async def _next_tid(self, home: str) -> Tid:

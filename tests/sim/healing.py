@@ -145,10 +145,11 @@ async def _ask_outcomes(world: SimWorld) -> None:
     session = SimSession(world, "c-end", 1)
     asked = [write.tid for write in parse(world.lines).writes if write.tid is not None]
     for text in [*asked, *(life.tid for life in world.oracle.story.lives)]:
+        tid = Tid.parse(text)
+        if world.oracle.is_foreign(tid):
+            world.oracle.logs.foreign.add(text)
+            continue
         for host in world.hosts:
-            tid = Tid.parse(text)
-            if world.oracle.is_foreign(tid):
-                continue
             found: Outcome | None = None
             until_s = world.loop.time() + CONVERGE_S
             while not isinstance(found, Committed | Aborted) and world.loop.time() < until_s:

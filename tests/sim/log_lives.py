@@ -43,6 +43,7 @@ class LogLives:
         base: The last CSN that the third one has of :attr:`base_of`.
         base_of: The log of the catalog from which the third one was made.
         lost: The transactions that the third one has left out. They never come back.
+        foreign: The transactions of boots that no catalog of the third one names, so no replica knows them.
     """
 
     now: LogLife = LogLife.FIRST
@@ -51,6 +52,7 @@ class LogLives:
     base: Csn = CSN_NONE
     base_of: LogLife = LogLife.FIRST
     lost: frozenset[str] = frozenset()
+    foreign: set[str] = field(default_factory=set)
     #: The reads of the lives of changers: log and CSN, by tid.
     _read: dict[str, list[tuple[LogLife, Csn]]] = field(default_factory=dict)
     #: The log that ZooKeeper held when a life ended, by tid.
@@ -140,9 +142,11 @@ class LogLives:
 
     def _of_write(self, line: dict[str, Any], log: LogLife, known: Mapping[str, Csn]) -> dict[str, Any]:
         """Return the end of a write as it counts in a log: as the log says where nobody was told by it."""
-        told, csn = line.get("when", LogLife.FIRST), known.get(line.get("tid", ""))
+        tid = line.get("tid", "")
+        told, csn = line.get("when", LogLife.FIRST), known.get(tid)
         is_own = told is log and told is not LogLife.OLDER
-        unknown = line["type"] == CallEnd.INFO and log is not self.now  # replicas tell outcomes of that one
+        is_told = log is self.now and tid not in self.foreign  # replicas tell outcomes of the present log
+        unknown = line["type"] == CallEnd.INFO and not is_told
         if unknown or (not is_own and (line["type"], csn is None) in _CONTRADICTIONS):
             return {**line, "type": str(CallEnd.FAIL if csn is None else CallEnd.OK), "csn": csn}
         return line

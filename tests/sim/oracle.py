@@ -213,10 +213,13 @@ class Oracle:
 
     @property
     def roster(self) -> Roster:
-        """The roster in ZooKeeper."""
-        znode = self._world.zookeeper.tree.get(tree.REPLICAS)
-        data = b"" if znode is None else znode.data
-        return codec.decode_roster(data) if data else Roster(self._world.plan.copies)
+        """The roster in ZooKeeper: until the members change, what the cluster was made with."""
+        znodes = self._world.zookeeper.tree
+        znode, cluster = znodes.get(tree.REPLICAS), znodes.get(tree.CLUSTER)
+        if znode is not None and znode.data:
+            return codec.decode_roster(znode.data)
+        made_with = self._world.plan if cluster is None else codec.decode_cluster(cluster.data)
+        return Roster(made_with.copies)  # a rebuild out of fewer catalogs begins with fewer copies
 
     def _registered(self, replica: str, disk: str) -> None:
         now = self._world.loop.time()
