@@ -6,6 +6,7 @@ reports the end of a batch to it, and it answers each transaction exactly once, 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -91,7 +92,8 @@ class Pending:
         self.expired: frozenset[str] = frozenset()
         self.called_off: frozenset[str] = frozenset()
         self.abandoned: frozenset[str] = frozenset()
-        self.remembered: dict[str, Csn] = {}
+        # Not a dict: to find the oldest entry of one that loses its oldest entries takes longer and longer.
+        self.remembered: OrderedDict[str, Csn] = OrderedDict()
         self.answers: list[AnswerCallers] = []
 
     def snapshot(self) -> PendingState:
@@ -111,7 +113,7 @@ class Pending:
         self.queue, self.batch = {item.tid: item for item in state.queue}, state.batch
         self.expired, self.called_off = state.expired, state.called_off
         self.abandoned = state.abandoned
-        self.remembered = dict(state.remembered)
+        self.remembered = OrderedDict(state.remembered)
 
     @property
     def sent(self) -> frozenset[str]:
@@ -251,7 +253,7 @@ class Pending:
     def _committed(self, tid: str, csn: Csn) -> None:
         self.remembered[tid] = csn
         if len(self.remembered) > REMEMBERED_MAX:
-            del self.remembered[next(iter(self.remembered))]
+            self.remembered.popitem(last=False)
         self.answer(tid, Committed(csn))
 
     def answer(self, tid: str, decision: CommitDecision) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,9 @@ class Transactions:
     reserved: Reservations = field(init=False)
     _counter: int = field(default=0, init=False)
     _live: dict[str, Transaction] = field(default_factory=dict, init=False)
-    _closed: dict[int, bytes] = field(default_factory=dict, init=False)  # by counter, in the order of ends
+    #: By counter, in the order of ends. Not a dict: to find the oldest entry of one that loses its oldest
+    #: entries takes longer and longer.
+    _closed: OrderedDict[int, bytes] = field(default_factory=OrderedDict, init=False)
     _keyed: dict[str, Tid] = field(default_factory=dict, init=False)  # live or closed
     _applied: Csn = field(default=CSN_NONE, init=False)  # the catalog knows the outcomes up to it
     memory_bytes: int = field(default=0, init=False)

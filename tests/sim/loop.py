@@ -143,7 +143,8 @@ class SimLoop(base_events.BaseEventLoop):
         coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
         context: contextvars.Context | None = None,
     ) -> SimTask:
-        context = context or contextvars.copy_context()
+        if context is None:  # an empty one is false
+            context = contextvars.copy_context()
         task = SimTask(coro, loop=self, context=context)
         self.on_task(task, context)
         return task
