@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sqlite3
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from tests.chaos import disks, platter, seccomp
 from tests.chaos.disks import Disk
 from tests.chaos.supervisor import Call, Supervisor, Trap
 from tests.support.clusters.cluster import ClusterFactory
+from tests.support.clusters.forked import ForkedCluster
 from tests.support.faults import ability
 from tests.support.faults.lab import BYSTANDER, LARGE_ROWS, PARTS, Attempt, Ending, Lab, laboratory
 from tests.support.project import source
@@ -28,19 +28,22 @@ HOME: Final = "r1"
 PEER: Final = "r2"
 REPLICAS: Final = (HOME, PEER, BYSTANDER)
 COPIES: Final = 2
-AGENT: Final = "tidelock.replica_agent.main"
 
 
-class SupervisedCluster(LocalCluster):
-    """A cluster some of whose agents are started through a supervisor.
+class SupervisedCluster(ForkedCluster):
+    """A cluster some of whose agents are supervised.
+
+    They are forked as all others: thousands of calls of an interpreter that loads its modules would wait too.
 
     Args:
         cluster: The cluster that this one replaces; nothing of it runs yet.
         supervisors: The supervisor of each replica, by its name.
-        program: The module that is the agent.
+        program: A module that is run in place of the agent's.
     """
 
-    def __init__(self, cluster: LocalCluster, supervisors: Mapping[str, Supervisor], program: str) -> None:
+    def __init__(
+        self, cluster: LocalCluster, supervisors: Mapping[str, Supervisor], program: str | None
+    ) -> None:
         super().__init__(
             cluster.folder,
             cluster.layout,
@@ -50,11 +53,11 @@ class SupervisedCluster(LocalCluster):
         self._supervisors = supervisors
         self._program = program
 
-    def _command(self, replica: str) -> Sequence[str]:
-        command = [self._program if word == AGENT else word for word in super()._command(replica)]
-        if (supervisor := self._supervisors.get(replica)) is None:
-            return command
-        return [sys.executable, "-m", "tests.chaos.launcher", str(supervisor.address), *command]
+    def _special(self, replica: str) -> Mapping[str, str]:
+        special = {} if self._program is None else {"program": self._program}
+        if (supervisor := self._supervisors.get(replica)) is not None:
+            special["supervisor"] = str(supervisor.address)
+        return special
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +255,7 @@ def crash_lab(
     disks_of: Sequence[str] = (),
     faults: Mapping[str, Mapping[str, str]] | None = None,
     epoch_limit: int | None = None,
-    program: str = AGENT,
+    program: str | None = None,
 ) -> Iterator[CrashLab]:
     """Run a lab, and check its whole history at the end. The test is skipped if the machine is not able to.
 
@@ -263,7 +266,7 @@ def crash_lab(
         disks_of: Replicas that have disks of their own.
         faults: As in `laboratory`.
         epoch_limit: Records of an epoch.
-        program: The module that is the agent.
+        program: As in `SupervisedCluster`.
     """
     ability.require(seccomp.unable() if supervised else "")
     ability.require(disks.unable() if disks_of else "")

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from tests.chaos import seccomp
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Install the filter, hand its listener over, become the program; OSError if the kernel refuses."""
-    address, *command = arguments
+def be_supervised(address: str) -> None:
+    """Install the filter and hand its listener over; the process has no other thread. OSError if refused."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     installed = threading.Event()
@@ -35,6 +34,12 @@ def main(arguments: Sequence[str]) -> None:
     finally:
         installed.set()
         messenger.join()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be supervised, and become the program."""
+    address, *command = arguments
+    be_supervised(address)
     os.execv(command[0], command)  # noqa: S606 - it becomes the program that it was given
 
 

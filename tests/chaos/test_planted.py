@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.lab import AGENT, HOME, PEER, REPLICAS, CrashLab, crash_lab
+from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import BYSTANDER
@@ -37,7 +37,7 @@ def of_the_catalog(call: Call) -> bool:
 
 
 def plant(
-    bug: Callable[[CrashLab], None], factory: ClusterFactory, folder: Path, *, program: str = AGENT
+    bug: Callable[[CrashLab], None], factory: ClusterFactory, folder: Path, *, program: str | None = None
 ) -> None:
     """Run the steps that find a bug; after that the cluster ends without its final checks."""
     with crash_lab(factory, folder, supervised=(HOME, PEER), disks_of=REPLICAS, program=program) as crash:

@@ -80,6 +80,11 @@ class ForkedCluster(LocalCluster):
                 "environment": environment,
                 "folder": str(folder),
                 "log": os.fspath(folder / "agent.log"),
+                **self._special(replica),
             }
         )
         processes.record(pid, folder / "agent.pid")
+
+    def _special(self, replica: str) -> Mapping[str, str]:
+        """Return what sets the process of a replica apart: the items that `template.become_agent` knows."""
+        return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from tests.chaos.launcher import be_supervised
 from tests.support.clusters.clocks import replace_clock
 from tests.support.clusters.forked_workers import fork_workers_here
 from tidelock.csnlog import faults
@@ -34,7 +36,11 @@ def serve(channel: socket.socket) -> None:
 
 
 def become_agent(request: Mapping[str, Any]) -> NoReturn:
-    """Do what the kernel and Python do at an exec, and run the agent."""
+    """Do what the kernel and Python do at an exec, and run the agent.
+
+    System calls wait for the answers of the ``supervisor`` at that address (tests/chaos/supervisor.py); a
+    ``program`` is a module that is run in place of the agent's.
+    """
     code = 1
     try:
         os.setsid()
@@ -49,6 +55,10 @@ def become_agent(request: Mapping[str, Any]) -> NoReturn:
         sys.argv[1:] = request["arguments"]
         faults.arm_from(os.environ)  # done when the module is loaded
         replace_clock()
+        if "supervisor" in request:
+            be_supervised(request["supervisor"])
+        if "program" in request:
+            runpy.run_module(request["program"], run_name="__main__")
         code = main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
