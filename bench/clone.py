@@ -19,13 +19,15 @@ import pyarrow as pa
 
 from bench.commits import create_tables, within
 from bench.load import program
-from bench.part_files import fill
+from bench.part_files import fill, fill_packs
 from bench.workload import BenchClients, ClientPace, open_tidelock
 from tidelock.cluster import LocalCluster
 
 _TABLE: Final = "default.cloned"
 _CLIENTS: Final = 8
 _TIMEOUT_S: Final = 3600.0
+#: Of the rows of a small part; the file has a little more.
+_SMALL_BYTES: Final = 16
 
 
 def run(folder: Path, parts: int, mb: int, pace: ClientPace) -> dict[str, Any]:
@@ -72,6 +74,29 @@ def run(folder: Path, parts: int, mb: int, pace: ClientPace) -> dict[str, Any]:
     }
 
 
+def run_small(folder: Path, parts: int) -> dict[str, Any]:
+    """Measure the clone of so many parts of some hundred bytes: what each of them costs."""
+    with LocalCluster.create(folder / "clone_small", replicas=3) as cluster:
+        r1, r2, lost = cluster.replicas
+        _one_part(cluster, _SMALL_BYTES)
+        for replica in cluster.replicas:
+            cluster.stop(replica)
+        for replica in (r1, r2):
+            fill_packs(cluster.data_dir(replica), _TABLE, r1, parts)
+            cluster.start(replica)
+        clone_s = _cloned(cluster, lost)
+        with cluster.connect(lost) as db:
+            found = db.table(_TABLE)
+    if found["parts"] != parts:
+        raise RuntimeError(f"{parts} parts were made, the clone has {found['parts']}")
+    return {
+        "parts": parts,
+        "bytes_per_part": found["bytes"] // parts,
+        "clone_s": round(clone_s, 2),
+        "parts_per_s": round(parts / clone_s, 1),
+    }
+
+
 def _one_part(cluster: LocalCluster, size: int) -> None:
     """Make the tables; one has a part of about so many bytes on all replicas."""
     create_tables(cluster)
@@ -102,7 +127,7 @@ def _cloned(cluster: LocalCluster, replica: str) -> float:
         db.membership.strike(replica)
     shutil.rmtree(cluster.data_dir(replica))
     begun = time.monotonic()
-    cluster.start(replica, timeout_s=_TIMEOUT_S)
+    cluster.up(replace_disks=(replica,), timeout_s=_TIMEOUT_S)
     return time.monotonic() - begun
 
 
