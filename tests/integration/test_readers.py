@@ -508,7 +508,7 @@ def test_many_parts_for_peers_in_one_answer(
 
 
 def test_one_answer_has_a_bound_of_bytes(data: DataDir, large: PartRow, tmp_path: Path) -> None:
-    """What does not fit is said to be so: a request for too much costs no more memory."""
+    """The answer says which parts do not fit: a request for too much costs no more memory."""
     copy = data.copy(tmp_path / "r1")
     fitting = GROUP_BYTES_MAX // large.length
     names = [f"r1-9-{number}" for number in range(fitting + 2)]

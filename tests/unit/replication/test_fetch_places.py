@@ -59,7 +59,7 @@ async def test_places_are_bounded_by_bytes_and_in_order() -> None:
 
 
 async def test_a_part_that_is_larger_than_all_places_goes_alone() -> None:
-    """It is not kept waiting for ever, and nothing is beside it."""
+    """It is not kept waiting forever, and nothing is beside it."""
     holders = Holders(FetchPlaces(9, 100))
     for name, length in (("a", 1), ("b", 500), ("c", 1)):
         await holders.enter(name, length)
