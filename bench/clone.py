@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from bench.commits import create_tables, within
 from bench.load import program
+from bench.machine import cpu_s
 from bench.part_files import fill, fill_packs
 from bench.workload import BenchClients, ClientPace, open_tidelock
 from tidelock.cluster import LocalCluster
@@ -83,13 +84,13 @@ def run_small(folder: Path, parts: int) -> dict[str, Any]:
     with LocalCluster.create(folder / "clone_small", replicas=3) as cluster:
         r1, r2, lost = cluster.replicas
         _one_part(cluster, _SMALL_BYTES)
-        bare_s = _cloned(cluster, lost)
+        bare_s, bare_cpu_s = _cloned_cpu(cluster, lost)
         for replica in cluster.replicas:
             cluster.stop(replica)
         for replica in (r1, r2):
             fill_packs(cluster.data_dir(replica), _TABLE, r1, parts)
             cluster.start(replica)
-        clone_s = _cloned(cluster, lost)
+        clone_s, clone_cpu_s = _cloned_cpu(cluster, lost)
         with cluster.connect(lost) as db:
             found = db.table(_TABLE)
     if found["parts"] != parts:
@@ -100,6 +101,7 @@ def run_small(folder: Path, parts: int) -> dict[str, Any]:
         "bare_s": round(bare_s, 2),
         "clone_s": round(clone_s, 2),
         "parts_per_s": round(parts / max(clone_s - bare_s, 0.001), 1),
+        "cpu_ms_per_part": round(1000 * (clone_cpu_s - bare_cpu_s) / parts, 3),
     }
 
 
@@ -135,6 +137,13 @@ def _cloned(cluster: LocalCluster, replica: str) -> float:
     begun = time.monotonic()
     cluster.up(replace_disks=(replica,), timeout_s=_TIMEOUT_S)
     return time.monotonic() - begun
+
+
+def _cloned_cpu(cluster: LocalCluster, replica: str) -> tuple[float, float]:
+    """As :func:`_cloned`; return also the processor seconds of all agents meanwhile."""
+    before = cpu_s(cluster, without=replica)
+    taken = _cloned(cluster, replica)
+    return taken, cpu_s(cluster) - before
 
 
 def _commits(cluster: LocalCluster, homes: list[str], pace: ClientPace) -> float:

@@ -270,8 +270,8 @@ def _clone(clone: Mapping[str, Any]) -> Sheet:
 def _clone_small(clone: Mapping[str, Any]) -> Sheet:
     return Sheet(
         f"A lost disk: {clone['parts']:,} parts of {clone['bytes_per_part']} bytes come back",
-        ("clone of one part, s", "clone of all, s", "parts/s"),
-        [_texts(clone["bare_s"], clone["clone_s"], clone["parts_per_s"])],
+        ("clone of one part, s", "clone of all, s", "parts/s", "agents' CPU ms per part"),
+        [_texts(clone["bare_s"], clone["clone_s"], clone["parts_per_s"], clone["cpu_ms_per_part"])],
     )
 
 

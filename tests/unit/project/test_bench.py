@@ -122,6 +122,7 @@ FOUND: dict[str, Any] = {
         "bare_s": 8.0,
         "clone_s": 24.0,
         "parts_per_s": 2_001.0,
+        "cpu_ms_per_part": 0.4,
     },
 }
 
