@@ -1,8 +1,8 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
 Parts: commits, raw, peers, lag, load, spark, compaction, mutations, spark_writes, write_memory, streams,
-start, clone, endurance; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and
-writes its tables to DIR/report.md and its picture to DIR/bench.png.
+start, clone, clone_small, endurance; all of them without a name. A run appends one line of JSON to
+DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class BenchScale:
     part_files: tuple[int, ...]
     cloned_parts: int
     cloned_mb: int
+    cloned_small_parts: int
     minutes: int
     minute_s: float
 
@@ -84,6 +85,7 @@ FULL: Final = BenchScale(
     part_files=(20_000, 100_000),
     cloned_parts=20_000,
     cloned_mb=10_000,
+    cloned_small_parts=32_000,
     minutes=10,
     minute_s=60.0,
 )
@@ -103,6 +105,7 @@ QUICK: Final = BenchScale(
     part_files=(500,),
     cloned_parts=500,
     cloned_mb=250,
+    cloned_small_parts=2_000,
     minutes=3,
     minute_s=3.0,
 )
@@ -175,6 +178,10 @@ def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"clone": clone.run(folder, scale.cloned_parts, scale.cloned_mb, scale.pace)}
 
 
+def _clone_small(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"clone_small": clone.run_small(folder, scale.cloned_small_parts)}
+
+
 def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     with LocalCluster.create(folder / "endurance", environment=endurance.SETTINGS) as cluster:
         return {"endurance": endurance.run(cluster, scale.minutes, scale.minute_s)}
@@ -188,6 +195,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),
     ({"clone"}, _clone),
+    ({"clone_small"}, _clone_small),
     ({"endurance"}, _endurance),
 )
 _PARTS: Final = sorted(set().union(*(parts for parts, _ in _GROUPS)))

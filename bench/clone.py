@@ -19,13 +19,16 @@ import pyarrow as pa
 
 from bench.commits import create_tables, within
 from bench.load import program
-from bench.part_files import fill
+from bench.machine import cpu_s
+from bench.part_files import fill, fill_packs
 from bench.workload import BenchClients, ClientPace, open_tidelock
 from tidelock.cluster import LocalCluster
 
 _TABLE: Final = "default.cloned"
 _CLIENTS: Final = 8
 _TIMEOUT_S: Final = 3600.0
+#: Of the rows of a small part; the file has a little more.
+_SMALL_BYTES: Final = 16
 
 
 def run(folder: Path, parts: int, mb: int, pace: ClientPace) -> dict[str, Any]:
@@ -72,6 +75,36 @@ def run(folder: Path, parts: int, mb: int, pace: ClientPace) -> dict[str, Any]:
     }
 
 
+def run_small(folder: Path, parts: int) -> dict[str, Any]:
+    """Measure the clone of so many parts of some hundred bytes: what each of them costs.
+
+    Most of a short clone is the start of two processes and the change of the catalog, so that of one part is
+    measured too.
+    """
+    with LocalCluster.create(folder / "clone_small", replicas=3) as cluster:
+        r1, r2, lost = cluster.replicas
+        _one_part(cluster, _SMALL_BYTES)
+        bare_s, bare_cpu_s = _cloned_cpu(cluster, lost)
+        for replica in cluster.replicas:
+            cluster.stop(replica)
+        for replica in (r1, r2):
+            fill_packs(cluster.data_dir(replica), _TABLE, r1, parts)
+            cluster.start(replica)
+        clone_s, clone_cpu_s = _cloned_cpu(cluster, lost)
+        with cluster.connect(lost) as db:
+            found = db.table(_TABLE)
+    if found["parts"] != parts:
+        raise RuntimeError(f"{parts} parts were made, the clone has {found['parts']}")
+    return {
+        "parts": parts,
+        "bytes_per_part": found["bytes"] // parts,
+        "bare_s": round(bare_s, 2),
+        "clone_s": round(clone_s, 2),
+        "parts_per_s": round(parts / max(clone_s - bare_s, 0.001), 1),
+        "cpu_ms_per_part": round(1000 * (clone_cpu_s - bare_cpu_s) / parts, 3),
+    }
+
+
 def _one_part(cluster: LocalCluster, size: int) -> None:
     """Make the tables; one has a part of about so many bytes on all replicas."""
     create_tables(cluster)
@@ -102,8 +135,15 @@ def _cloned(cluster: LocalCluster, replica: str) -> float:
         db.membership.strike(replica)
     shutil.rmtree(cluster.data_dir(replica))
     begun = time.monotonic()
-    cluster.start(replica, timeout_s=_TIMEOUT_S)
+    cluster.up(replace_disks=(replica,), timeout_s=_TIMEOUT_S)
     return time.monotonic() - begun
+
+
+def _cloned_cpu(cluster: LocalCluster, replica: str) -> tuple[float, float]:
+    """As :func:`_cloned`; return also the processor seconds of all agents meanwhile."""
+    before = cpu_s(cluster, without=replica)
+    taken = _cloned(cluster, replica)
+    return taken, cpu_s(cluster) - before
 
 
 def _commits(cluster: LocalCluster, homes: list[str], pace: ClientPace) -> float:

@@ -53,9 +53,14 @@ def processes(cluster: LocalCluster, replica: str) -> Iterator[psutil.Process]:
     yield from agent.children(recursive=True)
 
 
-def cpu_s(cluster: LocalCluster) -> float:
+def cpu_s(cluster: LocalCluster, *, without: str = "") -> float:
     """Return the CPU seconds that all agents have used so far, their reader and SQL processes included."""
-    used = (process.cpu_times() for replica in cluster.replicas for process in processes(cluster, replica))
+    used = (
+        process.cpu_times()
+        for replica in cluster.replicas
+        if replica != without
+        for process in processes(cluster, replica)
+    )
     return float(sum(times.user + times.system for times in used))
 
 

@@ -23,6 +23,8 @@ from tidelock.replication.partfs import PartFs
 
 #: Far above what the agent itself has numbered.
 _FIRST: Final = 1_000_000
+#: Small parts of one pack file.
+_PACKED: Final = 500
 
 
 def fill(data_dir: Path, table: str, replica: str, count: int, *, like: Path | None = None) -> None:
@@ -36,11 +38,32 @@ def fill(data_dir: Path, table: str, replica: str, count: int, *, like: Path | N
         like: A data directory that was filled in the same way: its files are linked, not copied.
     """
     files = PartFs(data_dir)
-    reader = CatalogReader(data_dir)
-    with contextlib.closing(reader):
+    first, present = _first(data_dir, table)
+    _commit(data_dir, first, [_copy(files, first, replica, number, like) for number in range(present, count)])
+
+
+def fill_packs(data_dir: Path, table: str, replica: str, count: int) -> None:
+    """As :func:`fill`, but the table's part is small: the copies share pack files, as those of commits do."""
+    files = PartFs(data_dir)
+    first, present = _first(data_dir, table)
+    data = files.read(Location(str(first.file), first.offset, first.length, first.blocks))
+    for begin in range(present, count, _PACKED):
+        numbers = range(begin, min(begin + _PACKED, count))
+        pack = files.pack_path(part_id(ReplicaId(replica), 1, _FIRST + count + begin))
+        locations = files.write_pack(pack, [data] * len(numbers))
+        made = [_staged(first, replica, *one) for one in zip(numbers, locations, strict=True)]
+        _commit(data_dir, first, made)
+
+
+def _first(data_dir: Path, table: str) -> tuple[PartRow, int]:
+    """Return a part of a table, and how many it has."""
+    with contextlib.closing(CatalogReader(data_dir)) as reader:
         rows = reader.parts(TableName(table), reader.snapshot_csn())
-    first = next(row for row in rows if row.file is not None)
-    made = [_copy(files, first, replica, number, like) for number in range(len(rows), count)]
+    return next(row for row in rows if row.file is not None), len(rows)
+
+
+def _commit(data_dir: Path, first: PartRow, made: list[jobs.StagedPart]) -> None:
+    """Add parts to the catalog, visible like ``first``."""
     with contextlib.closing(sqlite3.connect(data_dir / "catalog.db")) as db, db:
         jobs.add_staged(db, made, [])
         db.execute("update parts set creation_csn = ? where creation_csn is null", (first.creation_csn,))
@@ -53,7 +76,11 @@ def _copy(files: PartFs, first: PartRow, replica: str, number: int, like: Path |
         shutil.copyfile(files.data_dir / str(first.file), files.data_dir / path)
     else:
         os.link(like / path, files.data_dir / path)
-    location = Location(path, first.offset, first.length, first.blocks)
+    return _staged(first, replica, number, Location(path, first.offset, first.length, first.blocks))
+
+
+def _staged(first: PartRow, replica: str, number: int, location: Location) -> jobs.StagedPart:
+    part = part_id(ReplicaId(replica), 1, _FIRST + number)
     return jobs.StagedPart(
         msgspec.structs.replace(first.meta, part=part), location, Tid.parse(first.creation_tid)
     )

@@ -52,6 +52,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _start(figures["start"])
     if "clone" in figures:
         yield _clone(figures["clone"])
+    if "clone_small" in figures:
+        yield _clone_small(figures["clone_small"])
     if "endurance" in figures:
         yield _endurance(figures["endurance"])
     yield _aims(figures)
@@ -262,6 +264,14 @@ def _clone(clone: Mapping[str, Any]) -> Sheet:
                 clone["commits_ratio"],
             )
         ],
+    )
+
+
+def _clone_small(clone: Mapping[str, Any]) -> Sheet:
+    return Sheet(
+        f"A lost disk: {clone['parts']:,} parts of {clone['bytes_per_part']} bytes come back",
+        ("clone of one part, s", "clone of all, s", "parts/s", "agents' CPU ms per part"),
+        [_texts(clone["bare_s"], clone["clone_s"], clone["parts_per_s"], clone["cpu_ms_per_part"])],
     )
 
 

@@ -3,8 +3,8 @@
 A part counts as fetched when its length and XXH3-128 are right and file and row are durable here. A failure
 before that is followed by another attempt, with the next holder or later, for as long as the part is wanted.
 A large part is fetched in ranges into its own file. A broken transfer leaves that file in ``tmp/``, and the
-fetch continues from there with any holder. Small parts are fetched whole and share packs. A holder that sent
-wrong bytes is tried last.
+fetch continues from there with any holder. Small parts are fetched whole, many in one request, and share
+packs. A holder that sent wrong bytes is tried last.
 
 What a clone lacks has places of its own: thousands of large parts wait for these, and the records that follow
 meanwhile would wait behind them until the replica is struck.
@@ -30,6 +30,8 @@ from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import Peer, Wanted
 from tidelock.replication.core.room import DiskUse
+from tidelock.replication.fetch_places import FetchPlaces
+from tidelock.replication.part_groups import PartGroups
 from tidelock.replication.partfs import PartFs, PartSink
 from tidelock.replication.peers import PeerClient
 from tidelock.replication.ports import PartStore
@@ -38,15 +40,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FETCH = faults.step("replication.fetch")
+#: Bytes of small parts of one lane that are under way or in memory at once.
+SMALL_BYTES_MAX = 64 << 20
 _log = structlog.get_logger("fetch")
 
 
 @dataclass(frozen=True, slots=True)
 class _FetchLane:
-    """The places for small and for large parts; who waits longest is next."""
+    """The places for small and for large parts; the longest wait ends first. ``groups`` reads small ones."""
 
-    small: asyncio.Semaphore
+    small: FetchPlaces
     large: asyncio.Semaphore
+    groups: PartGroups
 
 
 @dataclass(slots=True, eq=False)
@@ -84,10 +89,11 @@ class Fetcher:
         on_held: Called in the event loop when a part is durable here.
         on_wrong_bytes: Called when a replica has sent bytes that are not the bytes of the part.
         range_bytes: Bytes of one request for a large part.
-        small_bytes_max: Parts up to this size are fetched in one request and stored in packs.
+        small_bytes_max: Parts up to this size share requests, and are stored in packs.
         concurrency: Large parts fetched at once; as many again of those that a clone lacks.
-        small_concurrency: The same for small parts. They wait for the disk together: a replica that was
-            away stores many with one fsync. With few of them it would never catch up with busy peers.
+        small_concurrency: The same for small parts, of :data:`SMALL_BYTES_MAX` bytes at most. They share
+            requests, and wait for the disk together: a replica that was away stores many with one fsync. With
+            few of them it would never catch up with busy peers.
         retry_wait_max_s: Longest pause before all holders are asked again.
         grace_s: How long a small part of a committed transaction is left to a push, which is mostly under way
             already: an immediate fetch would transfer it twice.
@@ -120,7 +126,11 @@ class Fetcher:
         self._log_lane, self._clone_lane = self._lane(), self._lane()
 
     def _lane(self) -> _FetchLane:
-        return _FetchLane(asyncio.Semaphore(self.small_concurrency), asyncio.Semaphore(self.concurrency))
+        return _FetchLane(
+            FetchPlaces(self.small_concurrency, SMALL_BYTES_MAX),
+            asyncio.Semaphore(self.concurrency),
+            PartGroups(self.client),
+        )
 
     def members(self, peers: Iterable[Peer]) -> None:
         """Process the present member list. A struck replica may still send parts, which are verified."""
@@ -203,6 +213,8 @@ class Fetcher:
         for item in list(self._running.values()):
             self._stop(item)
         await asyncio.gather(*tasks, return_exceptions=True)
+        for lane in (self._log_lane, self._clone_lane):
+            await lane.groups.close()
 
     def _stop(self, item: _Fetch) -> None:
         self._forget(item)
@@ -220,13 +232,12 @@ class Fetcher:
     async def _run(self, item: _Fetch) -> None:
         meta = item.wanted.meta
         small = meta.length <= self.small_bytes_max
-        slots = item.lane.small if small else item.lane.large
         failures = 0
         try:
             if small and item.wanted.csn is not None:
                 await asyncio.sleep(self.grace_s)
             while True:
-                async with slots:
+                async with item.lane.small.taken(meta.length) if small else item.lane.large:
                     done = await self._ask_all(item, small=small)
                 if done or item.stopped or await self._is_collected(item):
                     break
@@ -304,15 +315,12 @@ class Fetcher:
     async def _fetch_small(self, item: _Fetch, peer: Peer) -> bool:
         meta = item.wanted.meta
         self.files.room.admit(_use(item), meta.length)
-        data = bytearray()
-        async with aclosing(self.client.read_part(peer.data, meta, 0, meta.length)) as chunks:
-            async for chunk in chunks:
-                data += chunk
+        data = await item.lane.groups.read(peer.data, meta)
         if not self._right(item, {peer.replica}, checksum(data)):
             return False
         await FETCH.after()
         item.landing = True
-        await self.store.store(meta, item.wanted.tid, bytes(data))
+        await self.store.store(meta, item.wanted.tid, data)
         return True
 
     async def _fetch_large(self, item: _Fetch, peer: Peer) -> bool:

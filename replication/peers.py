@@ -7,6 +7,7 @@ agent at all is UnavailableError: nothing was learned, and the same call may be 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,7 +25,8 @@ from tidelock.csnlog.core.results import (
     OwnOutcome,
     Running,
 )
-from tidelock.errors import CorruptError, TidelockError, UnavailableError, from_answer
+from tidelock.errors import CorruptError, RefusedError, TidelockError, UnavailableError, from_answer
+from tidelock.replication.core.part_frames import FrameReader, PartFrame
 from tidelock.wire.peers import (
     CloneManifest,
     FailedUploadRequest,
@@ -32,6 +34,7 @@ from tidelock.wire.peers import (
     Held,
     HintRequest,
     PartMeta,
+    PartsRequest,
     PartWord,
     PeerOutcome,
     PeerStatus,
@@ -51,6 +54,8 @@ ANSWER_BYTES_MAX = 16 << 20
 REFUSAL_S = 0.5
 
 _OK, _PARTIAL = 200, 206
+#: The answers of a peer whose version does not know ``POST /parts``: versions up to 0.1 say 400.
+_NO_GROUPS = frozenset({400, 404, 405})
 _BROKEN = (ClientError, OSError, TimeoutError)
 
 
@@ -62,6 +67,10 @@ _ANSWERS: dict[str, HomeAnswer] = {
     "unknown": NotMine(),
     "never": NeverBegun(),
 }
+
+
+class NoGroupsError(RefusedError):
+    """A peer of an older version does not know the request for many parts."""
 
 
 def word_of(outcome: OwnOutcome) -> str:
@@ -232,6 +241,44 @@ class PeerClient:
             raise _silent(url, error) from error
         if left:
             raise UnavailableError(f"{url} broke off {left} bytes before {end}", url=url)
+
+    async def read_parts(self, data: str, parts: Sequence[PartId]) -> AsyncGenerator[PartFrame, None]:
+        """Yield what a peer says of each of these small parts, in one answer, as soon as it has arrived.
+
+        Raises:
+            NoGroupsError: The peer does not know this request; ask for the parts one by one.
+            UnavailableError: The peer is not reached, broke off, or is no agent; what came before it counts.
+        """
+        left, reader = set(parts), FrameReader()
+        async with aclosing(self._stream_parts(data, parts)) as chunks:
+            async for chunk in chunks:
+                try:
+                    frames = reader.feed(chunk)
+                except ValueError as error:  # msgspec's errors too
+                    raise UnavailableError(f"{data} does not answer like an agent: {error}") from error
+                for frame in frames:
+                    if frame.part not in left:
+                        raise UnavailableError(f"{data} sent {frame.part}, which was not asked for")
+                    left.discard(frame.part)
+                    yield frame
+        if left:
+            raise UnavailableError(f"{data} broke off {len(left)} parts before the end of {len(parts)}")
+
+    async def _stream_parts(self, data: str, parts: Sequence[PartId]) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of the answer about many parts."""
+        url = f"http://{data}/parts"
+        timeout = ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s)
+        body = msgspec.json.encode(PartsRequest(list(parts)))
+        try:
+            async with self._session.post(url, data=body, timeout=timeout) as response:
+                if response.status in _NO_GROUPS:
+                    raise NoGroupsError(f"{url} answered {response.status}: it sends single parts only")
+                if response.status != _OK:
+                    raise _refusal(url, response.status, await _bounded(response))
+                async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                    yield chunk
+        except _BROKEN as error:
+            raise _silent(url, error) from error
 
     @property
     def _session(self) -> ClientSession:

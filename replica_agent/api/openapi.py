@@ -20,6 +20,7 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.replica_agent.api.route import ApiRoute, Body, Content, Parameter
+from tidelock.replication.core.part_frames import GROUP_PARTS_MAX
 from tidelock.wire.failure import Failure
 
 _REF: Final = "#/components/schemas/{name}"
@@ -250,6 +251,40 @@ def _of_data(name: str, summary: str, media_type: str, *, head: bool = True) -> 
     return {name: item}
 
 
+def _many_parts() -> dict[str, Any]:
+    """Return the path by which a replica asks another one for many small parts."""
+    operation = {
+        "tags": ["data"],
+        "summary": "Read small parts, committed or not, in one answer; docs/protocol.md#parts.",
+        "operationId": "data_parts_post",
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "parts": {
+                                "type": "array", "items": {"type": "string"}, "maxItems": GROUP_PARTS_MAX,
+                            }
+                        },
+                        "required": ["parts"],
+                        "additionalProperties": False,
+                    }
+                }
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "One frame for each part.",
+                "content": {"application/vnd.tidelock.parts": {}},
+            },
+            "default": {"description": "An error; docs/protocol.md#http."},
+        },
+    }  # fmt: skip
+    return {"/parts": {"servers": [_server("data", "127.0.0.1:9801")], "post": operation}}
+
+
 _DATA_PATHS: Final = {
     **_of_data(
         "/webhdfs/v1/snapshots/{path}",
@@ -261,4 +296,5 @@ _DATA_PATHS: Final = {
     **_of_data(
         "/parts/{part}", "Read the bytes of a part, committed or not.", "application/vnd.apache.parquet"
     ),
+    **_many_parts(),
 }

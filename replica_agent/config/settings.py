@@ -245,7 +245,10 @@ class AgentSettings(IdentitySettings, BaseSettings):
         4, description="Large parts fetched at once, and as many again of those that a clone lacks."
     )
     fetch_small_concurrency: Count = Field(
-        64, description="Parts of at most `inline_part_bytes_max` fetched at once; they share fsyncs."
+        1000,
+        description=(
+            "Parts of at most `inline_part_bytes_max` fetched at once; they share requests and fsyncs."
+        ),
     )
     fetch_grace_s: Positive = Field(
         0.05,

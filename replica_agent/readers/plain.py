@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 
+import msgspec
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, PartId
@@ -13,13 +14,18 @@ from tidelock.replica_agent.readers import ranges
 from tidelock.replica_agent.readers.counters import ReaderCounters
 from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import FolderNode, PartNode, Resolver
+from tidelock.replica_agent.readers.part_groups import PartGroupAnswers
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget
 from tidelock.replica_agent.readers.streams import Streams
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core import digest
+from tidelock.replication.core.part_frames import GROUP_PARTS_MAX
+from tidelock.wire.peers import PartsRequest
 
 _PARQUET = "application/vnd.apache.parquet"
 _JSON = "application/json"
+#: Longest body of a request for many parts.
+_BODY_BYTES_MAX = 64 << 10
 
 
 class Plain:
@@ -33,9 +39,13 @@ class Plain:
         self._resolver = resolver
         self._streams = streams
         self._counters = counters
+        self._groups = PartGroupAnswers(resolver.catalog, streams, counters)
 
     async def handle(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
-        """Answer a GET or HEAD."""
+        """Answer a GET or HEAD, or the POST that asks for many parts."""
+        if request.method == "POST" and target.segments == ("parts",):
+            self._require_secret(request)
+            return await self._groups.send(request, await _asked(request))
         if request.method not in {"GET", "HEAD"}:
             raise BadRequestError(f"{request.method} is not supported: parts and snapshots are read only")
         if target.segments[:1] == ("parts",):
@@ -57,14 +67,17 @@ class Plain:
             AccessDeniedError: A secret is set and the request does not have it.
             NoSuchPathError: The part is not held here.
         """
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if self._authorization and not hmac.compare_digest(given, self._authorization):
-            raise AccessDeniedError("expected 'Authorization: Bearer <secret>' with the secret of this shard")
+        self._require_secret(request)
         name = target.segments[1] if len(target.segments) == 2 else ""  # noqa: PLR2004 - /parts/<part>
         row = self._resolver.catalog.part(PartId(name))
         if row is None or row.state != "held":
             raise NoSuchPathError(f"part {name!a} is not held on this replica")
         return row
+
+    def _require_secret(self, request: web.Request) -> None:
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if self._authorization and not hmac.compare_digest(given, self._authorization):
+            raise AccessDeniedError("expected 'Authorization: Bearer <secret>' with the secret of this shard")
 
     async def _send_part(
         self, request: web.Request, row: PartRow, csn: Csn | None = None
@@ -85,6 +98,24 @@ def refusal(error: Exception, counters: ReaderCounters) -> web.Response:
         # Clients that skip missing files must not skip the files of a CSN that this replica cannot serve.
         status = 403
     return web.Response(status=status, body=json.dumps(wire.to_wire()).encode(), content_type=_JSON)
+
+
+async def _asked(request: web.Request) -> list[PartId]:
+    """Return the parts that a POST asks for.
+
+    Raises:
+        BadRequestError: The body is too long, malformed, or asks for more than one answer holds.
+    """
+    length = request.content_length
+    if length is None or length > _BODY_BYTES_MAX:
+        raise BadRequestError(f"expected a Content-Length of at most {_BODY_BYTES_MAX}, found {length}")
+    try:
+        asked = msgspec.json.decode(await request.read(), type=PartsRequest)
+    except ValueError as error:  # msgspec's errors too
+        raise BadRequestError(f"expected {{'parts': [part id]}}: {error}") from error
+    if len(asked.parts) > GROUP_PARTS_MAX:
+        raise BadRequestError(f"expected at most {GROUP_PARTS_MAX} parts, found {len(asked.parts)}")
+    return list(dict.fromkeys(asked.parts))
 
 
 def _ranged(request: web.Request, length: int, checksum: str) -> tuple[web.StreamResponse, int, int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,17 @@ class Streams:
         """The number of answers that are being sent."""
         return self._running
 
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count an answer as running during the block."""
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self.on_idle()
+
     def released(self, part: PartId) -> None:
         """Forget that a part was found damaged: the agent reports that it is whole."""
         self._damaged.pop(part, None)
@@ -99,7 +111,20 @@ class Streams:
             SnapshotTooOldError: The part was visible at ``csn``, and has been collected since. Not
                 "standby", which some settings of readers turn into missing rows. Nothing was sent.
         """
-        self._running += 1
+        with self.answering():
+            return await self._send(request, response, row, start, end, csn=csn, pause=pause)
+
+    async def _send(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        row: PartRow,
+        start: int,
+        end: int,
+        *,
+        csn: Csn | None,
+        pause: bool,
+    ) -> web.StreamResponse:
         try:
             file = self._open(row, csn)
             try:
@@ -115,7 +140,7 @@ class Streams:
                     response.content_length = end - start
                 await self._stream(request, response, file, data, start, end, pause=pause)
             except DamagedPartError as error:
-                raise self._report(error) from error
+                raise self.report(error) from error
             finally:
                 file.close()
         except OSError as error:
@@ -123,10 +148,6 @@ class Streams:
             raise StandbyError(
                 f"part {row.part} cannot be read on this replica now ({error}); another has it", part=row.part
             ) from error
-        finally:
-            self._running -= 1
-            if not self._running:
-                self.on_idle()
         return response
 
     def _open(self, row: PartRow, csn: Csn | None) -> PartFile:
@@ -138,14 +159,8 @@ class Streams:
                 file = PartFile(self.data_dir, now)
             except DamagedPartError as error:
                 asked, now = now, self.catalog.part(row.part)
-                # The part may be missing only because it was moved or collected between the read of the
-                # catalog and the open.
-                if now is not None and (now.file, now.offset, now.state) == (
-                    asked.file,
-                    asked.offset,
-                    asked.state,
-                ):
-                    raise self._report(error) from error
+                if is_same_place(asked, now):
+                    raise self.report(error) from error
                 continue
             if self._damaged.get(row.part) == file.place:
                 file.close()
@@ -181,7 +196,7 @@ class Streams:
         while len(footer) < size:
             footer += await self._first(file, begin + len(footer), begin + size)
         try:
-            found = await self._in_thread(float_hints.changes, bytes(footer))
+            found = await self.in_thread(float_hints.changes, bytes(footer))
         except ValueError as error:  # nor can a reader read it
             self.link.log("reader.footer", part=file.part, error=str(error))
             return ()
@@ -196,7 +211,7 @@ class Streams:
         if start == end:
             return memoryview(b"")
         cached = file.read_cached(start, end, BLOCK_BYTES)
-        return await self._in_thread(file.read, start, end, BLOCK_BYTES) if cached is None else cached
+        return await self.in_thread(file.read, start, end, BLOCK_BYTES) if cached is None else cached
 
     async def _stream(
         self,
@@ -225,15 +240,15 @@ class Streams:
                 start += len(data)
                 if start < end:
                     size = min(2 * size, self.chunk_bytes)
-                    data = await self._in_thread(file.read, start, end, size)
+                    data = await self.in_thread(file.read, start, end, size)
             await response.write_eof()
         except ConnectionError:
             pass  # the client has what it wanted
         except DamagedPartError as error:
-            _cut(request)
-            self._report(error)
+            cut(request)
+            self.report(error)
         except BaseException as error:
-            _cut(request)
+            cut(request)
             self.link.log("reader.cut", part=file.part, error=repr(error))
             if not isinstance(error, Exception):
                 raise
@@ -245,11 +260,12 @@ class Streams:
             await response.write(piece)
             self.counters.add("bytes", len(piece))
 
-    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+    async def in_thread(self, call: Callable[..., T], *args: object) -> T:
+        """Run a call that reads files in one of the threads for that."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
-    def _report(self, error: DamagedPartError) -> StandbyError:
-        """Record and report damage once per location; returns the error for the client."""
+    def report(self, error: DamagedPartError) -> StandbyError:
+        """Record and report damage once per location; return the error for the client."""
         if self._damaged.get(error.part) != error.place:
             self._damaged[error.part] = error.place
             self.counters.add("corrupt_blocks")
@@ -257,7 +273,15 @@ class Streams:
         return StandbyError(f"part {error.part} is damaged on this replica; another has it", part=error.part)
 
 
-def _cut(request: web.Request) -> None:
+def is_same_place(asked: PartRow, now: PartRow | None) -> bool:
+    """Return whether a part that could not be read at a place is to be there still, so that it is damaged.
+
+    It may be missing only because it was moved or collected between the read of the catalog and the open.
+    """
+    return now is not None and (now.file, now.offset, now.state) == (asked.file, asked.offset, asked.state)
+
+
+def cut(request: web.Request) -> None:
     """Close the connection by RST, so that the client's kernel discards the received bytes too."""
     transport = request.transport
     if transport is None:

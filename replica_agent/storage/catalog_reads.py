@@ -531,6 +531,12 @@ class CatalogReader:
         row = self._db.execute(f"SELECT {PART_COLUMNS} FROM parts WHERE part = ?", (part,)).fetchone()
         return PartRow(*row) if row else None
 
+    def held_rows(self, parts: Iterable[PartId]) -> dict[PartId, PartRow]:
+        """Return the rows of those of ``parts`` whose bytes are durable and assumed correct here."""
+        sql = f"SELECT {PART_COLUMNS} FROM parts WHERE part IN ({_GIVEN}) AND state = 'held'"
+        rows = (PartRow(*row) for row in self._db.execute(sql, (json.dumps([*parts]),)))
+        return {row.part: row for row in rows}
+
     def statistics(self, part: PartId) -> dict[str, list[Any]]:
         """Return the known statistics of a part's columns (:data:`part_stats.Statistics`), maybe none."""
         row = self._db.execute("SELECT stats FROM parts WHERE part = ?", (part,)).fetchone()

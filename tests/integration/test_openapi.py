@@ -164,6 +164,7 @@ def read(walk: Walk) -> None:
     for method in ("GET", "HEAD"):
         walk.raw(method, "/snapshots/{path}", path=f"{walk.csn}/{parts[0]['file']}")
         walk.raw(method, "/parts/{part}", part=parts[0]["part"])
+    walk.raw("POST", "/parts", json.dumps({"parts": [part["part"] for part in parts]}).encode())
     walk.raw("GET", "/parts/{part}", part=parts[0]["part"], headers={"Range": "bytes=0-3"}, status=206)
     walk.ask("DELETE", f"{V1}/snapshots/{{id}}", id=pin)
     walk.ask("GET", f"{V1}/csns", query={"at_ms": time.time_ns() // 1_000_000})

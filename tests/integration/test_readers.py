@@ -17,6 +17,14 @@ from tests.support.replicas.readers import Answer, ReaderHost
 from tests.support.waiting import TIMEOUT_S
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES
+from tidelock.replication.core.part_frames import (
+    GROUP_BYTES_MAX,
+    GROUP_PARTS_MAX,
+    FrameReader,
+    LackedPart,
+    PartFrame,
+    SentPart,
+)
 
 SECRET = "tide"
 CITIES = [
@@ -474,6 +482,69 @@ def test_raw_parts_for_peers(host: ReaderHost, data: DataDir, large: PartRow, sl
         assert (answer.status, answer.body) == (200, data.data(part))
     answer = host.request("GET", f"/parts/{large.part}", _bearer(SECRET) | {"Range": "bytes=10-19"})
     assert (answer.status, answer.body) == (206, data.data(large)[10:20])
+
+
+def _many(
+    host: ReaderHost, asked: object, headers: dict[str, str] | None = None
+) -> tuple[int, list[PartFrame]]:
+    """Ask for many parts; return the status, and the frames of an answer that is none of an error."""
+    body = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
+    answer = host.request("POST", "/parts", _bearer(SECRET) if headers is None else headers, body)
+    return answer.status, FrameReader().feed(answer.body) if answer.status == 200 else []
+
+
+def test_many_parts_for_peers_in_one_answer(
+    host: ReaderHost, data: DataDir, large: PartRow, slice_of_pack: PartRow
+) -> None:
+    """Each part has a frame of its own; one that is not held is said to be so, and the answer goes on."""
+    asked = [slice_of_pack.part, "r1-1-999", large.part, slice_of_pack.part]
+    status, frames = _many(host, {"parts": asked})
+    assert status == 200
+    sent = {frame.part: frame.data for frame in frames if isinstance(frame, SentPart)}
+    assert sent == {part.part: data.data(part) for part in (slice_of_pack, large)}
+    assert [frame.part for frame in frames if isinstance(frame, LackedPart)] == ["r1-1-999"]
+    assert len(frames) == 3
+    assert _many(host, {"parts": []}) == (200, [])
+
+
+def test_one_answer_has_a_bound_of_bytes(data: DataDir, large: PartRow, tmp_path: Path) -> None:
+    """The answer says which parts do not fit: a request for too much costs no more memory."""
+    copy = data.copy(tmp_path / "r1")
+    fitting = GROUP_BYTES_MAX // large.length
+    names = [f"r1-9-{number}" for number in range(fitting + 2)]
+    with copy.sql() as db:
+        db.execute("CREATE TEMP TABLE made AS SELECT * FROM parts WHERE part = ?", (large.part,))
+        for name in names:
+            db.execute("UPDATE made SET part = ?", (name,))
+            db.execute("INSERT INTO parts SELECT * FROM made")
+    with ReaderHost(copy.path, reader_workers=1, secret=SECRET) as own:
+        _, frames = _many(own, {"parts": names})
+    assert [type(frame) for frame in frames].count(SentPart) == fitting
+    assert sorted(frame.part for frame in frames) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"",
+        b"{",
+        {"part": []},
+        {"parts": "r1-1-1"},
+        {"parts": ["../catalog.db"]},
+        {"parts": ["r1-1-1"] * (GROUP_PARTS_MAX + 1)},
+        b" " * (1 << 20),
+    ],
+    ids=["nothing", "no JSON", "another field", "no list", "no part", "too many", "too long"],
+)
+def test_a_request_for_many_parts_is_checked(host: ReaderHost, asked: object) -> None:
+    """A body that no replica sends is refused, before anything is read."""
+    assert _many(host, asked) == (400, [])
+
+
+@pytest.mark.parametrize("headers", [{}, _bearer("wrong")])
+def test_many_parts_need_the_secret(host: ReaderHost, large: PartRow, headers: dict[str, str]) -> None:
+    """As for a single part: without the secret nothing is learned."""
+    assert _many(host, {"parts": [large.part]}, headers) == (401, [])
 
 
 @pytest.mark.parametrize("part", ["", "r1-1-999", "x", "r1-1-1/y", "..%2F..%2Fcatalog.db"])

@@ -18,6 +18,7 @@ from tests.support.replicas.readers import ReaderHost
 from tests.support.waiting import TIMEOUT_S, eventually
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES
+from tidelock.replication.core.part_frames import FrameReader, LackedPart, SentPart
 
 SCHEMA = pa.schema([("id", pa.int64()), ("price", pa.float64())])
 #: Errors of a client whose answer is cut before its declared length.
@@ -209,6 +210,21 @@ def test_damage_is_reported_once(host: ReaderHost, data: DataDir, large: PartRow
         assert _standby(host, large)
     assert host.event()["corrupt"] == large.part
     assert host.no_more_events()
+
+
+def test_damage_among_many_parts_is_of_that_part(
+    host: ReaderHost, data: DataDir, pack: list[PartRow]
+) -> None:
+    """In an answer with many parts the damaged one is left out and reported, and the others are sent."""
+    data.flip_bit(pack[1], 5)
+    asked = json.dumps({"parts": [part.part for part in pack]}).encode()
+    answer = host.request("POST", "/parts", {"Content-Type": "application/json"}, asked)
+    frames = {frame.part: frame for frame in FrameReader().feed(answer.body)}
+    assert isinstance(frames.pop(pack[1].part), LackedPart)
+    others = {part.part: SentPart(part.part, data.data(part)) for part in pack if part is not pack[1]}
+    assert frames == others
+    assert others
+    assert host.event()["corrupt"] == pack[1].part
 
 
 def test_a_repair_in_place_is_noticed(host: ReaderHost, data: DataDir, large: PartRow) -> None:

@@ -116,6 +116,14 @@ class Network:
         except TimeoutError:
             raise SilentError(f"{dst} does not answer {what} within {timeout_s} s") from None
 
+    def cut_off(self, length: int) -> int:
+        """Return how many bytes of an answer arrive before its connection breaks; mostly all of them.
+
+        A long answer breaks as often as a message is lost.
+        """
+        broken = self._chance.random() < self.weather.loss
+        return self._chance.randrange(length + 1) if broken else length
+
     def _carry(self, src: str, dst: str, deliver: Callable[[], None]) -> None:
         weather = self.weather
         if (src, dst) in weather.cut or self._chance.random() < weather.loss:

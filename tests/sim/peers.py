@@ -9,13 +9,26 @@ from tests.sim.life import LIFE
 from tests.sim.network import Network, Serve
 from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
 from tidelock.csnlog.core.results import HomeAnswer
-from tidelock.errors import UnavailableError
+from tidelock.errors import TidelockError, UnavailableError
 from tidelock.replication.core.model import Held, Location, PartMeta
+from tidelock.replication.core.part_frames import LackedPart, PartFrame, SentPart, encode
 from tidelock.replication.peers import PeerClient, answer_of, word_of
 from tidelock.wire.peers import CloneManifest, PeerStatus
 
 if TYPE_CHECKING:
     from tidelock.replica_agent.services.bundle import Services
+
+
+def _frame(services: Services, part: PartId) -> PartFrame:
+    """Return what a replica says of a part that another one asks for among many."""
+    row = services.reads.reader.part(part)
+    if row is None or row.file is None or row.state != "held":
+        return LackedPart(part, "it is not held here")
+    location = Location(row.file, row.offset, row.length, row.blocks)
+    try:
+        return SentPart(part, services.peers.files.read(location))
+    except TidelockError as error:
+        return LackedPart(part, error.message)
 
 
 class SimPeerClient(PeerClient):
@@ -113,6 +126,19 @@ class SimPeerClient(PeerClient):
         raw = await self._ask(data, "part", serve)
         yield raw[: len(raw) // 2]
         yield raw[len(raw) // 2 :]
+
+    async def _stream_parts(self, data: str, parts: Sequence[PartId]) -> AsyncGenerator[bytes, None]:
+        """Bytes of an answer about many parts, in two pieces, or cut off in the middle."""
+
+        async def serve(services: Services) -> bytes:
+            return b"".join([encode(_frame(services, part)) for part in parts])
+
+        raw: bytes = await self._ask(data, "parts", serve)
+        end = self._network.cut_off(len(raw))
+        yield raw[: end // 2]
+        yield raw[end // 2 : end]
+        if end < len(raw):
+            raise UnavailableError(f"{data} broke off")
 
     async def _ask(self, address: str, what: str, serve: Serve, timeout_s: float | None = None) -> Any:
         if self._life.dead:

@@ -78,6 +78,12 @@ class PartWord(msgspec.Struct, frozen=True):
     reading: bool = False
 
 
+class PartsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /parts at the data port: small parts to be sent in one answer (docs/protocol.md#parts)."""
+
+    parts: list[_Part]
+
+
 class ForgetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST /peer/v1/forget: transactions that were rolled back; parts that others withdrew."""
 

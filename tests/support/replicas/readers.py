@@ -120,9 +120,11 @@ class ReaderHost:
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
-    def request(self, method: str, target: str, headers: dict[str, str] | None = None) -> Answer:
+    def request(
+        self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
+    ) -> Answer:
         """Send one request on a connection of its own; a cut answer is an error of http.client."""
-        return send(f"127.0.0.1:{self.port}", method, target, headers=headers)
+        return send(f"127.0.0.1:{self.port}", method, target, body, headers)
 
     def get(self, path: str, **headers: str) -> Answer:
         """Plain GET of a path."""

@@ -116,6 +116,14 @@ FOUND: dict[str, Any] = {
         "commits_ratio": 0.69,
         "lasted": True,
     },
+    "clone_small": {
+        "parts": 32_000,
+        "bytes_per_part": 341,
+        "bare_s": 8.0,
+        "clone_s": 24.0,
+        "parts_per_s": 2_001.0,
+        "cpu_ms_per_part": 0.4,
+    },
 }
 
 
@@ -253,6 +261,7 @@ def test_every_part_has_its_tables() -> None:
         "geometric mean",
         "20,000",
         "61.7",
+        "2001.0",
         "does not fsync",
     ):
         assert figure in text

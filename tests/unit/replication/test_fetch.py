@@ -84,7 +84,7 @@ class Here:
         self.client = PeerClient(secret="", connections=8, timeout_s=5.0)
         self.fetcher = self.make()
 
-    def make(self, *, grace_s: float = 0.0, early_max: int = 100) -> Fetcher:
+    def make(self, *, grace_s: float = 0.0, early_max: int = 100, small_concurrency: int = 3) -> Fetcher:
         """Return a fetcher with these settings."""
         return Fetcher(
             client=self.client,
@@ -96,7 +96,7 @@ class Here:
             range_bytes=RANGE,
             small_bytes_max=SMALL_MAX,
             concurrency=2,
-            small_concurrency=3,
+            small_concurrency=small_concurrency,
             retry_wait_max_s=0.05,
             grace_s=grace_s,
             early_max=early_max,
@@ -403,7 +403,7 @@ async def test_large_parts_do_not_hold_up_small_ones(here: Here, r1: PartHolder,
         here.fetcher.want(wanted(f"p{number}", SMALL, "r2"))
     await until(lambda: len(here.held) == 5)
     assert r1.in_flight_max == 2
-    assert r2.in_flight_max <= 3
+    assert all(len(group) <= 3 for group in r2.groups)
     r1.gate.set()
     await until(lambda: len(here.held) == 10)
 
@@ -418,13 +418,118 @@ async def test_a_clone_does_not_hold_up_the_parts_of_records(
     here.fetcher.members([r1.peer, r2.peer])
     for number in range(8):
         here.fetcher.want(wanted(f"p{number}", SMALL if number < 4 else LARGE, "r1"), clone=True)
-    await until(lambda: r1.in_flight == 5)
+    await until(lambda: len(r1.asked) == 5)  # three small parts, in one request, and two large ones
     here.fetcher.want(wanted("p10", SMALL, "r2"))
     here.fetcher.want(wanted("p11", LARGE, "r2"))
     await until(lambda: set(here.held) == {part("p10"), part("p11")})
     assert len(r1.asked) == 5  # no place became free meanwhile
     r1.gate.set()
     await until(lambda: len(here.held) == 10)
+
+
+async def test_small_parts_share_a_request(here: Here, r1: PartHolder) -> None:
+    """Parts that are wanted together are asked for together, as many as have a place."""
+    r1.parts = {part(f"p{number}"): b"%d" % number for number in range(7)}
+    here.fetcher.members([r1.peer])
+    for number in range(7):
+        here.fetcher.want(wanted(f"p{number}", b"%d" % number, "r1"))
+    await until(lambda: len(here.held) == 7)
+    assert here.store.small == r1.parts
+    assert r1.groups[0] == [part("p0"), part("p1"), part("p2")]
+    assert len(r1.asked) == 7
+
+
+async def test_wrong_bytes_of_one_part_are_of_that_part_only(
+    here: Here, r1: PartHolder, r2: PartHolder
+) -> None:
+    """The others of the answer count, and the holder is reported for the one part."""
+    data = {part(f"p{number}"): b"part %d" % number for number in range(3)}
+    r1.parts, r2.parts = data | {part("p1"): flipped(b"part 1", 2)}, data
+    here.fetcher.members([r1.peer, r2.peer])
+    for number in range(3):
+        here.fetcher.want(wanted(f"p{number}", b"part %d" % number, "r1", "r2"))
+    await until(lambda: len(here.held) == 3)
+    assert here.wrong == [(ReplicaId("r1"), part("p1"))]
+    assert r2.asked == [(part("p1"), 0)]
+    assert here.store.small == data
+
+
+async def test_a_part_of_another_length_is_of_that_part_only(
+    here: Here, r1: PartHolder, r2: PartHolder
+) -> None:
+    """A longer part under a right id is wrong too, and the frames behind it are still understood."""
+    data = {part(f"p{number}"): b"part %d" % number for number in range(3)}
+    r1.parts, r2.parts = data | {part("p0"): b"part 0 and more"}, data
+    here.fetcher.members([r1.peer, r2.peer])
+    for number in range(3):
+        here.fetcher.want(wanted(f"p{number}", b"part %d" % number, "r1", "r2"))
+    await until(lambda: len(here.held) == 3)
+    assert here.wrong == [(ReplicaId("r1"), part("p0"))]
+    assert r2.asked == [(part("p0"), 0)]
+
+
+async def test_a_part_that_one_holder_lacks_comes_from_the_next(
+    here: Here, r1: PartHolder, r2: PartHolder
+) -> None:
+    """The answer says so of that part, and nobody is blamed."""
+    data = {part(f"p{number}"): b"part %d" % number for number in range(3)}
+    r1.parts, r2.parts = {name: held for name, held in data.items() if name != part("p2")}, data
+    here.fetcher.members([r1.peer, r2.peer])
+    for number in range(3):
+        here.fetcher.want(wanted(f"p{number}", b"part %d" % number, "r1", "r2"))
+    await until(lambda: len(here.held) == 3)
+    assert (here.wrong, r2.asked) == ([], [(part("p2"), 0)])
+
+
+async def test_what_came_before_a_broken_answer_counts(here: Here, r1: PartHolder, r2: PartHolder) -> None:
+    """Of an answer that is cut the whole parts are kept, and the others come from the next holder."""
+    data = {part(f"p{number}"): b"%d" % number * 300 for number in range(3)}
+    r1.parts = r2.parts = data
+    r1.breaks_after = 800  # in the third frame
+    here.fetcher.members([r1.peer, r2.peer])
+    for number in range(3):
+        here.fetcher.want(wanted(f"p{number}", b"%d" % number * 300, "r1", "r2"))
+    await until(lambda: len(here.held) == 3)
+    assert (here.wrong, r2.asked) == ([], [(part("p2"), 0)])
+    assert here.store.small == data
+
+
+@pytest.mark.parametrize("status", [400, 404, 405])
+async def test_a_holder_of_an_older_version_is_asked_part_by_part(
+    here: Here, r1: PartHolder, status: int
+) -> None:
+    """While replicas are upgraded one after the other, each of them can be fetched from."""
+    r1.parts = {part(f"p{number}"): SMALL for number in range(5)}
+    r1.refuses_groups = status
+    here.fetcher.members([r1.peer])
+    for number in range(5):
+        here.fetcher.want(wanted(f"p{number}", SMALL, "r1"))
+    await until(lambda: len(here.held) == 5)
+    assert (r1.groups, len(r1.asked)) == ([], 5)
+    r1.refuses_groups = 0  # it was upgraded
+    r1.parts = {part(f"p{number}"): SMALL for number in range(5, 8)}
+    for number in range(5, 8):
+        here.fetcher.want(wanted(f"p{number}", SMALL, "r1"))
+    await until(lambda: len(here.held) == 8)
+    assert [len(group) for group in r1.groups] == [3]
+
+
+async def test_those_that_wait_for_a_silent_holder_do_not_ask_it_again(
+    here: Here, r1: PartHolder, r2: PartHolder
+) -> None:
+    """One silence is enough for all: else each group would wait for as long again."""
+    here.client._timeout_s = 0.2
+    here.fetcher = here.make(small_concurrency=9)
+    r1.gate.clear()
+    r2.parts = {part(f"p{number}"): SMALL for number in range(9)}
+    here.fetcher.members([r1.peer, r2.peer])
+    for number in range(3):
+        here.fetcher.want(wanted(f"p{number}", SMALL, "r1", "r2"))
+    await until(lambda: r1.in_flight)
+    for number in range(3, 9):
+        here.fetcher.want(replace(wanted(f"p{number}", SMALL), holders=(ReplicaId("r1"),)))
+    await until(lambda: len(here.held) == 9)
+    assert len(r1.groups) == 1
 
 
 async def test_early_fetches_have_a_bound(here: Here, r1: PartHolder) -> None:

@@ -1,0 +1,66 @@
+"""Places for small parts that are being fetched: a bound of their number and of their bytes in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class FetchPlaces:
+    """A semaphore for parts; who waits longest is next. Use it from one event loop.
+
+    Args:
+        parts_max: Most parts that have a place at once.
+        bytes_max: Most bytes of them; a part that is larger gets a place when no other part has one.
+    """
+
+    def __init__(self, parts_max: int, bytes_max: int) -> None:
+        self._parts_left, self._parts_max = parts_max, parts_max
+        self._bytes_left = bytes_max
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def taken(self, length: int) -> AsyncIterator[None]:
+        """Wait for a place of a part of so many bytes, and keep it during the block."""
+        if self._waiting or not self._fits(length):
+            await self._turn(length)
+        else:
+            self._take(length)
+        try:
+            yield
+        finally:
+            self._give_back(length)
+
+    async def _turn(self, length: int) -> None:
+        """Wait until those before have a place, and there is one; it is taken then."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((length, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_back(length)
+            else:
+                self._admit()  # this part may have been the one that did not fit
+            raise
+
+    def _fits(self, length: int) -> bool:
+        return self._parts_left == self._parts_max or (self._parts_left > 0 and self._bytes_left >= length)
+
+    def _take(self, length: int) -> None:
+        self._parts_left -= 1
+        self._bytes_left -= length
+
+    def _give_back(self, length: int) -> None:
+        self._parts_left += 1
+        self._bytes_left += length
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
+            length, turn = self._waiting.popleft()
+            if not turn.done():
+                self._take(length)
+                turn.set_result(None)

@@ -1,0 +1,86 @@
+"""Places for small parts: bounds of number and bytes, in order, and given back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.aio import until
+from tidelock.replication.fetch_places import FetchPlaces
+
+
+class Holders:
+    """Parts that want a place, and keep it until they are let go."""
+
+    def __init__(self, places: FetchPlaces) -> None:
+        self.places = places
+        self.inside: list[str] = []
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self._gates: dict[str, asyncio.Event] = {}
+
+    async def enter(self, name: str, length: int) -> None:
+        """Want a place for a part of so many bytes; return when the task has had its first steps."""
+        self._gates[name] = asyncio.Event()
+        self.tasks[name] = asyncio.create_task(self._keep(name, length))
+        await asyncio.sleep(0)
+
+    async def leave(self, name: str) -> None:
+        """Let a part go, and wait for the end of its task."""
+        self._gates[name].set()
+        await self.tasks[name]
+        await asyncio.sleep(0)
+
+    async def _keep(self, name: str, length: int) -> None:
+        async with self.places.taken(length):
+            self.inside.append(name)
+            try:
+                await self._gates[name].wait()
+            finally:
+                self.inside.remove(name)
+
+
+async def test_places_are_bounded_by_number() -> None:
+    """The third part waits until one of two has gone."""
+    holders = Holders(FetchPlaces(2, 100))
+    for name in "abc":
+        await holders.enter(name, 1)
+    assert holders.inside == ["a", "b"]
+    await holders.leave("a")
+    await until(lambda: holders.inside == ["b", "c"])
+
+
+async def test_places_are_bounded_by_bytes_and_in_order() -> None:
+    """A part that does not fit waits, and a smaller one behind it does not pass it."""
+    holders = Holders(FetchPlaces(9, 100))
+    for name, length in (("a", 60), ("b", 60), ("c", 10)):
+        await holders.enter(name, length)
+    assert holders.inside == ["a"]
+    await holders.leave("a")
+    await until(lambda: holders.inside == ["b", "c"])
+
+
+async def test_a_part_that_is_larger_than_all_places_goes_alone() -> None:
+    """It is not kept waiting forever, and nothing is beside it."""
+    holders = Holders(FetchPlaces(9, 100))
+    for name, length in (("a", 1), ("b", 500), ("c", 1)):
+        await holders.enter(name, length)
+    assert holders.inside == ["a"]
+    await holders.leave("a")
+    await until(lambda: holders.inside == ["b"])
+    await holders.leave("b")
+    await until(lambda: holders.inside == ["c"])
+
+
+async def test_a_part_that_is_not_wanted_any_more_loses_no_place() -> None:
+    """Cancelled while it waits or in the moment of its turn, it leaves the place to the next one."""
+    holders = Holders(FetchPlaces(1, 100))
+    for name in "abcd":
+        await holders.enter(name, 100)
+    holders.tasks["b"].cancel()
+    holders._gates["a"].set()
+    await holders.tasks["a"]  # the turn of c has come, and it has not run since
+    holders.tasks["c"].cancel()
+    await until(lambda: holders.inside == ["d"])
+    await holders.leave("d")
+    await holders.enter("e", 100)
+    assert holders.inside == ["e"]
+    await holders.leave("e")
