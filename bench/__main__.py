@@ -29,6 +29,7 @@ from bench import (
     load,
     machine,
     mutations,
+    pauses,
     raw_zookeeper,
     report,
     spark_reads,
@@ -62,6 +63,7 @@ class BenchScale:
     batches: int
     commits: int
     part_files: tuple[int, ...]
+    tables: int
     cloned_parts: int
     cloned_mb: int
     minutes: int
@@ -82,6 +84,7 @@ FULL: Final = BenchScale(
     batches=60,
     commits=60,
     part_files=(20_000, 100_000),
+    tables=1_000,
     cloned_parts=20_000,
     cloned_mb=10_000,
     minutes=10,
@@ -101,6 +104,7 @@ QUICK: Final = BenchScale(
     batches=8,
     commits=6,
     part_files=(500,),
+    tables=50,
     cloned_parts=500,
     cloned_mb=250,
     minutes=3,
@@ -171,6 +175,10 @@ def _start(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"start": start.run(folder / "start", scale.part_files)}
 
 
+def _pauses(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"pauses": pauses.run(folder / "pauses", parts=max(scale.part_files), tables=scale.tables)}
+
+
 def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"clone": clone.run(folder, scale.cloned_parts, scale.cloned_mb, scale.pace)}
 
@@ -187,6 +195,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"load", "spark", "compaction", "mutations"}, _tables),
     ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),
+    ({"pauses"}, _pauses),
     ({"clone"}, _clone),
     ({"endurance"}, _endurance),
 )

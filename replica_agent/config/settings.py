@@ -412,8 +412,8 @@ class AgentSettings(IdentitySettings, BaseSettings):
     send_buffer_bytes: Bytes = Field(
         256 * 1024,
         description=(
-            "Socket send buffer of the snapshot file system. Reads of Hadoop's client to the end of a file begin "
-            "with 16 KiB, and get there as the client reads on."
+            "Socket send buffer of the snapshot file system. Reads of Hadoop's client to the end of a file "
+            "begin with 16 KiB, and get there as the client reads on."
         ),
     )
     listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")

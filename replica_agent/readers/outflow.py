@@ -1,4 +1,4 @@
-"""The body of an answer on its way to a client: how much is under way, and how the client is missed."""
+"""The body of an answer on its way to a client: little is under way while the client may hang up."""
 
 from __future__ import annotations
 
