@@ -1,7 +1,7 @@
 """The largest pause of an agent whose catalog is large, while it answers lists and commits.
 
-A client asks for `/healthz` without end; the longest wait for an answer is the largest pause of the event loop
-as others notice it. The rows of parts and tables are copies of one, as those of `start`.
+A client asks for `/healthz` without end; the longest wait for an answer is the largest pause of the event
+loop as others notice it. The rows of parts and tables are copies of one, as those of `start`.
 """
 
 from __future__ import annotations
@@ -100,5 +100,5 @@ def _more_tables(data_dir: Path, count: int) -> None:
         sql = f"""
             INSERT INTO tables WITH RECURSIVE numbers (n) AS (SELECT 3 UNION ALL SELECT n + 1 FROM numbers
             WHERE n < ?) SELECT {copied} FROM numbers, (SELECT * FROM tables WHERE name = ?)
-        """  # noqa: S608
+        """
         db.execute(sql, (count, _OTHER))
