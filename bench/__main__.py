@@ -29,6 +29,7 @@ from bench import (
     load,
     machine,
     mutations,
+    pauses,
     raw_zookeeper,
     report,
     spark_reads,
@@ -62,6 +63,7 @@ class BenchScale:
     batches: int
     commits: int
     part_files: tuple[int, ...]
+    tables: int
     cloned_parts: int
     cloned_mb: int
     cloned_small_parts: int
@@ -83,6 +85,7 @@ FULL: Final = BenchScale(
     batches=60,
     commits=60,
     part_files=(20_000, 100_000),
+    tables=1_000,
     cloned_parts=20_000,
     cloned_mb=10_000,
     cloned_small_parts=32_000,
@@ -103,6 +106,7 @@ QUICK: Final = BenchScale(
     batches=8,
     commits=6,
     part_files=(500,),
+    tables=50,
     cloned_parts=500,
     cloned_mb=250,
     cloned_small_parts=2_000,
@@ -174,6 +178,10 @@ def _start(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"start": start.run(folder / "start", scale.part_files)}
 
 
+def _pauses(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"pauses": pauses.run(folder / "pauses", parts=max(scale.part_files), tables=scale.tables)}
+
+
 def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"clone": clone.run(folder, scale.cloned_parts, scale.cloned_mb, scale.pace)}
 
@@ -194,6 +202,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"load", "spark", "compaction", "mutations"}, _tables),
     ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),
+    ({"pauses"}, _pauses),
     ({"clone"}, _clone),
     ({"clone_small"}, _clone_small),
     ({"endurance"}, _endurance),

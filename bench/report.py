@@ -50,6 +50,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _visible(figures["streams"]["visible"])
     if "start" in figures:
         yield _start(figures["start"])
+    if "pauses" in figures:
+        yield _pauses(figures["pauses"])
     if "clone" in figures:
         yield _clone(figures["clone"])
     if "clone_small" in figures:
@@ -245,6 +247,14 @@ def _start(runs: Sequence[Mapping[str, Any]]) -> Sheet:
             _texts(f"{run['part_files']:,}", run["ready_s"], run["status_ms"], run["memory_mb"]["protocol"])
             for run in runs
         ],
+    )
+
+
+def _pauses(runs: Sequence[Mapping[str, Any]]) -> Sheet:
+    return Sheet(
+        "Largest pause of an agent with many parts and tables, while it answers",
+        ("work", "answer, ms", "largest pause, ms"),
+        [_texts(run["what"], run["answer_ms"], run["pause_ms"]) for run in runs],
     )
 
 

@@ -31,7 +31,12 @@ _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 def answer(value: Any, status: int = 200) -> web.Response:
     """Return ``value`` as JSON."""
-    return web.Response(body=_encode(value), status=status, content_type="application/json")
+    return encoded(_encode(value), status)
+
+
+def encoded(value: bytes, status: int = 200) -> web.Response:
+    """Return what is JSON already."""
+    return web.Response(body=value, status=status, content_type="application/json")
 
 
 def plain(problem: str) -> str:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import answer, body, number
+from tidelock.replica_agent.api.http import answer, body, encoded, number
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.schema import Derivation
@@ -72,4 +72,4 @@ class TableRoutes:
         """List the parts of a table that are visible at a CSN."""
         name = full_name(request.query.get("table", ""))
         csn = await self._csn(request, name)
-        return answer(await self.service.parts(name, csn))
+        return encoded(await self.service.parts(name, csn))

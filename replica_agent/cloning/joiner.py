@@ -37,6 +37,7 @@ from tidelock.replica_agent.cloning import manifest as manifests
 from tidelock.replica_agent.cloning.sources import ClonePeer, is_usable, peers_to_ask
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, ScratchFile
@@ -198,7 +199,7 @@ class Joiner:
 
     async def _install(self, path: Path) -> None:
         present = await asyncio.to_thread(self.files.present)
-        named, _ = self.catalog.reader.files()
+        named, _ = await self.catalog.read(CatalogReader.files)
         unknown = present - named
         found = await asyncio.to_thread(manifests.find_parts, self.files.data_dir, path, unknown)
         await INSTALL.before()

@@ -28,6 +28,8 @@ from tidelock.replication.backoff import wait_s
 
 #: A group is at least so many times as large as the parts that are not merged (see ``Limits.target_bytes``).
 _TARGETS_IN_A_GROUP = 3
+#: Resting partitions that are looked at in one turn of the event loop.
+_LOOKED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,9 @@ class Survey:
         for table in self.counts.tables():
             if not mine(table) or not self._wanted(table):
                 continue
-            for path, partition in self.counts.partitions(table):
+            for number, (path, partition) in enumerate(self.counts.partitions(table), 1):
+                if not number % _LOOKED_AT_ONCE:
+                    await asyncio.sleep(0)
                 if not self._resting(table, path, partition.csn):
                     found += await self.of(table, path)
                     await asyncio.sleep(0)  # thousands of partitions may have changed

@@ -409,9 +409,15 @@ class AgentSettings(IdentitySettings, BaseSettings):
             "Spark's read timeout is this + 2 s."
         ),
     )
-    read_chunk_bytes: Bytes = Field(1 << 20, description="Bytes read, verified and sent at a time.")
+    read_chunk_bytes: Bytes = Field(
+        1 << 20, description="Most bytes of a part that are read and verified at a time."
+    )
     send_buffer_bytes: Bytes = Field(
-        256 * 1024, description="Socket send buffer of the snapshot file system."
+        256 * 1024,
+        description=(
+            "Socket send buffer of the snapshot file system. Reads of Hadoop's client to the end of a file "
+            "begin with 16 KiB, and get there as the client reads on."
+        ),
     )
     listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
     footer_cache_entries: Count = Field(

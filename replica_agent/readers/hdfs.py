@@ -16,6 +16,12 @@ from tidelock.replica_agent.readers.paths import NoSuchPathError
 #: location.
 BLOCK_SIZE = 128 << 20
 OWNER = "tidelock"
+#: A FileStatus object, for ``%`` here and for ``printf`` in the catalog, which makes those of large listings:
+#: time, length, time, and the name as JSON.
+FILE_ENTRY = (
+    f'{{"accessTime":%d,"blockSize":{BLOCK_SIZE},"group":"{OWNER}","length":%d,"modificationTime":%d,'
+    f'"owner":"{OWNER}","pathSuffix":%s,"permission":"444","replication":1,"type":"FILE"}}'
+)
 
 
 def refusal(error: Exception) -> tuple[int, bytes]:
@@ -42,11 +48,7 @@ def refusal(error: Exception) -> tuple[int, bytes]:
 
 def file_entry(suffix: str, length: int, time_ms: int) -> bytes:
     """Return the FileStatus object of a file."""
-    return (
-        f'{{"accessTime":{time_ms},"blockSize":{BLOCK_SIZE},"group":"{OWNER}","length":{length},'
-        f'"modificationTime":{time_ms},"owner":"{OWNER}","pathSuffix":{json.dumps(suffix)},"permission":"444",'
-        f'"replication":1,"type":"FILE"}}'
-    ).encode()
+    return (FILE_ENTRY % (time_ms, length, time_ms, json.dumps(suffix))).encode()
 
 
 def folder_entry(suffix: str) -> bytes:

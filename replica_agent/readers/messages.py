@@ -27,7 +27,8 @@ class ReaderConfig:
         counters_file: The file with this worker's counters.
         api: ``host:port`` of the protocol process, on this machine.
         read_wait_s: How long the agent lets a read wait for its CSN.
-        read_chunk_bytes: Bytes read, verified and sent at a time.
+        read_chunk_bytes: Most bytes read and verified at a time.
+        send_buffer_bytes: Send buffer of a socket.
         listing_cache_entries: Number of serialised listings that are kept.
         threads: Threads that read files.
         footer_cache_entries: Number of parts of whose footers something is remembered.
@@ -43,6 +44,7 @@ class ReaderConfig:
     api: str
     read_wait_s: float
     read_chunk_bytes: int
+    send_buffer_bytes: int
     listing_cache_entries: int
     threads: int
     footer_cache_entries: int

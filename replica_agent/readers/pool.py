@@ -163,8 +163,7 @@ class ReaderPool:
     def _listen(self, host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         listener = socket.create_server((host, port), family=family)
-        # Accepted sockets inherit it. A client that has enough hangs up, and the bytes left in the buffer
-        # were read for nothing.
+        # Accepted sockets inherit it; the answer to a client that may hang up begins with less (pacing.py).
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer_bytes)
         listener.setblocking(False)
         return listener
@@ -181,6 +180,7 @@ class ReaderPool:
             api=self.api,
             read_wait_s=settings.read_wait_s,
             read_chunk_bytes=settings.read_chunk_bytes,
+            send_buffer_bytes=settings.send_buffer_bytes,
             listing_cache_entries=settings.listing_cache_entries,
             footer_cache_entries=settings.footer_cache_entries,
             threads=settings.reader_threads,

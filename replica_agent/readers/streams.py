@@ -22,8 +22,10 @@ from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, P
 from tidelock.replica_agent.readers.counters import ReaderCounters
 from tidelock.replica_agent.readers.float_hints import Change
 from tidelock.replica_agent.readers.link import AgentLink
+from tidelock.replica_agent.readers.outflow import Outflow
+from tidelock.replica_agent.readers.pacing import to_read
 from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replication.core.digest import BLOCK_BYTES
+from tidelock.replication.core.digest import BLOCK_BYTES, blocks_of
 
 #: Number of times that an open follows a part that is being moved to another file.
 MOVES_MAX = 3
@@ -46,7 +48,8 @@ class Streams:
         catalog: For the event loop's thread.
         link: The connection to the agent, to which damage is reported.
         counters: The counters of this process.
-        chunk_bytes: Largest piece that is read, verified and sent at a time.
+        chunk_bytes: Most bytes that are read and verified at a time.
+        ahead_bytes: Most bytes of an answer that are under way to a client: the send buffer of its socket.
         threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
         footers_max: Parts of whose footers it is remembered what readers are shown.
     """
@@ -56,6 +59,7 @@ class Streams:
     link: AgentLink
     counters: ReaderCounters
     chunk_bytes: int
+    ahead_bytes: int
     threads: int
     footers_max: int
     _threads: ThreadPoolExecutor = field(init=False)
@@ -97,13 +101,15 @@ class Streams:
         end: int,
         *,
         csn: Csn | None = None,
+        may_hang_up: bool = False,
         pause: bool = False,
     ) -> web.StreamResponse:
         """Answer with the bytes [start, end) of a part; status and headers of ``response`` are the caller's.
 
         The first bytes are verified before the status line is sent, so for most damage another replica
         answers, unnoticed by the client. Damage further on cuts the connection before the declared length.
-        With ``pause`` a client that only wanted the status line has a moment to hang up.
+        With ``may_hang_up`` the client has not said how much it wants, and little is sent ahead of what it
+        reads. With ``pause`` a client that only wanted the status line has a moment to hang up.
 
         Raises:
             StandbyError: The part is not whole here, or the process has no file or memory left to read it.
@@ -112,7 +118,9 @@ class Streams:
                 "standby", which some settings of readers turn into missing rows. Nothing was sent.
         """
         with self.answering():
-            return await self._send(request, response, row, start, end, csn=csn, pause=pause)
+            return await self._send(
+                request, response, row, start, end, csn=csn, may_hang_up=may_hang_up, pause=pause
+            )
 
     async def _send(
         self,
@@ -123,6 +131,7 @@ class Streams:
         end: int,
         *,
         csn: Csn | None,
+        may_hang_up: bool,
         pause: bool,
     ) -> web.StreamResponse:
         try:
@@ -138,7 +147,9 @@ class Streams:
                     )
                 else:
                     response.content_length = end - start
-                await self._stream(request, response, file, data, start, end, pause=pause)
+                await self._stream(
+                    request, response, file, data, start, end, may_hang_up=may_hang_up, pause=pause
+                )
             except DamagedPartError as error:
                 raise self.report(error) from error
             finally:
@@ -211,7 +222,20 @@ class Streams:
         if start == end:
             return memoryview(b"")
         cached = file.read_cached(start, end, BLOCK_BYTES)
-        return await self.in_thread(file.read, start, end, BLOCK_BYTES) if cached is None else cached
+        return (
+            await self._read(file, start, end, BLOCK_BYTES)
+            if cached is None
+            else self._read_from(start, cached)
+        )
+
+    async def _read(self, file: PartFile, start: int, end: int, bytes_max: int) -> memoryview:
+        """Return the verified bytes of :meth:`PartFile.read`, which waits for the disk in a thread."""
+        return self._read_from(start, await self.in_thread(file.read, start, end, bytes_max))
+
+    def _read_from(self, start: int, data: memoryview) -> memoryview:
+        """Count the blocks of bytes that were read from ``start`` on."""
+        self.counters.add("blocks", blocks_of(start + len(data)) - start // BLOCK_BYTES)
+        return data
 
     async def _stream(
         self,
@@ -222,12 +246,12 @@ class Streams:
         start: int,
         end: int,
         *,
+        may_hang_up: bool,
         pause: bool,
     ) -> None:
         """Send ``data``, which begins at ``start``, and the rest. Any failure now cuts the connection."""
         try:
             await response.prepare(request)
-            size = BLOCK_BYTES
             if isinstance(response, web.Response):  # the whole body, sent together with the status line
                 self.counters.add("bytes", len(data))
                 start = end
@@ -235,13 +259,16 @@ class Streams:
                 await asyncio.sleep(HANG_UP_S)
                 if request.transport is None:
                     return
+            outflow = Outflow(
+                request, response, self.counters, ahead_max=self.ahead_bytes, may_hang_up=may_hang_up
+            )
             while start < end:
-                await self._write(response, data)
+                await outflow.write(data)
                 start += len(data)
                 if start < end:
-                    size = min(2 * size, self.chunk_bytes)
-                    data = await self.in_thread(file.read, start, end, size)
-            await response.write_eof()
+                    await outflow.require_client()
+                    data = await self._read(file, start, end, to_read(outflow.sent, self.chunk_bytes))
+            await outflow.end()
         except ConnectionError:
             pass  # the client has what it wanted
         except DamagedPartError as error:
@@ -252,13 +279,6 @@ class Streams:
             self.link.log("reader.cut", part=file.part, error=repr(error))
             if not isinstance(error, Exception):
                 raise
-
-    async def _write(self, response: web.StreamResponse, data: memoryview) -> None:
-        """Write in pieces, so that few bytes are in buffers when the client hangs up."""
-        for at in range(0, len(data), BLOCK_BYTES):
-            piece = data[at : at + BLOCK_BYTES]
-            await response.write(piece)
-            self.counters.add("bytes", len(piece))
 
     async def in_thread(self, call: Callable[..., T], *args: object) -> T:
         """Run a call that reads files in one of the threads for that."""

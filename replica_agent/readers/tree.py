@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelock.replica_agent.readers import hdfs
-from tidelock.replica_agent.readers.catalog import FileRow
-from tidelock.replica_agent.readers.paths import COMMON_METADATA, PART_SUFFIX
+from tidelock.replica_agent.readers.catalog import FolderRow
+from tidelock.replica_agent.readers.paths import COMMON_METADATA
 
 #: A larger listing counts as several entries of the cache, so that the cache's bound also bounds memory.
 ENTRY_BYTES = 64 << 10
@@ -48,22 +48,23 @@ class FolderTree:
         return len(inside), sum(folder.files for folder in inside), sum(folder.length for folder in inside)
 
 
-def build(files: Iterable[FileRow], common_metadata_length: int) -> FolderTree:
-    """Build the tree of a table from its visible parts."""
+def build(rows: Iterable[FolderRow], common_metadata_length: int) -> FolderTree:
+    """Build the tree of a table from its folders that have visible parts."""
+    metadata = hdfs.file_entry(COMMON_METADATA, common_metadata_length, 0)
     children: dict[str, set[str]] = {"": set()}
-    entries: dict[str, list[bytes]] = {"": [hdfs.file_entry(COMMON_METADATA, common_metadata_length, 0)]}
-    lengths: dict[str, int] = {"": common_metadata_length}
-    for row in files:
-        if row.folder not in entries:
-            _names_in(row.folder, children)
-            entries[row.folder] = []
-        entries[row.folder].append(hdfs.file_entry(row.part + PART_SUFFIX, row.length, row.time_ms))
-        lengths[row.folder] = lengths.get(row.folder, 0) + row.length
+    files = {"": [FolderRow("", 1, common_metadata_length, metadata)]}
+    for row in rows:
+        _names_in(row.folder, children)
+        files.setdefault(row.folder, []).append(row)
     folders = {}
     for path, names in children.items():
-        here = entries.get(path, [])
-        listing = hdfs.file_statuses([hdfs.folder_entry(name) for name in sorted(names)] + here)
-        folders[path] = TableFolder(listing, len(names), len(here), lengths.get(path, 0))
+        here = files.get(path, [])
+        listing = hdfs.file_statuses(
+            [hdfs.folder_entry(name) for name in sorted(names)] + [row.entries for row in here]
+        )
+        folders[path] = TableFolder(
+            listing, len(names), sum(row.files for row in here), sum(row.length for row in here)
+        )
     return FolderTree(folders)
 
 

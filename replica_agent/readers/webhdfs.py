@@ -84,7 +84,14 @@ class WebHdfs:
             connects = "offset" not in target.query
             response = web.StreamResponse()
             return await self._streams.send(
-                request, response, node.row, start, end, csn=node.csn, pause=connects
+                request,
+                response,
+                node.row,
+                start,
+                end,
+                csn=node.csn,
+                may_hang_up="length" not in target.query,
+                pause=connects,
             )
         self._counters.add("opens")
         return _body(node.data[start:end])

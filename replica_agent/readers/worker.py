@@ -51,6 +51,7 @@ class Worker:
             link=link,
             counters=self._counters,
             chunk_bytes=config.read_chunk_bytes,
+            ahead_bytes=config.send_buffer_bytes,
             threads=config.threads,
             footers_max=config.footer_cache_entries,
         )

@@ -26,7 +26,7 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, TableRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.names import full_name
@@ -37,7 +37,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.wire.audit import Digests
 from tidelock.wire.cluster import SwitchInfo
-from tidelock.wire.tables import PartInfo, TableInfo
+from tidelock.wire.tables import TableInfo
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -131,12 +131,15 @@ class AdministrationService:
             lambda reader: _table_info(reader, reader.require_table(name, csn), csn)
         )
 
-    async def parts(self, name: TableName, csn: Csn) -> list[PartInfo]:
-        """Describe the parts of a table at a readable CSN; UnknownTableError if the table does not exist."""
+    async def parts(self, name: TableName, csn: Csn) -> bytes:
+        """Describe the parts of a table at a readable CSN: a JSON list of :class:`PartInfo`.
 
-        def read(reader: CatalogReader) -> list[PartInfo]:
+        UnknownTableError if the table does not exist.
+        """
+
+        def read(reader: CatalogReader) -> bytes:
             reader.require_table(name, csn)
-            return [_described(part) for part in reader.parts(name, csn)]
+            return reader.parts_json(name, csn)
 
         return await self.catalog.read(read)
 
@@ -195,14 +198,3 @@ def _table_info(reader: CatalogReader, table: TableRow, csn: Csn) -> TableInfo:
     schema = base64.b64encode(table.arrow_schema).decode()
     shown = {"version": table.version, "arrow_schema": schema, "parts": parts, "rows": rows, "bytes": size}
     return msgspec.convert({**table.definition, **shown}, TableInfo)
-
-
-def _described(part: PartRow) -> PartInfo:
-    return PartInfo(
-        part=part.part,
-        path=part.path,
-        rows=part.rows,
-        length=part.length,
-        checksum=part.checksum,
-        file=f"{part.table.replace('.', '/')}/{part.name}",
-    )

@@ -447,6 +447,26 @@ class CatalogReader:
         args = {"table": table} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
+    def parts_json(self, table: TableName, at: Csn) -> bytes:
+        """Return the parts of ``table`` visible at ``at``, by path and id, as JSON of `PartInfo`.
+
+        SQLite makes it without the interpreter's lock: a hundred thousand objects of Python, their encoding
+        and their end would each hold up the event loop.
+        """
+        sql = f"""
+            SELECT CAST(json_group_array(json_object(
+                'part', part, 'path', path, 'rows', rows, 'length', length, 'checksum', checksum,
+                'file', replace(table_name, '.', '/') || iif(path = '', '', '/' || path) || '/' || part
+                    || '.parquet'
+            )) AS BLOB)
+            FROM (
+                SELECT part, path, rows, length, checksum, table_name FROM parts
+                WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL} ORDER BY path, part
+            )
+        """
+        found: bytes = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()[0]
+        return found
+
     def partition(
         self, table: TableName, path: str, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
     ) -> list[PartRow]:

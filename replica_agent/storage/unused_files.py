@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replication.partfs import PartFs
 
 
@@ -33,6 +34,6 @@ async def remove_late(catalog: Catalog, files: PartFs) -> None:
 
     A file that a row still names waits until the undecided check drops that row with its transaction.
     """
-    if catalog.late_removals:
-        named, _ = catalog.reader.files()
-        await remove_files(catalog, files, sorted(catalog.late_removals - named))
+    if late := set(catalog.late_removals):  # before the names are read: what is added meanwhile may be named
+        named, _ = await catalog.read(CatalogReader.files)
+        await remove_files(catalog, files, sorted(late - named))

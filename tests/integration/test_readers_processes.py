@@ -27,6 +27,7 @@ from tidelock.replica_agent.readers import counters
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.pool import ReaderPool
 from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core.digest import blocks_of
 
 SCHEMA = pa.schema([("price", pa.float64())])
 
@@ -172,7 +173,10 @@ def test_counters_are_exact_after_a_kill(host: ReaderHost, data: DataDir, part: 
     host.webhdfs("CREATE", _path(part), method="PUT")
     host.webhdfs("OPEN", _path(part) + "x")
     host.kill()
-    assert counters.read(data.path / "run") == {
+    found = counters.read(data.path / "run")
+    # Beside the blocks of both answers: those of the footer, which each process looks at once.
+    assert found.pop("blocks") > blocks_of(part.length) + 1
+    assert found == {
         "opens": 2,
         "bytes": 1000 + part.length,
         "status_requests": 3,
@@ -181,6 +185,28 @@ def test_counters_are_exact_after_a_kill(host: ReaderHost, data: DataDir, part: 
         "refusals": 1,
         "corrupt_blocks": 0,
     }
+
+
+def test_a_client_that_hangs_up_costs_one_block(data: DataDir, part: PartRow) -> None:
+    """Hadoop's client asks for all that follows, reads a little and hangs up: no more is read for it."""
+    target = f"/webhdfs/v1{_path(part)}?op=OPEN&offset=0"
+    with ReaderHost(data.path, reader_workers=1) as host:
+        host.webhdfs("OPEN", _path(part), length=1)  # the footer is looked at once
+        before = counters.read(data.path / "run")["blocks"]
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # as large as it is by default
+            client.settimeout(TIMEOUT_S)
+            client.connect(("127.0.0.1", host.port))
+            client.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            received = 0
+            while received < 8192:
+                received += len(client.recv(8192 - received))
+            for _ in range(100):  # as many turns of the event loop, in which it could read on
+                host.webhdfs("GETFILESTATUS", _path(part))
+            assert counters.read(data.path / "run")["blocks"] == before + 1
+        host.start_drain()
+        assert host.event() == {"drained": True}
+        assert counters.read(data.path / "run")["blocks"] == before + 1
 
 
 def test_counters_start_at_zero(data: DataDir, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Validation:
         since = tx.tid.snapshot
         reads = dict(tx.statements.reads)
         if tx.statements.unrecorded_reads:  # any table, and all of it
-            reads = dict.fromkeys((table.name for table in self.reader.tables(self.waiters.reached)), None)
+            reads = dict.fromkeys(self.reader.table_names(self.waiters.reached))
         changed = {table: self.reader.changed_partitions(table, since) for table in reads}
         table = first_conflict(reads, changed)
         if table is None:

@@ -100,6 +100,7 @@ FOUND: dict[str, Any] = {
         "size_ratio": 16.0,
         "peak_ratio": 1.1,
     },
+    "pauses": [{"what": "status", "answer_ms": 1.5, "pause_ms": 8.1}],
     "start": [{"part_files": 20_000, "ready_s": 2.1, "status_ms": 3.2, "memory_mb": MEMORY["r1"]}],
     "clone": {
         "parts": 20_000,

@@ -14,7 +14,7 @@ from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.replica_agent.readers import hdfs, ranges, tree
 from tidelock.replica_agent.readers import messages as msg
 from tidelock.replica_agent.readers.availability import ReadAvailability
-from tidelock.replica_agent.readers.catalog import FileRow
+from tidelock.replica_agent.readers.catalog import FolderRow
 from tidelock.replica_agent.readers.content import DamagedPartError, Place
 from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import NoSuchPathError
@@ -100,8 +100,8 @@ def test_the_configuration_crosses_the_socketpair() -> None:
     """The configuration is read back as it was sent, and the secret does not appear in logs."""
     config = ReaderConfig(
         data_dir="/d", replica="r1", host="host", port=1, secret="se\ncret", counters_file="/c", api="",
-        read_wait_s=1.0, read_chunk_bytes=1 << 20, listing_cache_entries=10, threads=2,
-        footer_cache_entries=10, read_report_s=30.0,
+        read_wait_s=1.0, read_chunk_bytes=1 << 20, send_buffer_bytes=1 << 18, listing_cache_entries=10,
+        threads=2, footer_cache_entries=10, read_report_s=30.0,
     )  # fmt: skip
     assert msgspec.json.decode(msgspec.json.encode(config), type=ReaderConfig) == config
     assert "cret" not in repr(config)
@@ -178,12 +178,17 @@ def _names(listing: bytes) -> list[str]:
     return [entry["pathSuffix"] for entry in json.loads(listing)["FileStatuses"]["FileStatus"]]
 
 
+def _folder(path: str, *parts: str, length: int = 1) -> FolderRow:
+    entries = [hdfs.file_entry(f"{part}.parquet", length, 5) for part in parts]
+    return FolderRow(path, len(parts), length * len(parts), b",".join(entries))
+
+
 def test_a_tree_of_two_levels() -> None:
     """Folders lead to folders, folders to parts, and the table's folder shows its metadata."""
     rows = [
-        FileRow("a=1/b=x", PartId("r1-1-1"), 10, 5),
-        FileRow("a=1/b=y", PartId("r1-1-2"), 20, 6),
-        FileRow("a=2/b=x", PartId("r1-1-3"), 40, 7),
+        _folder("a=1/b=x", "r1-1-1", length=10),
+        _folder("a=1/b=y", "r1-1-2", length=20),
+        _folder("a=2/b=x", "r1-1-3", length=40),
     ]
     built = tree.build(rows, 100)
     assert {path: _names(folder.listing) for path, folder in built.folders.items()} == {
@@ -208,19 +213,18 @@ def test_a_tree_without_parts() -> None:
 
 def test_a_large_listing_weighs_more() -> None:
     """The cache counts a large listing as several entries, so that its bound also bounds memory."""
-    rows = [FileRow("", PartId(f"r1-1-{number}"), 1, 1) for number in range(1000)]
-    built = tree.build(rows, 1)
+    built = tree.build([_folder("", *(f"r1-1-{number}" for number in range(1000)))], 1)
     assert built.weight == 1 + len(built.folders[""].listing) // tree.ENTRY_BYTES > 1
 
 
 SEGMENTS = st.lists(st.sampled_from(["p=1", "p=2", "q=é", "q=%2F"]), max_size=3).map("/".join)
 
 
-@given(st.lists(SEGMENTS, max_size=20))
+@given(st.lists(SEGMENTS, max_size=20, unique=True))
 def test_every_part_is_reached_once(folders: list[str]) -> None:
     """Walking down from the table's folder meets each part exactly once, whatever the folders are."""
-    parts = [PartId(f"r1-1-{number}") for number in range(len(folders))]
-    built = tree.build([FileRow(*pair, 1, 1) for pair in zip(folders, parts, strict=True)], 1)
+    parts = [f"r1-1-{number}" for number in range(len(folders))]
+    built = tree.build([_folder(*pair) for pair in zip(folders, parts, strict=True)], 1)
     met: list[str] = []
     ahead = [""]
     while ahead:

@@ -294,6 +294,7 @@ async def test_a_part_that_is_collected_while_it_is_opened_is_too_old(replica: R
             link=counters,
             counters=counters,
             chunk_bytes=10,
+            ahead_bytes=10,
             threads=1,
             footers_max=10,
         )
