@@ -1,7 +1,8 @@
 """The largest pause of an agent whose catalog is large, while it answers lists and commits.
 
 A client asks for `/healthz` without end; the longest wait for an answer is the largest pause of the event
-loop as others notice it. The rows of parts and tables are copies of one, as those of `start`.
+loop as others notice it. The rows of parts and tables in the catalog are copies of one: all these parts are
+one file, which nobody reads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from bench.part_files import fill
 from bench.workload import SCHEMA, batch
 from tidelock.cluster import LocalCluster
 from workloads.agents import get
@@ -24,12 +24,13 @@ from workloads.agents import get
 _TABLE: Final = "default.pauses"
 _OTHER: Final = "default.beside"
 _TURNS: Final = 5
+#: Partitions of the large table: few enough that the list is long, many enough that each is of a usual size.
+_PARTITIONS: Final = 100
 
 
 def run(folder: Path, parts: int, tables: int) -> list[dict[str, Any]]:
     """Measure on a cluster of one replica with so many parts in one table, and so many tables."""
-    # Small parts become files of their own, and nothing merges them meanwhile.
-    settings = {"TIDELOCK_INLINE_PART_BYTES_MAX": "1", "TIDELOCK_COMPACTION": "false"}
+    settings = {"TIDELOCK_COMPACTION": "false"}  # nothing merges the copies meanwhile
     with LocalCluster.create(folder, replicas=1, environment=settings) as cluster:
         [replica] = cluster.replicas
         with cluster.connect() as db:
@@ -37,8 +38,7 @@ def run(folder: Path, parts: int, tables: int) -> list[dict[str, Any]]:
             db.create_table(_OTHER, SCHEMA, partition_by=["year"])
             db.insert(_TABLE, batch(0, 0))
         cluster.stop(replica)
-        fill(cluster.data_dir(replica), _TABLE, replica, parts)
-        _more_tables(cluster.data_dir(replica), tables)
+        _more(cluster.data_dir(replica), parts=parts, tables=tables)
         cluster.start(replica)
         api = cluster.url(replica)
         with cluster.connect() as db:
@@ -92,13 +92,22 @@ def _probe(api: str) -> Iterator[list[float]]:
         thread.join()
 
 
-def _more_tables(data_dir: Path, count: int) -> None:
-    """Copy the definition of one table until there are so many; the agent does not run."""
+def _more(data_dir: Path, *, parts: int, tables: int) -> None:
+    """Copy the one part of the large table, and the definition of the other one; the agent does not run."""
     with contextlib.closing(sqlite3.connect(data_dir / "catalog.db")) as db, db:
-        columns = [name for _, name, *_ in db.execute("pragma table_info(tables)")]
-        copied = ", ".join(f"'{_OTHER}' || n" if name == "name" else name for name in columns)
-        sql = f"""
-            INSERT INTO tables WITH RECURSIVE numbers (n) AS (SELECT 3 UNION ALL SELECT n + 1 FROM numbers
-            WHERE n < ?) SELECT {copied} FROM numbers, (SELECT * FROM tables WHERE name = ?)
-        """
-        db.execute(sql, (count, _OTHER))
+        changed = {"part": "'r1-1-' || (1000000 + n)", "path": f"'year=' || (n % {_PARTITIONS})"}
+        _copy(db, "parts", ("table_name", _TABLE), changed, parts - 1)
+        _copy(db, "tables", ("name", _OTHER), {"name": f"'{_OTHER}' || n"}, tables - 2)
+
+
+def _copy(
+    db: sqlite3.Connection, rows: str, like: tuple[str, str], changed: dict[str, str], count: int
+) -> None:
+    """Copy the row with a value in a column so many times, with the changed columns by their number n."""
+    columns = [name for _, name, *_ in db.execute(f"pragma table_info({rows})")]
+    copied = ", ".join(changed.get(name, name) for name in columns)
+    sql = f"""
+        INSERT INTO {rows} WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers
+        WHERE n < ?) SELECT {copied} FROM numbers, (SELECT * FROM {rows} WHERE {like[0]} = ?)
+    """
+    db.execute(sql, (count, like[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import re
 from collections.abc import Awaitable, Callable
@@ -26,17 +27,28 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = structlog.get_logger("api")
 _encode = msgspec.json.Encoder().encode
 _WRONG_FIELD = re.compile(r"Expected `([^`]+)`, got `([^`]+)` - at `\$\.([^`]+)`")
+_PIECE_BYTES = 256 * 1024
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 
 def answer(value: Any, status: int = 200) -> web.Response:
     """Return ``value`` as JSON."""
-    return encoded(_encode(value), status)
+    return web.Response(body=_encode(value), status=status, content_type="application/json")
 
 
-def encoded(value: bytes, status: int = 200) -> web.Response:
-    """Return what is JSON already."""
-    return web.Response(body=value, status=status, content_type="application/json")
+async def send_json(request: web.Request, value: bytes) -> web.StreamResponse:
+    """Answer with what is JSON already, and may have many megabytes.
+
+    In pieces: the event loop would copy what the kernel does not take at once, 20 MB in 15 to 70 ms.
+    """
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = len(value)
+    with contextlib.suppress(ConnectionError):  # the client has hung up
+        await response.prepare(request)
+        for at in range(0, len(value), _PIECE_BYTES):
+            await response.write(memoryview(value)[at : at + _PIECE_BYTES])
+        await response.write_eof()
+    return response
 
 
 def plain(problem: str) -> str:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import answer, body, encoded, number
+from tidelock.replica_agent.api.http import answer, body, number, send_json
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.schema import Derivation
@@ -68,8 +68,8 @@ class TableRoutes:
         name = full_name(request.match_info["table"])
         return answer(await self.service.describe(name, self.service.snapshot_of(request.match_info["tid"])))
 
-    async def parts(self, request: web.Request) -> web.Response:
+    async def parts(self, request: web.Request) -> web.StreamResponse:
         """List the parts of a table that are visible at a CSN."""
         name = full_name(request.query.get("table", ""))
         csn = await self._csn(request, name)
-        return encoded(await self.service.parts(name, csn))
+        return await send_json(request, await self.service.parts(name, csn))
