@@ -50,8 +50,8 @@ class Definitions:
             found = self._connection.ask("GET", f"/tables/{segment(name)}", answer=TableDefinition)
         except TidelockError:  # the home of the transaction says what is wrong, if anything is
             return None
-        while len(self._known) >= DEFINITIONS_MAX:
-            self._known.pop(next(iter(self._known), ""), None)
+        for oldest in list(self._known)[: max(0, len(self._known) + 1 - DEFINITIONS_MAX)]:
+            self._known.pop(oldest, None)
         self._known[name] = found
         return found
 

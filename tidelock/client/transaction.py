@@ -368,7 +368,9 @@ class Transaction(RowReader, Statements):
         self.renew(self._connection.members.patience_s)
 
     def renew(self, timeout_s: float) -> None:
-        """Renew the lease (see `leases.RenewableLease`)."""
+        """Renew the lease (see `leases.RenewableLease`); one that has not begun has none."""
+        if self._home is None:
+            return
         try:
             answer = self._call("heartbeat", answer=LeaseAnswer, timeout_s=timeout_s)
         except UnavailableError as error:

@@ -71,6 +71,19 @@ def test_a_definition_is_read_once(fake_cluster: FakeCluster, fake_db: Database)
     assert counts(fake_cluster, "GET /tables/.*", WRITE, BEGIN) == [1, 3, 0]
 
 
+def test_the_oldest_definition_is_forgotten(
+    fake_cluster: FakeCluster, fake_db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client keeps a bounded number of definitions, and reads one again that it has forgotten."""
+    monkeypatch.setattr("tidelock.client.definitions.DEFINITIONS_MAX", 2)
+    for table in ("u", "v"):
+        fake_cluster.add_table(table)
+    for table in ("t", "u", "u", "v", "u", "t"):
+        fake_db.begin().insert(table, ROWS)
+    read = [one.path for one in fake_cluster["r1"].requests if one.path.startswith("/tables/")]
+    assert [path.rpartition(".")[2] for path in read] == ["t", "u", "v", "t"]
+
+
 @pytest.mark.parametrize(
     "need",
     [
