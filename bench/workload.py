@@ -125,6 +125,7 @@ def open_tidelock(number: int, urls: Sequence[str], replicas: Sequence[str], way
 
     def statements(rows: pa.Table) -> int:
         with db.begin() as tx:
+            assert tx.tid  # so it begins here, and each statement is a request
             for table in TABLES:
                 tx.insert(table, rows)
         return tx.csn or 0

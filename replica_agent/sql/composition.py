@@ -24,7 +24,8 @@ from tidelock.replica_agent.sql.expressions import Expression, literal
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.scan import PART_COLUMN
 from tidelock.replica_agent.sql.source import ROW
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.table_columns import Column
 
 TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#target",

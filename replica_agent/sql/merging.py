@@ -22,7 +22,7 @@ from tidelock.replica_agent.sql.mutation import MergeRows
 from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, rows_of
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import MergeSource
-from tidelock.replica_agent.tables.schema import Column
+from tidelock.table_columns import Column
 
 #: Number of values of a partition column up to which exactly these partitions are scanned.
 _VALUES_MAX = 1000

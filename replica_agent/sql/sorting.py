@@ -14,7 +14,7 @@ from typing import Final
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.plan import RowStream, TargetTable, rows_of
 from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replica_agent.tables.schema import Column
+from tidelock.table_columns import Column
 
 #: Rows that the engine merges at a time in each of its threads (DuckDB).
 MERGED_ROWS: Final = 122_880

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.storage.arrow_body import END
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.table_columns import Column
 
 #: Column with the number of each row, from 0 in the order of the stream.
 ROW = "#row"

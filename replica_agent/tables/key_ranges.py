@@ -13,9 +13,10 @@ from decimal import Context, Decimal
 from typing import Any
 
 from tidelock.replica_agent.tables.partitions import values_of
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import TEXT_MAX, Statistics
 from tidelock.replication.core.lock_rules import KeyRange
+from tidelock.table_columns import Column
 
 _EPOCH = dt.date(1970, 1, 1)
 #: More digits than any column has, so that nothing is rounded.

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from tidelock.errors import BadRequestError, CorruptError, SchemaMismatchError, TooLargeError
 from tidelock.partition_paths import NULL_TEXT, PartitionValue, path_of, segment, text_of, unescape
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.table_columns import Column
 
 
 def path_in(schema: TableSchema, values: Mapping[str, object]) -> str:

@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelock.column_types import NO_KEY, NO_PARTITION, to_text
 from tidelock.csnlog.core.ids import TableName
-from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError
-from tidelock.replica_agent.tables.column_types import NO_KEY, NO_PARTITION, takes, to_arrow, to_text
+from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.tables.names import full_name
+from tidelock.table_columns import Column, TableColumns
 
 COLUMNS_MAX = 2000
 #: The properties of a table, with the allowed values; None: the value has its own check.
@@ -37,20 +37,6 @@ _SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?", re.ASCII)
 _COLUMN = re.compile(r"[a-z0-9_]{1,128}")
 #: Columns that a change feed adds to those of the table (rule change-feed).
 _RESERVED = frozenset({"_change_type", "_commit_csn", "_commit_time"})
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column; ``type`` is its Spark name (docs/protocol.md#bytes)."""
-
-    name: str
-    type: str
-    nullable: bool = True
-
-    @property
-    def arrow(self) -> pa.Field:
-        """Return the column as an Arrow field."""
-        return pa.field(self.name, to_arrow(self.type), self.nullable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +166,7 @@ class TableSchema:
     @cached_property
     def arrow(self) -> pa.Schema:
         """Return all columns, including those of the partitions."""
-        return pa.schema([column.arrow for column in self.columns])
+        return self.taken.arrow
 
     @cached_property
     def file_arrow(self) -> pa.Schema:
@@ -207,89 +193,21 @@ class TableSchema:
         pq.write_metadata(self.arrow, sink, store_schema=False, store_decimal_as_integer=True)
         return bytes(sink.getvalue().to_pybytes())
 
+    @cached_property
+    def taken(self) -> TableColumns:
+        """Return the columns as the rule of which rows the table takes."""
+        return TableColumns(self.name, self.columns)
+
     def check(self, found: pa.Schema) -> None:
         """Raise SchemaMismatchError unless rows with the schema ``found`` can be rows of this table.
 
-        The message and ``details`` (``missing``, ``extra``, ``doubled``, ``wrong``) name every column that
-        does not fit. Order and memory layout do not matter (:func:`column_types.takes`); :meth:`conform`
-        checks the values.
+        See :meth:`TableColumns.check`; :meth:`conform` checks the values.
         """
-        if found.equals(self.arrow):
-            return
-        expected = {column.name: column for column in self.columns}
-        names = Counter(found.names)
-        missing = [name for name in expected if name not in names]
-        extra = [name for name in names if name not in expected]
-        doubled = [name for name, count in names.items() if count > 1]
-        wrong = [
-            {"column": f.name, "expected": expected[f.name].type, "found": str(f.type)}
-            for f in found
-            if f.name in expected and not takes(expected[f.name].arrow.type, f.type)
-        ]
-        if not (missing or extra or doubled or wrong):
-            return
-        problems = [f"column {name} ({expected[name].type}) is missing" for name in missing]
-        problems += [f"column {name} is not in the table" for name in extra]
-        problems += [f"column {name} comes more than once" for name in doubled]
-        problems += [
-            f"column {w['column']} is {w['found']}, expected {w['expected']} ({to_arrow(w['expected'])})"
-            for w in wrong
-        ]
-        raise SchemaMismatchError(
-            f"the rows do not fit table {self.name}: {'; '.join(problems)}; no row was kept, insert "
-            "them with the table's columns",
-            table=self.name,
-            missing=missing,
-            extra=extra,
-            doubled=doubled,
-            wrong=wrong,
-        )
+        self.taken.check(found)
 
     def conform(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
-        """Return the batch with the table's columns, order and types; its schema has passed :meth:`check`.
-
-        Args:
-            batch: Rows.
-            first_row: Number of the first row in the whole insert, for the message.
-
-        Raises:
-            SchemaMismatchError: A value does not fit its column, or a required column holds a null.
-        """
-        if not batch.schema.equals(self.arrow):
-            arrays = [self._cast(column, batch.column(column.name), first_row) for column in self.columns]
-            batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
-        for index in self._required:
-            values = batch.column(index)
-            if values.null_count:
-                name, row = self.columns[index].name, first_row + pc.index(values.is_null(), True).as_py()
-                raise SchemaMismatchError(
-                    f"column {name} of table {self.name} is required, but row {row} (from 0) holds a null; "
-                    "give it a value, or leave the row out",
-                    table=self.name,
-                    column=name,
-                    row=row,
-                )
-        return batch
-
-    @cached_property
-    def _required(self) -> tuple[int, ...]:
-        return tuple(index for index, column in enumerate(self.columns) if not column.nullable)
-
-    def _cast(self, column: Column, values: pa.Array, first_row: int) -> pa.Array:
-        arrow = column.arrow.type
-        if values.type.equals(arrow):
-            return values
-        try:
-            return values.cast(arrow)
-        except pa.ArrowInvalid as error:
-            raise SchemaMismatchError(
-                f"column {column.name} of table {self.name} is {column.type}; a value in rows {first_row} to "
-                f"{first_row + len(values) - 1} (counted from 0) does not fit: {error}; change it, or leave "
-                "the row out",
-                table=self.name,
-                column=column.name,
-                first_row=first_row,
-            ) from error
+        """Return the batch with the table's columns, order and types; see :meth:`TableColumns.conform`."""
+        return self.taken.conform(batch, first_row)
 
     def _check_layout(self) -> None:
         by_name = {column.name: column for column in self.columns}

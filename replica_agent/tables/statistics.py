@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.table_columns import Column
 
 #: A text that is longer is left out.
 TEXT_MAX = 64

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 from tidelock.errors import CorruptError, SchemaMismatchError
 from tidelock.float_mark import FLOATS_MARK
 from tidelock.replica_agent.tables.partitions import values_of
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
+from tidelock.table_columns import Column
 
 #: The codecs that Spark, Arrow and DuckDB can all decompress.
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4", "LZ4_RAW"})

@@ -363,7 +363,7 @@ def test_a_client_that_hangs_up(local: LocalCluster, one: Database, table: str) 
         f"POST /api/v1/transactions/{tx.tid}/delete/{table} HTTP/1.1\r\nHost: x\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
-    host, _, port = tx._home.api.partition(":")
+    host, _, port = tx.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head.encode() + body)
     eventually(lambda: _state(one, tx) == "failed")

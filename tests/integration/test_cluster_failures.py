@@ -108,7 +108,7 @@ def test_too_few_replicas_refuse_commits_and_serve_snapshots(local: LocalCluster
 
 def not_enough(db: Database) -> Transaction:
     """Run a transaction that does not get its copies, and return it."""
-    tx = db.begin()
+    tx = db.begin(fresh=True)
     tx.insert("few", ROWS)
     with pytest.raises(NotEnoughReplicasError, match="1 of 2 durable copies"):
         tx.commit()

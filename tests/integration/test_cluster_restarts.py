@@ -48,7 +48,7 @@ def test_a_new_disk_serves_from_where_the_old_one_was(local: LocalCluster) -> No
     """A replica with a new disk waits for its former CSN, says so, and goes on by itself."""
     with local.connect("r1") as db:
         db.create_table("kept", ROWS.schema)
-        with db.begin() as tx:
+        with db.begin(fresh=True) as tx:
             for _ in range(3):
                 tx.insert("kept", ROWS)
             csn = tx.commit(wait="all").csn or 0
@@ -108,7 +108,7 @@ def test_sigterm_lets_a_running_commit_end(local: LocalCluster, tmp_path: Path) 
     assert process is not None
     with local.connect("r1") as db:
         db.create_table("drained", ROWS.schema)
-        running, idle = db.begin(), db.begin()
+        running, idle = db.begin(fresh=True), db.begin(fresh=True)
         running.insert("drained", ROWS)
         hold.touch()
         results: list[CommitResult] = []
@@ -137,7 +137,7 @@ def test_sigterm_lets_a_running_commit_end(local: LocalCluster, tmp_path: Path) 
 def refused(db: Database) -> bool:
     """Return whether the agent refuses new transactions because it stops."""
     try:
-        db.begin().rollback()
+        db.begin(fresh=True).rollback()
     except UnavailableError as error:
         return "stopping" in error.message
     return False

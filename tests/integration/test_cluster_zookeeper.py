@@ -83,7 +83,7 @@ def test_a_commit_whose_connection_breaks(local: LocalCluster, proxy: Proxy, act
     before = faults(proxy)
     with contextlib.ExitStack() as clients:
         # All have asked for their commits when the connection breaks: a suspended agent takes no statement.
-        transactions = [clients.enter_context(local.connect("r1")).begin() for _ in range(6)]
+        transactions = [clients.enter_context(local.connect("r1")).begin(fresh=True) for _ in range(6)]
         for tx in transactions:
             tx.insert(table, ROWS)
         proxy.hook(nth_request(1, action, containing=COMMIT, opcode=MULTI))
@@ -148,7 +148,7 @@ def test_a_replica_without_zookeeper(local: LocalCluster, proxy: Proxy, tmp_path
             proxy.black_hole()
             eventually(lambda: state(local, "r1") == "suspended", what="a suspended r1")
             with pytest.raises(UnavailableError, match="suspended"):
-                db.begin()
+                db.begin(fresh=True)
             with pytest.raises(UnavailableError, match="suspended"):
                 db.snapshot()
             assert snap.scan(load.tables[0]).count() == known
@@ -191,7 +191,7 @@ def test_a_frozen_zookeeper_stops_commits_but_no_reads(
                     what=f"a suspended {replica}",
                 )
                 with local.connect(replica) as other, pytest.raises(UnavailableError, match="suspended"):
-                    other.begin()
+                    other.begin(fresh=True)
             acknowledged = load.commits()
             for replica in REPLICAS:
                 assert read_by_http(local, replica, snap.csn, load.tables[0]) == rows

@@ -257,14 +257,14 @@ def test_inserts_are_held_back(db: Database) -> None:
     schema = pa.schema([("k", pa.int64())])
     db.create_table(name, schema, properties={"compaction": "off"})
     one = pa.table({"k": [1]}, schema=schema)
-    tx = db.begin()
+    tx = db.begin(fresh=True)
     for _ in range(REFUSE):
         tx.insert(name, one)
     with pytest.raises(TooManyPartsError, match=f"parts_refuse_insert={REFUSE}") as refused:
         tx.insert(name, one)
     assert refused.value.details["found"] == REFUSE
     tx.rollback()
-    with db.begin() as tx:
+    with db.begin(fresh=True) as tx:
         for _ in range(REFUSE):
             tx.insert(name, one)
     with pytest.raises(TooManyPartsError, match="property compaction"):

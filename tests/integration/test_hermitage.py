@@ -70,7 +70,7 @@ class Case:
     def __init__(self, sessions: list[Database], level: str) -> None:
         self.number = next(NUMBERS)
         self._sessions, self._level = sessions, level
-        with sessions[self.number % 3].begin() as tx:
+        with sessions[self.number % 3].begin(fresh=True) as tx:  # at once: each insert is a part
             for key, value in BEFORE.items():
                 self.insert(tx, key, value)
             tx.commit(wait="all")

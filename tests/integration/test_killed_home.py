@@ -116,7 +116,7 @@ def test_the_documented_loop_survives_a_killed_home(local: LocalCluster, gates: 
 def test_a_commit_at_a_killed_home_says_begin_again(local: LocalCluster) -> None:
     """Its error is certain and retriable, so that a loop by these properties goes on."""
     with connect(local.url(HOME)) as db:
-        tx = db.begin()
+        tx = db.begin(fresh=True)
         tx.insert("orders", rows(10))
         local.kill(HOME)
         with pytest.raises(NotCommittedError, match="begin again") as caught:

@@ -335,7 +335,7 @@ def insert_without_answer(local: LocalCluster) -> None:
     with (
         contextlib.suppress(TidelockError),
         connect(local.urls, replica="r1", timeout_s=5.0) as db,
-        db.begin() as tx,
+        db.begin(fresh=True) as tx,
     ):
         tx.insert("t", one(2))
 

@@ -110,7 +110,7 @@ def test_a_stuck_replica_begins_no_transaction(local: LocalCluster, gates: Gates
         csn = commit_many(local)
         eventually(lambda: seen(local, STUCK, by=STUCK)["phase"] == "blocked", what="the phase")
         with local.connect(STUCK) as db, pytest.raises(UnavailableError, match="it cannot apply the log"):
-            db.begin()
+            db.begin(fresh=True)
         before = seen(local, STUCK)["snapshot_csn"]
         assert rows_at(local, STUCK, before) > 0  # what it has applied is read there
     require_healed(local, csn)
@@ -172,11 +172,11 @@ def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: Clu
             db.create_table("t", SCHEMA)
             db.create_table("emptied", SCHEMA)
             db.insert("emptied", pa.table({"k": [1]}, schema=SCHEMA), wait="all")
-            filled, truncating = db.begin(), db.begin()
+            filled, truncating = db.begin(fresh=True), db.begin(fresh=True)
             with disk.full(leaving=6 * MIB):
                 require_in_reserve(local, filled, truncating)
                 with pytest.raises(UnavailableError, match="its disk is full"):
-                    db.begin()
+                    db.begin(fresh=True)
                 local.stop("r3")
                 other.insert("t", pa.table({"k": [1]}, schema=SCHEMA), wait="copies")  # r1 is the other copy
                 local.start("r3")

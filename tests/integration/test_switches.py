@@ -179,7 +179,7 @@ def test_a_removal_waits_for_a_lock_as_long_as_is_switched(
                 with pytest.raises(SerializationConflictError):
                     other.result(timeout=TIMEOUT_S)
             else:
-                db.begin().rollback()  # the agent works meanwhile
+                db.begin(fresh=True).rollback()  # the agent works meanwhile
                 assert not other.done()
             first.rollback()
             if not refused:

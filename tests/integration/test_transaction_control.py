@@ -224,7 +224,7 @@ def test_an_exception_while_rows_are_sent(local: LocalCluster, db: Database, tab
 def test_an_exception_in_the_block(local: LocalCluster, db: Database, table: str) -> None:
     """The block rolls back, and the exception reaches the caller unchanged."""
     error = KeyError("of the caller")
-    with pytest.raises(KeyError) as caught, db.begin() as tx:  # noqa: PT012
+    with pytest.raises(KeyError) as caught, db.begin(fresh=True) as tx:  # noqa: PT012
         tx.insert(table, ROWS)
         raise error
     assert caught.value is error

@@ -19,7 +19,7 @@ from tests.support.faults.proxy import Direction, Proxy
 from tests.support.faults.refusals import Addresses, Answer, http, stream
 from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import eventually
-from tidelock.client import Database, Decision, connect
+from tidelock.client import Database, Decision, TransactionState, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     BadRequestError,
@@ -196,6 +196,33 @@ def test_a_killed_write_leaves_nothing(local: LocalCluster, gates: Gates) -> Non
             assert isinstance(written.result().error, TransactionClosedError)
         assert send(local, body(tid, "t"), PEER).json["error"] == "TransactionClosedError"
         assert (rows(db), db.outcome(tid).decision) == (before, Decision.ABORTED)
+
+
+def test_a_rollback_calls_the_request_off(local: LocalCluster, gates: Gates) -> None:
+    """Another thread rolls a transaction back while its only request is carried out: it is not sent again."""
+    with local.connect(PEER) as db, ThreadPoolExecutor(1) as threads:
+        before = rows(db)
+        tx = db.begin()
+        tx.insert("t", ROWS)
+        with gates.open(PEER, STAGE):
+            committed = threads.submit(tx.commit)
+            gates.await_hit(PEER, STAGE)
+            tx.rollback()
+            with pytest.raises(TransactionClosedError):
+                committed.result()
+        assert tx.state is TransactionState.ROLLED_BACK
+        assert (rows(db), db.outcome(tx.tid).decision) == (before, Decision.ABORTED)
+
+
+def test_several_inserts_into_a_table_in_one_request(local: LocalCluster) -> None:
+    """The rows of all of them are there, at one CSN."""
+    with local.connect(HOME) as db:
+        before = rows(db)
+        with db.begin() as tx:
+            for table in ("t", "u", "t"):
+                tx.insert(table, ROWS)
+        assert rows(db) == (before[0] + 2 * ROWS.num_rows, before[1] + ROWS.num_rows)
+        assert ask(local, HOME, f"/transactions/{tx.tid}")["rows"] == 3 * ROWS.num_rows
 
 
 @pytest.mark.parametrize("asked", [HOME, PEER])

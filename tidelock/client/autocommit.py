@@ -24,6 +24,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
+from tidelock.wire.transactions import BeginRequest
 from tidelock.wire.writes import WriteHead
 
 P = ParamSpec("P")
@@ -58,10 +59,8 @@ class AutocommitStatements:
     _connection: Connection
     _tids: ReservedBlocks
 
-    def begin(
-        self, label: str | None = None, *, batch: int | None = None, meta: Mapping[str, Any] | None = None
-    ) -> Transaction:
-        """See `Database.begin`."""
+    def _begin(self, request: BeginRequest) -> Transaction:
+        """Begin a transaction at a home, now."""
         raise NotImplementedError
 
     def insert(
@@ -118,12 +117,13 @@ class AutocommitStatements:
         streams = small_streams(rows)
         if streams is not None:
             head = WriteHead(tid="", rows=(), label=label, batch=batch, meta=own_data, wait=wait)
-            once = WholeWrite(self._connection, self._tids, streams, head, limit_s).once
+            rows_of = tuple(streams.items())
+            once = WholeWrite(self._connection, self._tids, rows_of, head, limit_s).once
             with contextlib.suppress(TooLargeError):  # then the steps say what is too large
                 return self._repeat(once, limit_s, again=True)
 
         def step_by_step() -> CommitResult:
-            with self.begin(label, batch=batch, meta=own_data) as tx:
+            with self._begin(BeginRequest(label=label, batch=batch, meta=own_data)) as tx:
                 for table, data in rows.items():
                     tx.insert(table, data)
                 return tx.commit(wait=wait, timeout_s=timeout_s)
@@ -214,7 +214,7 @@ class AutocommitStatements:
         def once(
             label: str | None = None, wait: Wait = "home", timeout_s: float | None = None
         ) -> CommitResult:
-            with self.begin(label) as tx:
+            with self._begin(BeginRequest(label=label)) as tx:
                 statement(tx, *args, **named)
                 return tx.commit(wait=wait, timeout_s=timeout_s)
 

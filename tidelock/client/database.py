@@ -16,6 +16,7 @@ from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
 from tidelock.client.autocommit import AutocommitStatements
 from tidelock.client.connection import Connection
 from tidelock.client.decide import ask_outcome, home_of
+from tidelock.client.definitions import Definitions
 from tidelock.client.discovery import addresses_of, agents
 from tidelock.client.feed import Changes
 from tidelock.client.history import HistoryQuestions
@@ -25,12 +26,11 @@ from tidelock.client.membership import Membership
 from tidelock.client.results import LabelStatus, Outcome, instant
 from tidelock.client.scan import Params
 from tidelock.client.snapshot import Snapshot
-from tidelock.client.transaction import Transaction
+from tidelock.client.transaction import Later, Transaction, begin_at_home
 from tidelock.client.transport import Timeouts, Transport, segment
 from tidelock.client.whole_writes import ReservedBlocks
 from tidelock.errors import (
     CommitUnknownError,
-    LabelExistsError,
     NoAnswerError,
     TidelockError,
     UnavailableError,
@@ -44,7 +44,7 @@ from tidelock.wire.cluster import (
 )
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
 from tidelock.wire.tables import CreatedTable, CreateTableRequest
-from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LabelAnswer
+from tidelock.wire.transactions import BeginRequest, EndAnswer, LabelAnswer
 
 T = TypeVar("T")
 
@@ -131,6 +131,7 @@ class Database(AutocommitStatements, Joining, HistoryQuestions):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._tids = ReservedBlocks(connection)
+        self._definitions = Definitions(connection)
 
     def create_table(
         self,
@@ -203,12 +204,20 @@ class Database(AutocommitStatements, Joining, HistoryQuestions):
     ) -> Transaction:
         """Begin a transaction; a context manager that commits at the end and rolls back on an exception.
 
+        Without an argument nothing is sent yet: the transaction begins with the first call that needs its
+        home. That is any statement but a small `insert`, and any look at its `tid` or `snapshot_csn`. It also
+        begins before its thread sends anything else, with whichever client of the process. So for a single
+        thread all reads see what was committed at `begin`. Where another thread or process is told to commit
+        something after it, read `snapshot_csn` before: that fixes the snapshot. If nothing has needed the
+        home by the commit, begin, rows and commit travel as one request, as in `write`. With any argument
+        the transaction begins here.
+
         Args:
             label: Unique name of this piece of work: a second run under it is refused with the CSN of the
                 first, here if that CSN is known already, and by the commit in any case.
             batch: Number of the batch, if the label belongs to a streaming query: each batch takes effect
                 once, in order.
-            isolation: "snapshot": all reads see what was committed at `begin`. "read_committed": each
+            isolation: "snapshot": all reads see what was committed when it began. "read_committed": each
                 statement sees what was committed when it began. "serializable": as snapshot, and the commit
                 is refused (SerializationConflictError) if any rows that were read have changed since.
             min_csn: Its snapshot must contain this CSN; what this client has seen is contained anyway.
@@ -230,25 +239,22 @@ class Database(AutocommitStatements, Joining, HistoryQuestions):
             NoSuchCsnError: `min_csn` is above the end of the log.
             StandbyError: No replica has reached `min_csn` within its waiting bound.
         """
-        body = BeginRequest(
+        request = BeginRequest(
             label=label,
             batch=batch,
             isolation=isolation,
-            min_csn=self._connection.highest_csn.at_least(min_csn),
+            min_csn=min_csn,
             fresh=fresh,
             lease_s=seconds(lease),
             meta=None if meta is None else dict(meta),
             key=key,
         )
-        first = None if key is None else self._connection.members.drawn_by(label or key)
-        try:
-            home, begun = self._connection.ask_and_tell(
-                "POST", "/transactions", answer=Begun, first=first, body=body
-            )
-        except LabelExistsError as error:
-            self._connection.highest_csn.note(error.details.get("csn"))  # the caller treats it as its own
-            raise
-        return Transaction(self._connection, home, begun)
+        if request == BeginRequest():
+            return Transaction(self._connection, later=Later(self._tids, self._definitions))
+        return self._begin(request)
+
+    def _begin(self, request: BeginRequest) -> Transaction:
+        return Transaction(self._connection, at=begin_at_home(self._connection, request))
 
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()

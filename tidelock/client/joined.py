@@ -124,7 +124,7 @@ class Joining:
                 state=answer.state,
             )
         begun = Begun(tid, int(tid.partition("-")[0]), answer.lease_s)
-        return Transaction(self._connection, home, begun)
+        return Transaction(self._connection, at=(home, begun))
 
 
 class JoinedTransaction(RowReader, HomeRequests):
@@ -143,7 +143,7 @@ class JoinedTransaction(RowReader, HomeRequests):
     """
 
     def __init__(self, transport: Transport, home: str, token: str) -> None:
-        self.tid = tid_of(token)
+        self.tid = self._tid = tid_of(token)
         self._transport = transport
         self._address = home
 

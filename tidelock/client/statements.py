@@ -29,16 +29,16 @@ T = TypeVar("T")
 class HomeRequests:
     """Requests about one transaction to its home, at `_address`; part of the classes of transactions."""
 
-    tid: str
+    _tid: str
     _transport: Transport
     _address: str
 
     def _call(self, step: str, *, answer: type[T], method: str = "POST", **options: Any) -> T:
-        path = f"/transactions/{segment(self.tid)}/{step}"
+        path = f"/transactions/{segment(self._tid)}/{step}"
         return self._transport.call(self._address, method, path, answer=answer, **options)
 
     def _send_rows(self, step: str, data: Data, answer: type[T], timeout_s: float | None = None) -> T:
-        path = f"/transactions/{segment(self.tid)}/{step}"
+        path = f"/transactions/{segment(self._tid)}/{step}"
         chunks = ipc_stream(open_rows(data))
         return self._transport.upload(self._address, path, chunks, answer=answer, timeout_s=timeout_s)
 
@@ -46,11 +46,16 @@ class HomeRequests:
 class Statements(HomeRequests):
     """The statements of a transaction; part of `Transaction`."""
 
-    snapshot_csn: int
-    _home: KnownMember
+    _snapshot_csn: int
 
     def insert(self, table: str, data: Data) -> InsertResult:
         """Stage rows; no other transaction sees them before the commit.
+
+        Of a transaction that has not begun, up to 256 KiB of rows in memory (pyarrow Table or RecordBatch,
+        pandas DataFrame) wait in this process if their table certainly takes them: its definition says so,
+        and it has neither a unique key nor derived tables. `parts` of the result is 0 then. All other rows
+        make the transaction begin, and are refused here if they are. Rows that have waited may be refused by
+        what makes the transaction begin later, or by the commit, for a limit of the agent or a full disk.
 
         Args:
             table: `name` or `namespace.name`.
@@ -73,7 +78,8 @@ class Statements(HomeRequests):
             UnavailableError: The home did not answer; if rows had left, the transaction accepts rollback()
                 only.
         """
-        return self._upload(f"rows/{segment(table)}", data, InsertResult)
+        kept = self._keep(table, data)
+        return self._upload(f"rows/{segment(table)}", data, InsertResult) if kept is None else kept
 
     def drop_partition(self, table: str, partition: Mapping[str, Any]) -> RemoveResult:
         """Remove the rows of one partition that this transaction sees; no file is read or written.
@@ -255,12 +261,13 @@ class Statements(HomeRequests):
     @property
     def url(self) -> str:
         """Address by which this client reaches the home, for `tidelock.join`."""
+        self._at_home()
         return self._transport.url_of(self._address)
 
     @property
     def published_url(self) -> str:
         """Address of the home as it publishes it, for `tidelock.join` in processes on other machines."""
-        return self._transport.url_of(self._home.published)
+        return self._transport.url_of(self._at_home().published)
 
     def seal(self, table: str) -> InsertResult:
         """End a write through `path` whose committer leaves no `_SUCCESS`, after the write has returned.
@@ -297,11 +304,13 @@ class Statements(HomeRequests):
             UnknownTableError: The table does not exist at the snapshot of the transaction.
             UnavailableError: The home does not answer; the call may be repeated.
         """
-        path, query = f"/tables/{segment(table)}", {"csn": self.snapshot_csn}
-        call = self._transport.call
-        return self._statement(
-            lambda: call(self._address, "GET", path, answer=dict[str, Any], query=query), reads=True
-        )
+        path, call = f"/tables/{segment(table)}", self._transport.call
+
+        def read() -> dict[str, Any]:
+            query = {"csn": self._snapshot_csn}
+            return call(self._address, "GET", path, answer=dict[str, Any], query=query)
+
+        return self._statement(read, reads=True)
 
     def _remove(self, statement: str, table: str, body: msgspec.Struct | None) -> RemoveResult:
         step = f"{statement}/{segment(table)}"
@@ -336,4 +345,12 @@ class Statements(HomeRequests):
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         """Run a statement; its failure may leave the transaction open for rollback() only."""
+        raise NotImplementedError
+
+    def _keep(self, table: str, data: Data) -> InsertResult | None:
+        """Keep rows until the transaction begins; None: they have to be sent now."""
+        raise NotImplementedError
+
+    def _at_home(self) -> KnownMember:
+        """Begin the transaction, unless it has begun, and return its home."""
         raise NotImplementedError

@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
+from tidelock.client import begin_order, forks
 from tidelock.client.connection import Connection
+from tidelock.client.data import Data
 from tidelock.client.decide import decide, undecided_csn
+from tidelock.client.definitions import Definitions
 from tidelock.client.members import KnownMember
-from tidelock.client.results import CommitResult, TransactionState
+from tidelock.client.repetition import repeat
+from tidelock.client.results import CommitResult, InsertResult, TransactionState
 from tidelock.client.scan import RowReader
 from tidelock.client.statements import Statements
 from tidelock.client.stream import BatchStream
+from tidelock.client.transport import WHOLE_BODY_BYTES_MAX, segment
+from tidelock.client.whole_writes import ReservedBlocks, WholeWrite, small_streams
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -27,8 +35,10 @@ from tidelock.errors import (
     LeaseExpiredError,
     NoAnswerError,
     NoConnectionError,
+    NotCommittedError,
     RefusedError,
     TidelockError,
+    TooLargeError,
     TransactionAgeError,
     TransactionClosedError,
     UnavailableError,
@@ -37,7 +47,8 @@ from tidelock.errors import (
 )
 from tidelock.wire.failure import Failure
 from tidelock.wire.reads import QueryRequest
-from tidelock.wire.transactions import Begun, EndAnswer, LeaseAnswer
+from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LeaseAnswer
+from tidelock.wire.writes import WriteHead
 
 T = TypeVar("T")
 Wait = Literal["home", "copies", "all"]
@@ -47,6 +58,28 @@ _GONE = (FencedError, TransactionClosedError, UnknownTransactionError)
 #: The beginning of every INSERT that an agent accepts.
 _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
+#: Errors after which a transaction of one request is sent again: it is certainly not committed.
+_SEND_AGAIN = (UnavailableError, FencedError, NotCommittedError, UnknownTransactionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What a transaction needs that does not begin at once: tids, and the definitions of tables."""
+
+    tids: ReservedBlocks
+    definitions: Definitions
+
+
+def begin_at_home(connection: Connection, request: BeginRequest) -> tuple[KnownMember, Begun]:
+    """Begin a transaction and return its home; errors as `Database.begin`."""
+    highest, key = connection.highest_csn, request.key
+    body = msgspec.structs.replace(request, min_csn=highest.at_least(request.min_csn))
+    first = None if key is None else connection.members.drawn_by(request.label or key)
+    try:
+        return connection.ask_and_tell("POST", "/transactions", answer=Begun, first=first, body=body)
+    except LabelExistsError as error:
+        highest.note(error.details.get("csn"))  # the caller treats it as its own
+        raise
 
 
 class Transaction(RowReader, Statements):
@@ -57,32 +90,79 @@ class Transaction(RowReader, Statements):
     transaction back. Several threads may insert at the same time. All reads see the snapshot of the
     transaction and its own inserts.
 
+    One that was begun without an argument waits for the first call that needs a home (see `Database.begin`);
+    `tid`, `snapshot_csn`, `lease_s`, `holder` and `url` are such calls. If there is none before the commit,
+    all travels as one request.
+
+    Args:
+        connection: Connection of the client.
+        at: Its home, and the answer to its begin.
+        later: Given for a transaction that has not begun; then `at` is not.
+
     Attributes:
-        tid: Its id, unique forever.
-        snapshot_csn: The CSN at which it reads.
-        lease_s: How long its home waits for a sign of life.
         csn: CSN of the commit; None before the commit, and for a transaction that changed nothing.
     """
 
-    def __init__(self, connection: Connection, home: KnownMember, begun: Begun) -> None:
-        self.tid = begun.tid
-        self.snapshot_csn = begun.snapshot_csn
-        self.lease_s = begun.lease_s
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        at: tuple[KnownMember, Begun] | None = None,
+        later: Later | None = None,
+    ) -> None:
         self.csn: int | None = None
+        self._tid = ""
+        self._snapshot_csn = 0
+        self._lease_s = 0.0
+        self._home: KnownMember | None = None
+        self._address = ""
         self._connection = connection
         self._transport = connection.transport
-        self._home = home
-        self._address = home.api
+        self._later = later
+        self._kept: list[tuple[str, bytes]] = []  # tables and rows that have not left, in their order
+        self._leaving = threading.RLock()  # held while the begin, or what was kept, is on its way
         self._lock = threading.Lock()
         self._state = TransactionState.OPEN
         self._why: TidelockError | None = None  # the error that made it fail or end
         self._result: CommitResult | None = None
         self._ended_by_caller = False  # commit() or rollback() was called
-        connection.highest_csn.note(self.snapshot_csn)
-        connection.leases.add(self)
+        if at is not None:
+            self._begun(*at)
+        else:
+            begin_order.wait(self)
+            forks.register(self)
+
+    def _begun(self, home: KnownMember, begun: Begun) -> None:
+        self._name(home, begun.tid)
+        self._snapshot_csn = begun.snapshot_csn
+        self._lease_s = begun.lease_s
+        self._connection.highest_csn.note(begun.snapshot_csn)
+        self._connection.leases.add(self)
+
+    def _name(self, home: KnownMember, tid: str) -> None:
+        self._home, self._address, self._tid = home, home.api, tid
+        self._snapshot_csn = int(tid.partition("-")[0])
 
     def __repr__(self) -> str:
-        return f"<Transaction {self.tid} {self._state}>"
+        return f"<Transaction {self._tid or 'that has not begun'} {self._state}>"
+
+    @property
+    def tid(self) -> str:
+        """Its id, unique forever."""
+        self._at_home()
+        return self._tid
+
+    @property
+    def snapshot_csn(self) -> int:
+        """The CSN at which it reads; of a transaction that travelled as one request that of its tid."""
+        self._at_home()
+        return self._snapshot_csn
+
+    @property
+    def lease_s(self) -> float:
+        """How long its home waits for a sign of life; 0 if it travelled as one request."""
+        self._at_home()
+        return self._lease_s
 
     @property
     def state(self) -> TransactionState:
@@ -92,15 +172,16 @@ class Transaction(RowReader, Statements):
     @property
     def holder(self) -> str:
         """Its home: the replica where it was begun, the only one that can commit it."""
-        return self._home.id
+        return self._at_home().id
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query inside the transaction (see `scan.RowReader`)."""
-        body = QueryRequest(**{**request, "tid": self.tid})
-        return self._statement(
-            lambda: BatchStream(self._transport.stream(self._address, "/query", body), self._address),
-            reads=_INSERT.match(body.sql or "") is None,
-        )
+
+        def run() -> BatchStream:
+            body = QueryRequest(**{**request, "tid": self._tid})
+            return BatchStream(self._transport.stream(self._address, "/query", body), self._address)
+
+        return self._statement(run, reads=_INSERT.match(request.get("sql") or "") is None)
 
     def commit(
         self,
@@ -123,9 +204,18 @@ class Transaction(RowReader, Statements):
             RefusedError: Certainly not committed, and rolled back; the class says why.
             CommitUnknownError: Not known in time whether it is committed, or (with `csn` in its details)
                 committed but not yet applied where `wait` asks. Repeat commit(), or call `Database.outcome`.
+            UnavailableError: The transaction has not begun, and no replica can begin it now. It stays open:
+                repeat commit(), or leave it.
         """
+        timeouts = self._transport.timeouts
+        limit_s = timeouts.answer_s if timeout_s is None else timeout_s
+        self._ended_by_caller = True
+        with self._leaving:
+            if self._state is TransactionState.OPEN:
+                if self._home is None and (done := self._commit_whole(wait, limit_s, label, batch)):
+                    return done
+                self._at_home()
         with self._lock:
-            self._ended_by_caller = True
             if self._result is not None and wait == "home":
                 return self._result
             if self._state in {TransactionState.FAILED, TransactionState.ROLLED_BACK}:
@@ -134,16 +224,10 @@ class Transaction(RowReader, Statements):
             if self._state is TransactionState.OPEN:
                 self._state = TransactionState.SEALED
         self._connection.leases.remove(self)  # from here on the lease does not count any more
-        timeouts = self._transport.timeouts
+        home = self._at_home()
         try:
             result = decide(
-                self._connection,
-                self._home,
-                self.tid,
-                wait=wait,
-                timeout_s=timeouts.answer_s if timeout_s is None else timeout_s,
-                label=label,
-                batch=batch,
+                self._connection, home, self._tid, wait=wait, timeout_s=limit_s, label=label, batch=batch
             )
         except CommitUnknownError as error:
             if (csn := undecided_csn(error)) is not None:
@@ -154,10 +238,10 @@ class Transaction(RowReader, Statements):
             unseen = isinstance(error, BadRequestError | AccessDeniedError)
             if unseen and again:  # nor does that tell anything of the calls before
                 msg = (
-                    f"the outcome of {self.tid} is not known, and this call was refused ({error.message}); "
+                    f"the outcome of {self._tid} is not known, and this call was refused ({error.message}); "
                     "repeat commit() as it was called first, or call outcome(tid)"
                 )
-                raise CommitUnknownError(msg, tid=self.tid) from error
+                raise CommitUnknownError(msg, tid=self._tid) from error
             if unseen or error.details.get("state") == TransactionState.FAILED:
                 with contextlib.suppress(TidelockError):
                     self._roll_back_at_home()
@@ -167,6 +251,62 @@ class Transaction(RowReader, Statements):
             raise
         self._end(TransactionState.COMMITTED, csn=result.csn, result=result)
         return result
+
+    def _commit_whole(
+        self, wait: Wait, limit_s: float, label: str | None, batch: int | None
+    ) -> CommitResult | None:
+        """Send a transaction that has not begun as one request; None: it is too large for the agent."""
+        later = self._later
+        assert later is not None, "a transaction without a home was made to begin later"
+        begin_order.leave(self)
+        with self._lock:
+            if self._state is not TransactionState.OPEN:
+                raise self._closed()
+            self._state = TransactionState.SEALED
+        head = WriteHead(tid="", rows=(), label=label, batch=batch, wait=wait)
+        whole = WholeWrite(self._connection, later.tids, self._kept, head, limit_s, self._sending)
+        try:
+            result = repeat(
+                whole.once,
+                _SEND_AGAIN,
+                deadline=time.monotonic() + limit_s,
+                waits=self._transport.waits,
+                what=f"a transaction of one request (timeout_s={limit_s:g})",
+            )
+        except TooLargeError:  # the steps say what is too large
+            self._not_sent()
+            return None
+        except CommitUnknownError as error:
+            if (csn := undecided_csn(error)) is not None:
+                self._end(TransactionState.COMMITTED, csn=csn)
+            raise
+        except UnavailableError:
+            self._not_sent()
+            raise
+        except TidelockError as error:
+            self._end(TransactionState.ROLLED_BACK, why=error)
+            raise
+        except BaseException:
+            if self._home is None:
+                self._not_sent()
+            raise
+        self._end(TransactionState.COMMITTED, csn=result.csn, result=result)
+        return result
+
+    def _sending(self, home: KnownMember, tid: str) -> None:
+        """Note the tid under which the transaction leaves now, unless a rollback was faster."""
+        with self._lock:
+            if self._state is not TransactionState.SEALED:
+                raise self._closed()
+            self._name(home, tid)
+
+    def _not_sent(self) -> None:
+        """Be open again after a try that has certainly written nothing, and never will."""
+        with self._lock:
+            self._home, self._address, self._tid = None, "", ""
+            if self._state is TransactionState.SEALED:
+                self._state = TransactionState.OPEN
+                begin_order.wait(self)
 
     def rollback(self) -> None:
         """Drop all changes of the transaction; harmless when it is rolled back already.
@@ -188,6 +328,9 @@ class Transaction(RowReader, Statements):
             return
         if self._state is TransactionState.COMMITTED:
             raise self._closed()
+        if self._never_left():
+            self._end(TransactionState.ROLLED_BACK)
+            return
         self._connection.leases.remove(self)
         try:
             self._roll_back_at_home()
@@ -199,13 +342,20 @@ class Transaction(RowReader, Statements):
                 self._end(TransactionState.COMMITTED, csn=error.details.get("csn"))
             if self._state is TransactionState.SEALED and isinstance(error, UnavailableError):
                 raise CommitUnknownError(
-                    f"the commit of {self.tid} was to be called off, and its home does not answer "
+                    f"the commit of {self._tid} was to be called off, and its home does not answer "
                     f"({error.message}); repeat rollback() or commit(), or call outcome(tid)",
-                    tid=self.tid,
+                    tid=self._tid,
                 ) from error
             self.fail(error)
             raise
         self._end(TransactionState.ROLLED_BACK)
+
+    def _never_left(self) -> bool:
+        """Return whether no home knows the transaction; a begin that is on its way is waited for."""
+        if self._state is TransactionState.SEALED:  # a commit runs in another thread, and may take long
+            return self._home is None
+        with self._leaving:
+            return self._home is None
 
     def heartbeat(self) -> None:
         """Renew the lease now; a background thread renews it regularly as long as the process runs.
@@ -214,14 +364,17 @@ class Transaction(RowReader, Statements):
             TransactionClosedError: The transaction has ended (LeaseExpiredError: because its lease ran out).
             UnavailableError: The home does not answer.
         """
+        self._at_home()
         self.renew(self._connection.members.patience_s)
 
     def renew(self, timeout_s: float) -> None:
-        """Renew the lease (see `leases.RenewableLease`)."""
+        """Renew the lease (see `leases.RenewableLease`); one that has not begun has none."""
+        if self._home is None:
+            return
         try:
             answer = self._call("heartbeat", answer=LeaseAnswer, timeout_s=timeout_s)
         except UnavailableError as error:
-            self._connection.members.note(self._home, error)
+            self._note(error)
             raise
         except _GONE as error:
             self._lose(error)
@@ -248,7 +401,7 @@ class Transaction(RowReader, Statements):
             return error
         reason = f" ({error.message})" if error else ""
         return TransactionClosedError(
-            f"{self.tid} is {state}{reason}; begin a new transaction", tid=self.tid, state=state
+            f"{self._tid} is {state}{reason}; begin a new transaction", tid=self._tid, state=state
         )
 
     def __enter__(self) -> Self:
@@ -265,7 +418,7 @@ class Transaction(RowReader, Statements):
             try:
                 self._roll_back()
             except TidelockError as failure:
-                (error or closed).add_note(f"rollback of {self.tid}: {failure.message}")
+                (error or closed).add_note(f"rollback of {self._tid}: {failure.message}")
         else:
             closed = self._closed()
         # A block that ends well must have committed, unless the caller chose otherwise: a refused statement
@@ -278,6 +431,10 @@ class Transaction(RowReader, Statements):
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         """Run a statement; if it is refused or may be half done, only a rollback is left."""
+        self._at_home()
+        return self._run(run, reads=reads)
+
+    def _run(self, run: Callable[[], T], *, reads: bool) -> T:
         if self._state is not TransactionState.OPEN:
             raise self._closed()
         try:
@@ -286,19 +443,87 @@ class Transaction(RowReader, Statements):
             self._lose(error)
             raise
         except UnavailableError as error:
-            self._connection.members.note(self._home, error)
+            self._note(error)
             # A read may be repeated. Rows that left unconfirmed may be staged wholly, in part, or not at all.
             if isinstance(error, NoAnswerError) and not reads:
                 self.fail(error)
-            if isinstance(error, NoAnswerError | NoConnectionError):
+            if isinstance(error, NoAnswerError | NoConnectionError) and self._home is not None:
                 error.add_note(
-                    f"{self._home.id} is the home of transaction {self.tid}, which ends with it: roll back, "
+                    f"{self._home.id} is the home of transaction {self._tid}, which ends with it: roll back, "
                     "and begin again"
                 )
             raise
         except BaseException as error:
             self.fail(error)
             raise
+
+    def _note(self, error: UnavailableError) -> None:
+        if self._home is not None:
+            self._connection.members.note(self._home, error)
+
+    # -- a begin that waits ----------------------------------------------------------------------------------
+
+    def _keep(self, table: str, data: Data) -> InsertResult | None:
+        """Keep small rows that the table certainly takes, until the transaction begins or is committed."""
+        if self._state is not TransactionState.OPEN:
+            raise self._closed()
+        with self._leaving:
+            if self._later is None or self._home is not None or self._state is not TransactionState.OPEN:
+                return None
+            try:
+                streams = small_streams({table: data})
+            except RefusedError:
+                return None  # the statement raises it
+            kept_bytes = sum(len(stream) for _, stream in self._kept)
+            if streams is None or kept_bytes + len(streams[table]) > WHOLE_BODY_BYTES_MAX:
+                return None
+            with begin_order.unordered():
+                rows = self._later.definitions.rows_taken(table, streams[table])
+            if rows is None:
+                return None
+            self._kept.append((table, streams[table]))
+            return InsertResult(rows, 0)
+
+    def _at_home(self) -> KnownMember:
+        """Begin the transaction, unless it has begun, send the rows that were kept, and return its home.
+
+        Errors as `Database.begin` and `insert`.
+        """
+        with self._leaving:
+            if self._home is None:
+                if self._state is not TransactionState.OPEN:
+                    raise self._closed()
+                begin_order.leave(self)
+                self._begun(*begin_at_home(self._connection, BeginRequest()))
+            while self._kept and self._state is TransactionState.OPEN:
+                self._run(lambda: self._send_kept(*self._kept[0]), reads=False)
+                del self._kept[0]
+            assert self._home is not None, "a transaction that has begun has a home"
+            return self._home
+
+    def _send_kept(self, table: str, stream: bytes) -> None:
+        path = f"/transactions/{segment(self._tid)}/rows/{segment(table)}"
+        self._transport.upload(self._address, path, [stream], answer=InsertResult)
+
+    def begin_first(self) -> None:
+        """Begin before this thread sends anything else (see `begin_order`); an error fails it."""
+        if self._state is not TransactionState.OPEN or not self._leaving.acquire(blocking=False):
+            return  # another thread sends it at this moment
+        try:
+            self._at_home()
+        except TidelockError as error:
+            self.fail(error)
+        finally:
+            self._leaving.release()
+
+    def after_fork(self) -> None:
+        """Leave a transaction that has not begun to the parent: else each of the two could commit it."""
+        self._leaving, self._lock = threading.RLock(), threading.Lock()
+        if self._home is None and self._state in {TransactionState.OPEN, TransactionState.SEALED}:
+            self._state = TransactionState.FAILED
+            self._why = RefusedError(
+                "it had not begun when the process forked, and belongs to the parent; ask for its tid before"
+            )
 
     def _lose(self, error: TidelockError) -> None:
         """Record that the home does not hold the transaction open any more."""
@@ -320,6 +545,8 @@ class Transaction(RowReader, Statements):
         self._connection.leases.remove(self)
         self._connection.highest_csn.note(csn)
         with self._lock:
+            if state in _ENDED:
+                self._kept = []
             if self._state in {TransactionState.COMMITTED, unless}:
                 self._result = result or self._result
                 return
@@ -331,6 +558,6 @@ class Transaction(RowReader, Statements):
         kind: type[TransactionClosedError] = TransactionClosedError
         if isinstance(self._why, LeaseExpiredError | TransactionAgeError):
             kind = type(self._why)
-        return kind(
-            f"transaction {self.tid} is {self._state}{reason}; {step}", tid=self.tid, state=str(self._state)
-        )
+        named = {"tid": self._tid} if self._tid else {}
+        subject = f"transaction {self._tid}" if self._tid else "the transaction"
+        return kind(f"{subject} is {self._state}{reason}; {step}", **named, state=str(self._state))

@@ -23,7 +23,7 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from tidelock.client import forks
+from tidelock.client import begin_order, forks
 from tidelock.client.plain_http import LostError, NotSentError, PlainHttp
 from tidelock.client.waits import Waits
 from tidelock.errors import (
@@ -187,6 +187,7 @@ class Transport:
 
     def write(self, address: str, path: str, body: bytes, *, answer: type[T], timeout_s: float) -> T:
         """Send a small body of bytes and return the answer, at the least cost; errors as in `call`."""
+        begin_order.begin_all()
         try:
             with self.waits.during(lambda: f"POST {path} at {address}, for at most {timeout_s:.0f} s"):
                 status, text = self._plain.post(
@@ -235,6 +236,7 @@ class Transport:
         preload: bool = True,
         working: bool = False,
     ) -> urllib3.BaseHTTPResponse:
+        begin_order.begin_all()
         headers = self._headers if body is None else {**self._headers, "Content-Type": content_type}
         try:
             with self.waits.during(

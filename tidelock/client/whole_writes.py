@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -118,26 +118,29 @@ class WholeWrite:
     Args:
         connection: Connection of the client.
         blocks: The tids of the client.
-        rows: The stream of each table.
+        rows: Tables and their streams, in the order of the inserts.
         head: The head; its tid, its `min_csn` and its timeout are filled in for each request.
         timeout_s: How long to try to learn the outcome.
+        sending: Called with home and tid before each request; its error ends the write.
     """
 
     def __init__(
         self,
         connection: Connection,
         blocks: ReservedBlocks,
-        rows: Mapping[str, bytes],
+        rows: Sequence[tuple[str, bytes]],
         head: WriteHead,
         timeout_s: float,
+        sending: Callable[[KnownMember, str], object] = lambda _home, _tid: None,
     ) -> None:
         self._connection = connection
         self._blocks = blocks
-        self._streams = list(rows.values())
+        self._streams = [stream for _, stream in rows]
         self._head = msgspec.structs.replace(
-            head, rows=tuple(TableRows(table, len(stream)) for table, stream in rows.items())
+            head, rows=tuple(TableRows(table, len(stream)) for table, stream in rows)
         )
         self._timeout_s = timeout_s
+        self._sending = sending
 
     def once(self) -> CommitResult:
         """Write at the first replica that can; errors as `Transaction.insert` and `Transaction.commit`."""
@@ -162,6 +165,7 @@ class WholeWrite:
 
     def _send(self, home: KnownMember) -> CommitResult:
         tid = self._blocks.next(home, self._connection.members.patience_s)
+        self._sending(home, tid)
         transport = self._connection.transport
         attempt_s = self._timeout_s / ATTEMPTS_MIN
         head = msgspec.structs.replace(

@@ -24,9 +24,10 @@ from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest, quote
 from tidelock.replica_agent.storage.tables import Tables
-from tidelock.replica_agent.tables.schema import Column, Derivation, TableSchema
+from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
+from tidelock.table_columns import Column
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -107,7 +107,7 @@ def test_large_insert_into_a_small_disk(disks: Disks, ground: Ground) -> None:
 
 def test_commit_on_a_full_disk(disks: Disks, ground: Ground) -> None:
     """Small rows meet the disk at the commit: refused, rolled back; reads and other homes go on meanwhile."""
-    tx = ground.db.begin()
+    tx = ground.db.begin(fresh=True)
     tx.insert(ground.table, ROWS)
     with ground.db.snapshot() as snap, disks.small(HOME).full():
         with pytest.raises(DiskFullError) as caught:
@@ -139,7 +139,7 @@ def test_peer_with_a_full_disk(disks: Disks, ground: Ground) -> None:
         assert waiting["csn"] == csn  # which part of which transaction, and who has it
         assert set(waiting) >= {"tid", "part", "reason"}
         disks.local.stop("r2")
-        tx = ground.db.begin()
+        tx = ground.db.begin(fresh=True)
         tx.insert(ground.table, ROWS)
         with pytest.raises(NotEnoughReplicasError) as caught:
             tx.commit(timeout_s=30)
@@ -155,7 +155,7 @@ def test_peer_with_a_full_disk(disks: Disks, ground: Ground) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_no_room_at_a_step_of_the_home(disks: Disks, ground: Ground, point: str) -> None:
     """Wherever the home finds no room: the commit is refused by that name, and nothing of it is left."""
-    tx = ground.db.begin()
+    tx = ground.db.begin(fresh=True)
     tx.insert(ground.table, ROWS)
     with disks.gates.open(HOME, point), pytest.raises(DiskFullError, match="free space") as caught:
         tx.commit()

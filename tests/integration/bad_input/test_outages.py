@@ -110,12 +110,12 @@ def frozen_agent(local: LocalCluster, replica: str) -> Iterator[None]:
 def test_zookeeper_that_does_not_answer(local: LocalCluster, db: Database) -> None:
     """Begin and commit are refused, known CSNs are read; when ZooKeeper answers again, all goes on."""
     db.insert("t", ROWS, wait="all")
-    tx, snap = db.begin(), db.snapshot()
+    tx, snap = db.begin(fresh=True), db.snapshot()
     count = snap.scan("t").count()
     tx.insert("t", ROWS)
     with frozen_zookeeper(local):
         eventually(lambda: states(local) == {"suspended"}, what="the agents' notice")
-        for call in (db.begin, lambda: db.create_table("other", SCHEMA)):
+        for call in (lambda: db.begin(fresh=True), lambda: db.create_table("other", SCHEMA)):
             with pytest.raises(UnavailableError, match="is suspended") as caught:
                 call()
             assert caught.value.retriable
@@ -158,7 +158,7 @@ def _vouches_for_nothing(peer: Addresses) -> None:
 
 def test_zookeeper_that_falls_silent_under_a_commit(local: LocalCluster, db: Database) -> None:
     """A commit without an answer is unknown within its timeout; later its outcome is known forever."""
-    tx = db.begin()
+    tx = db.begin(fresh=True)
     tx.insert("t", ROWS)
     with frozen_zookeeper(local):
         with pytest.raises(CommitUnknownError, match="outcome") as caught:
@@ -212,12 +212,12 @@ def test_agent_that_is_not_there(local: LocalCluster, urls: list[str], words: st
 def test_agent_that_does_not_answer(local: LocalCluster, db: Database) -> None:
     """A pinned client gets an error in time, another one goes on elsewhere; no commit is half done."""
     with connect(local.urls, replica="r2", timeout_s=PATIENCE_S, query_timeout_s=PATIENCE_S) as pinned:
-        tx = pinned.begin()
+        tx = pinned.begin(fresh=True)
         tx.insert("t", ROWS)
         snap = pinned.snapshot()
-        reading = pinned.begin()
+        reading = pinned.begin(fresh=True)
         with frozen_agent(local, "r2"):
-            for call in (pinned.begin, lambda: snap.read("t"), lambda: reading.read("t")):
+            for call in (lambda: pinned.begin(fresh=True), lambda: snap.read("t"), lambda: reading.read("t")):
                 with pytest.raises(UnavailableError, match="no whole answer from the agent at"):
                     call()
             check_state(reading, TransactionState.OPEN)  # a read may be repeated

@@ -161,7 +161,7 @@ def test_too_many_partitions_in_one_insert(ground: Ground) -> None:
         ),
     )
     assert error.details == {"limit": 1000, "found": 1001}
-    with ground.db.begin() as tx:
+    with ground.db.begin(fresh=True) as tx:
         tx.insert(table, rows.slice(0, 1000))
         tx.insert(table, rows.slice(1000))
     assert ground.db.read(table).num_rows == 1001
@@ -172,7 +172,7 @@ def test_a_transaction_of_3000_parts(limited: LocalCluster, ground: Ground) -> N
     """Entries that do not fit into a record go into a manifest: one CSN, all parts on all replicas."""
     table, inserts, each = f"{ground.table}_p", 3, 1000
     ground.db.create_table(table, SCHEMA, partition_by=["p"])
-    with ground.db.begin() as tx:
+    with ground.db.begin(fresh=True) as tx:
         for number in range(inserts):
             values = [f"value_{number}_{index}" for index in range(each)]
             tx.insert(table, pa.table({"k": range(each), "p": values}, schema=SCHEMA))

@@ -149,6 +149,7 @@ class Attempt:
         self._note("invoke", "write", rows=[rows, ROWS[1]])
         try:
             self._tx: Transaction = db.begin()
+            assert self._tx.tid  # so it begins here, and has a home that can fail
         except TidelockError as error:
             self._note(CallEnd.FAIL, "write", error=repr(error))
             raise

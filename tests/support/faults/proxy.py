@@ -16,6 +16,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import enum
+import re
 import socket
 import struct
 import threading
@@ -34,6 +35,7 @@ CALL_TIMEOUT_S: Final = 30.0
 
 _PREFIX_BYTES: Final = 4
 _READ_BYTES: Final = 64 << 10
+_HTTP_REQUEST: Final = re.compile(rb"((?:GET|HEAD|POST|PUT|DELETE) \S+) HTTP/1\.1\r\n")
 
 T = TypeVar("T")
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -78,6 +80,8 @@ class Counters:
     units_to_client: int = 0
     bytes_to_server: int = 0
     bytes_to_client: int = 0
+    #: Method and path of each HTTP request whose first unit was sent on.
+    http_requests: list[str] = dataclasses.field(default_factory=list)
 
 
 def nth_request(n: int, action: Action, *, containing: bytes = b"", opcode: int | None = None) -> Hook:
@@ -196,14 +200,16 @@ class Proxy:
 
         self._set(heal)
 
-    def count(self, direction: Direction, sent_bytes: int) -> None:
+    def count(self, direction: Direction, unit: bytes) -> None:
         """Count one unit that is sent on."""
         if direction is Direction.TO_SERVER:
             self.counters.units_to_server += 1
-            self.counters.bytes_to_server += sent_bytes
+            self.counters.bytes_to_server += len(unit)
+            if line := _HTTP_REQUEST.match(unit):
+                self.counters.http_requests.append(line[1].decode())
         else:
             self.counters.units_to_client += 1
-            self.counters.bytes_to_client += sent_bytes
+            self.counters.bytes_to_client += len(unit)
 
     def _set(self, change: Callable[[], object]) -> None:
         async def run() -> None:
@@ -360,7 +366,7 @@ class _Link:
         if writer.is_closing():
             return False
         # Before it is sent, so that a test that has seen it arrive finds it counted.
-        self.proxy.count(direction, len(unit))
+        self.proxy.count(direction, unit)
         try:
             writer.write(unit)
             await writer.drain()

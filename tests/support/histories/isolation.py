@@ -30,7 +30,7 @@ def make(sessions: Sequence[Database], *parts: Sequence[int] | pa.Table) -> str:
     name = f"t{next(NUMBERS)}"
     csn = sessions[0].create_table(name, SCHEMA, partition_by=["p"], sort_by=["n"])["csn"]
     if parts:
-        with sessions[0].begin() as tx:
+        with sessions[0].begin(fresh=True) as tx:  # at once, so that each insert is a part
             for part in parts:
                 tx.insert(name, part if isinstance(part, pa.Table) else rows(*part))
             csn = tx.commit(wait="all").csn

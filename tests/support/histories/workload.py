@@ -209,8 +209,10 @@ class _Writer(_Client):
         return self._roll_back(tx, key) if self.number % ROLLBACK_EACH == 0 else self._commit(tx, key)
 
     def begin(self) -> Transaction:
-        """Begin a transaction."""
-        return self.db.begin()
+        """Begin a transaction, at once: its tid is noted whatever becomes of it."""
+        tx = self.db.begin()
+        assert tx.tid
+        return tx
 
     def _fill(self, tx: Transaction, key: str) -> None:
         n = self.number + 1

@@ -118,6 +118,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
+    "tidelock.column_types",
     "tidelock.errors",
     "tidelock.exits",
     "tidelock.parquet_rows",
@@ -125,6 +126,7 @@ LEAVES: Final = (
     "tidelock.part_layout",
     "tidelock.partition_paths",
     "tidelock.ranged_file",
+    "tidelock.table_columns",
     "tidelock.token_text",
     "tidelock.wire",
 )

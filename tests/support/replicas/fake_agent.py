@@ -23,6 +23,7 @@ import pytest
 from tests.support.replicas.fake_http import Fault, Request, Server
 from tests.support.replicas.fake_members import FakeMembers
 from tidelock.client import Database, connect
+from tidelock.column_types import to_text
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -102,12 +103,16 @@ class FakeCluster:
             agent.stop()
 
     def add_table(self, name: str, rows: pa.Table | None = None) -> None:
-        """Make a table of the namespace `default`."""
+        """Make a table of the namespace `default`, with the columns of its rows; without rows: with `k`."""
+        schema = pa.schema([("k", pa.int64())]) if rows is None else rows.schema
         with self.lock:
             self.csn += 1
             self.definitions[f"default.{name}"] = {
                 "name": f"default.{name}",
-                "columns": [],
+                "columns": [
+                    {"name": one.name, "type": to_text(one.name, one.type), "nullable": one.nullable}
+                    for one in schema
+                ],
                 "partition_by": [],
                 "sort_by": [],
                 "properties": {},

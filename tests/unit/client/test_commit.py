@@ -32,7 +32,7 @@ ROLLBACK = "POST /transactions/.*/rollback"
 
 def begun(db: Database) -> Transaction:
     """A transaction with three rows."""
-    tx = db.begin()
+    tx = db.begin(fresh=True)
     tx.insert("t", ROWS)
     return tx
 
@@ -255,7 +255,7 @@ def test_committed_but_not_applied_everywhere(fake_cluster: FakeCluster, fake_db
 
 def test_empty_transaction_has_no_csn(fake_db: Database) -> None:
     """A transaction that changed nothing commits without a CSN."""
-    with fake_db.begin() as tx:
+    with fake_db.begin(fresh=True) as tx:
         pass
     assert (tx.state, tx.csn) == (TransactionState.COMMITTED, None)
 

@@ -304,7 +304,7 @@ def test_agent_of_another_cluster_is_not_asked(fake_cluster: FakeCluster) -> Non
         for agent in fake_cluster.agents.values():
             agent.stop()
         with pytest.raises(UnavailableError, match="no connection to an agent"):
-            db.begin()
+            db.begin(fresh=True)
         assert [request.path for request in other["r1"].requests] == ["/status"]
 
 

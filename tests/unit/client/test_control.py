@@ -42,7 +42,7 @@ def test_kill_is_the_homes_to_do(fake_cluster: FakeCluster, fake_db: Database) -
 
 def test_kill_of_a_home_that_is_gone(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """Only the home can kill: the call reports the failure, and the home is tried last for a while."""
-    tx = fake_db.begin()
+    tx = fake_db.begin(fresh=True)
     fake_cluster["r1"].stop()
     with pytest.raises(UnavailableError):
         fake_db.kill(tx.tid)
@@ -56,7 +56,7 @@ def test_another_replica_waits_for_the_level(
     fake_cluster: FakeCluster, fake_db: Database, wait: str, asked: dict[str, str]
 ) -> None:
     """A replica that reports an outcome instead of the home waits for the level that the caller wants."""
-    tx = fake_db.begin()
+    tx = fake_db.begin(fresh=True)
     tx.insert("t", ROWS)
     fake_cluster["r1"].plan(COMMIT, Fault.LOST_ANSWER)
     assert tx.commit(wait=wait).csn == fake_cluster.csn  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_another_replica_waits_for_the_level(
 
 def test_a_level_that_is_not_reached(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """The error has the CSN of the commit, whose level is not reached yet; the call may be repeated."""
-    tx = fake_db.begin()
+    tx = fake_db.begin(fresh=True)
     tx.insert("t", ROWS)
     not_there = CommitUnknownError("committed at CSN 3, but r3 did not apply it in time", csn=3)
     for agent in fake_cluster.agents.values():

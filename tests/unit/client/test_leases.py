@@ -78,7 +78,7 @@ def test_short_transactions_share_a_thread(fake_db: Database, monkeypatch: pytes
 
     monkeypatch.setattr(threading.Thread, "start", counting)
     for _ in range(5):
-        with fake_db.begin() as tx:
+        with fake_db.begin(fresh=True) as tx:
             tx.insert("t", ROWS)
     assert started.count("tidelock-heartbeat") == 1
     fake_db.close()

@@ -48,7 +48,7 @@ def test_own_writes_are_read(fake_db: Database) -> None:
 def test_exception_rolls_back_and_is_raised_as_it_is(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """An exception in the block rolls back at the home and reaches the caller unchanged."""
     error = KeyError("of the caller")
-    with pytest.raises(KeyError) as caught, fake_db.begin() as tx:  # noqa: PT012
+    with pytest.raises(KeyError) as caught, fake_db.begin(fresh=True) as tx:  # noqa: PT012
         tx.insert("t", ROWS)
         raise error
     assert caught.value is error
@@ -60,7 +60,7 @@ def test_exception_rolls_back_and_is_raised_as_it_is(fake_cluster: FakeCluster, 
 def test_exception_is_raised_even_if_the_rollback_fails(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """A home that cannot be reached for the rollback does not hide the caller's exception."""
     fake_cluster["r1"].plan(ROLLBACK, Fault.LOST_REQUEST)
-    with pytest.raises(KeyError) as caught, fake_db.begin() as tx:
+    with pytest.raises(KeyError) as caught, fake_db.begin(fresh=True) as tx:
         raise KeyError("of the caller")
     assert any("rollback of" in note for note in caught.value.__notes__)
     assert tx.state is not TransactionState.COMMITTED
@@ -122,7 +122,7 @@ def test_explicit_rollback_ends_the_block_quietly(fake_db: Database) -> None:
 
 def test_explicit_commit_inside_the_block(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """commit() inside the block is not repeated at its end, and nothing can be added after it."""
-    with fake_db.begin() as tx:
+    with fake_db.begin(fresh=True) as tx:
         tx.insert("t", ROWS)
         tx.commit()
         with pytest.raises(TransactionClosedError, match="committed"):
@@ -137,7 +137,7 @@ def test_lost_answer_of_an_insert_spoils_the_transaction(
 ) -> None:
     """After a lost answer the rows may be staged or not, so the transaction takes a rollback only."""
     fake_cluster["r1"].plan("POST /transactions/.*/rows/t", Fault.LOST_ANSWER)
-    tx = fake_db.begin()
+    tx = fake_db.begin(fresh=True)
     with pytest.raises(UnavailableError, match="may have carried out"):
         tx.insert("t", ROWS)
     assert tx.state is TransactionState.FAILED
@@ -147,7 +147,7 @@ def test_lost_answer_of_an_insert_spoils_the_transaction(
 def test_insert_that_did_not_leave_may_be_repeated(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """An agent that refuses inserts for now has changed nothing: the transaction stays open."""
     fake_cluster["r1"].plan("POST /transactions/.*/rows/t", UnavailableError("suspended"))
-    with fake_db.begin() as tx:
+    with fake_db.begin(fresh=True) as tx:
         with pytest.raises(UnavailableError, match="suspended"):
             tx.insert("t", ROWS)
         tx.insert("t", ROWS)
@@ -193,15 +193,15 @@ def test_pinned_client_stays_with_its_replica(fake_cluster: FakeCluster) -> None
         assert db.begin().holder == "r2"
         fake_cluster["r2"].plan("POST /transactions", StandbyError("behind"))
         with pytest.raises(StandbyError):
-            db.begin()
+            db.begin(fresh=True)
         fake_cluster["r2"].stop()
         with pytest.raises(UnavailableError, match="no connection"):
-            db.begin()
+            db.begin(fresh=True)
 
 
 def test_begin_sends_its_arguments(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """Label, lease, freshness and metadata reach the agent; arguments that are not given are left out."""
-    fake_db.begin()
+    assert fake_db.begin().snapshot_csn == 2
     assert fake_cluster["r1"].requests[-1].json == {"isolation": "snapshot"}
     fake_db.begin("load 7", lease="1.5s", fresh=True, meta={"job": 7})
     body = fake_cluster["r1"].requests[-1].json

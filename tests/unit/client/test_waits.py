@@ -68,7 +68,7 @@ def test_a_commit_says_which_outcome_it_asks_for(
 ) -> None:
     """The home is silent in the commit: the line names the transaction, the home and the request."""
     with connect(fake_cluster["r1"].url, timeout_s=3.0, wait_log_s=0.2) as db:
-        tx = db.begin()
+        tx = db.begin(fresh=True)
         fake_cluster["r1"].plan("POST /transactions/.*/commit", *[Fault.SILENCE] * 100)
         with caplog.at_level(logging.INFO, LOGGER), pytest.raises(CommitUnknownError):
             tx.commit()
@@ -80,7 +80,7 @@ def test_long_work_of_an_agent_is_no_warning(
 ) -> None:
     """An insert may take long, so its line is information only."""
     with connect(fake_cluster["r1"].url, timeout_s=1.0, wait_log_s=0.2) as db:
-        tx = db.begin()
+        tx = db.begin(fresh=True)
         fake_cluster["r1"].plan("POST /transactions/.*/rows/.*", Fault.SILENCE)
         with caplog.at_level(logging.INFO, LOGGER), pytest.raises(TidelockError):
             tx.insert("t", pa.table({"k": [1]}))

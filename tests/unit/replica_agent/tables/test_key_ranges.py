@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelock.replica_agent.tables.key_ranges import part_range, range_of
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import TEXT_MAX
 from tidelock.replication.core.lock_rules import KeyRange, overlap
+from tidelock.table_columns import Column
 
 KINDS: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 
 from tests.support.rows import ALL_TYPES, batches
+from tidelock.column_types import to_arrow
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError, UnsupportedTypeError
-from tidelock.replica_agent.tables.column_types import to_arrow
 from tidelock.replica_agent.tables.names import full_name, no_table
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 

@@ -13,11 +13,12 @@ from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.errors import BadRequestError, DuplicateKeyError, TableChangedError, TransactionClosedError
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, UpdateRows
-from tidelock.replica_agent.tables.schema import Column, TableSchema
+from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.derived import fits
 from tidelock.replica_agent.transactions.statements.unique import for_unique_key
 from tidelock.replica_agent.transactions.transaction import Isolation, TxState
+from tidelock.table_columns import Column
 
 COLUMNS = pa.schema([pa.field("a", pa.int64(), False), pa.field("b", pa.int64(), False), ("v", pa.int64())])
 KEYED = TableSchema.from_request("t", COLUMNS, properties={"unique_key": "a,b"})

@@ -1,0 +1,133 @@
+"""The columns of a table, and which rows fit them. Pure.
+
+Agents and clients share this module: a client keeps small rows only if the home of their transaction will
+take them, and the home alone refuses rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelock.column_types import takes, to_arrow
+from tidelock.errors import SchemaMismatchError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; ``type`` is its Spark name (docs/protocol.md#bytes)."""
+
+    name: str
+    type: str
+    nullable: bool = True
+
+    @property
+    def arrow(self) -> pa.Field:
+        """Return the column as an Arrow field."""
+        return pa.field(self.name, to_arrow(self.type), self.nullable)
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table.
+
+    Attributes:
+        table: Full name of the table.
+        columns: All columns in their order, including those of the partitions.
+    """
+
+    table: str
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """Return the columns as an Arrow schema."""
+        return pa.schema([column.arrow for column in self.columns])
+
+    def check(self, found: pa.Schema) -> None:
+        """Raise SchemaMismatchError unless rows with the schema ``found`` can be rows of this table.
+
+        The message and ``details`` (``missing``, ``extra``, ``doubled``, ``wrong``) name every column that
+        does not fit. Order and memory layout do not matter (:func:`column_types.takes`); :meth:`conform`
+        checks the values.
+        """
+        if found.equals(self.arrow):
+            return
+        expected = {column.name: column for column in self.columns}
+        names = Counter(found.names)
+        missing = [name for name in expected if name not in names]
+        extra = [name for name in names if name not in expected]
+        doubled = [name for name, count in names.items() if count > 1]
+        wrong = [
+            {"column": f.name, "expected": expected[f.name].type, "found": str(f.type)}
+            for f in found
+            if f.name in expected and not takes(expected[f.name].arrow.type, f.type)
+        ]
+        if not (missing or extra or doubled or wrong):
+            return
+        problems = [f"column {name} ({expected[name].type}) is missing" for name in missing]
+        problems += [f"column {name} is not in the table" for name in extra]
+        problems += [f"column {name} comes more than once" for name in doubled]
+        problems += [
+            f"column {w['column']} is {w['found']}, expected {w['expected']} ({to_arrow(w['expected'])})"
+            for w in wrong
+        ]
+        raise SchemaMismatchError(
+            f"the rows do not fit table {self.table}: {'; '.join(problems)}; no row was kept, insert "
+            "them with the table's columns",
+            table=self.table,
+            missing=missing,
+            extra=extra,
+            doubled=doubled,
+            wrong=wrong,
+        )
+
+    def conform(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
+        """Return the batch with the table's columns, order and types; its schema has passed :meth:`check`.
+
+        Args:
+            batch: Rows.
+            first_row: Number of the first row in the whole insert, for the message.
+
+        Raises:
+            SchemaMismatchError: A value does not fit its column, or a required column holds a null.
+        """
+        if not batch.schema.equals(self.arrow):
+            arrays = [self._cast(column, batch.column(column.name), first_row) for column in self.columns]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+        for index in self._required:
+            values = batch.column(index)
+            if values.null_count:
+                name, row = self.columns[index].name, first_row + pc.index(values.is_null(), True).as_py()
+                raise SchemaMismatchError(
+                    f"column {name} of table {self.table} is required, but row {row} (from 0) holds a null; "
+                    "give it a value, or leave the row out",
+                    table=self.table,
+                    column=name,
+                    row=row,
+                )
+        return batch
+
+    @cached_property
+    def _required(self) -> tuple[int, ...]:
+        return tuple(index for index, column in enumerate(self.columns) if not column.nullable)
+
+    def _cast(self, column: Column, values: pa.Array, first_row: int) -> pa.Array:
+        arrow = column.arrow.type
+        if values.type.equals(arrow):
+            return values
+        try:
+            return values.cast(arrow)
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatchError(
+                f"column {column.name} of table {self.table} is {column.type}; a value in rows {first_row} "
+                f"to {first_row + len(values) - 1} (counted from 0) does not fit: {error}; change it, or "
+                "leave the row out",
+                table=self.table,
+                column=column.name,
+                first_row=first_row,
+            ) from error
