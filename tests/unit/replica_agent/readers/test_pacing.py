@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelock.replica_agent.readers.pacing import FIRST_BYTES, ahead, to_read
 
-#: What the kernel of a client holds for one that reads nothing (tcp(7): half of tcp_rmem).
+#: Bytes that the kernel of a client holds for one that reads nothing (tcp(7): half of tcp_rmem).
 WINDOW = 64 * 1024
 SIZES = st.integers(1, 1 << 40)
 
