@@ -12,7 +12,7 @@ from tidelock.replica_agent.readers.pacing import ahead
 
 
 class Outflow:
-    """Sends the body of one answer in pieces, each when the kernel has taken the one before.
+    """Sends the body of one answer: in small steps at first, if the client may hang up.
 
     Attributes:
         sent: Bytes that were sent so far.
@@ -41,24 +41,36 @@ class Outflow:
         self._counters = counters
         self._ahead_max = ahead_max
         self._ahead = ahead_max
-        self._may_hang_up = may_hang_up
+        self._paced = may_hang_up
         self.sent = 0
-        if request.transport is not None:
+        if may_hang_up and request.transport is not None:
             # Otherwise the transport keeps 64 KiB itself before it says that the kernel takes no more.
             request.transport.set_write_buffer_limits(high=0)
 
     async def write(self, data: memoryview) -> None:
-        """Send bytes, and return when the kernel has all of them; ConnectionError if the client hangs up."""
+        """Send bytes; ConnectionError if the client hangs up.
+
+        Returns when the kernel has all of them, or, once the client is known to read on, soon before.
+        """
         at = 0
         while at < len(data):
-            if self._may_hang_up:
+            if self._paced:
                 self._set_ahead(ahead(self.sent, self._ahead_max))
+                if self._ahead == self._ahead_max:
+                    self._run_free()
             piece = data[at : at + self._ahead]
             await self._response.write(piece)
             self._counters.add("bytes", len(piece))
             at += len(piece)
             self.sent += len(piece)
-            await self._request.writer.drain()
+            if self._paced:
+                await self._request.writer.drain()
+
+    def _run_free(self) -> None:
+        """Read and send at the same time from now on: the transport keeps some bytes itself again."""
+        self._paced = False
+        if self._request.transport is not None:
+            self._request.transport.set_write_buffer_limits()
 
     async def require_client(self) -> None:
         """Raise ConnectionResetError if the client has hung up, which the event loop may not know yet."""
@@ -70,6 +82,8 @@ class Outflow:
         """End the answer; the next one on this connection finds the send buffer as this one has."""
         await self._response.write_eof()
         self._set_ahead(self._ahead_max)
+        if self._paced:
+            self._run_free()
 
     def _set_ahead(self, size: int) -> None:
         """Let the kernel take so many bytes before the client confirms them."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -27,6 +28,7 @@ from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Isolation
+from tidelock.wire.tables import PartInfo
 
 TABLE = TableName("default.t")
 JOBS_MAX = 3
@@ -138,7 +140,7 @@ async def test_a_caller_without_a_place_in_time_is_refused(tmp_path: Path, slow:
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Let every read of a table's parts wait for the event loop, which opens this gate."""
     opened = threading.Event()
-    for name in ("parts", "partition", "partitions"):
+    for name in ("parts", "parts_json", "partition", "partitions"):
         read = getattr(CatalogReader, name, None)
         if read is not None:
 
@@ -199,8 +201,8 @@ async def test_a_listing_of_parts_leaves_the_event_loop(catalog: Catalog, gate: 
     listing = asyncio.create_task(service.parts(TABLE, Csn(5)))
     await asyncio.sleep(0)
     gate.set()
-    found = await listing
-    assert {part["file"] for part in json.loads(found)} == {
+    found = msgspec.json.decode(await listing, type=list[PartInfo])
+    assert {part.file for part in found} == {
         f"default/t/p={number % 2}/r1-1-{number}.parquet" for number in range(10)
     }
     with pytest.raises(UnknownTableError):
