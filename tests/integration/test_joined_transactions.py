@@ -174,7 +174,7 @@ def test_each_token_that_is_not_good(local: LocalCluster, db: Database, table: s
         refused(TokenForeignError, join(tx.url, foreign.token(rights=ALL)), table)
     with db.begin() as other:
         joined = join(tx.url, other.token(rights=ALL))
-        joined.tid = tx.tid
+        joined._tid = tx.tid
         refused(TokenForeignError, joined, table)
     short = join(tx.url, tx.token(rights=ALL, ttl_s=1))
     eventually(lambda: expired(short))

@@ -251,7 +251,7 @@ def test_kept_when_the_log_is_truncated(local: LocalCluster) -> None:
     """When the records are deleted, the catalogs keep the outcomes, also after a restart of all replicas."""
     with local.connect(HOME) as db:
         committed = [db.insert(TABLE, ROWS) for _ in range(3)]
-        aborted = db.begin()
+        aborted = db.begin(fresh=True)
         aborted.insert(TABLE, ROWS)
         aborted.rollback()
         last = db.insert(TABLE, ROWS, wait="all")

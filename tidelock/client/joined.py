@@ -137,18 +137,20 @@ class JoinedTransaction(RowReader, HomeRequests):
         TokenFinishedError: The transaction accepts no more requests.
         TokenRightError: The token does not allow this, or not in this table.
         UnavailableError: The home does not answer.
-
-    Attributes:
-        tid: The transaction.
     """
 
     def __init__(self, transport: Transport, home: str, token: str) -> None:
-        self.tid = self._tid = tid_of(token)
+        self._tid = tid_of(token)
         self._transport = transport
         self._address = home
 
     def __repr__(self) -> str:
         return f"<JoinedTransaction {self.tid}>"
+
+    @property
+    def tid(self) -> str:
+        """The transaction."""
+        return self._tid
 
     def insert(self, table: str, data: Data) -> InsertResult:
         """Stage rows; right "append". Arguments and errors as in `Transaction.insert`.

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.clusters.cluster import ClusterFactory
@@ -107,8 +108,10 @@ def frozen_agent(local: LocalCluster, replica: str) -> Iterator[None]:
         eventually(lambda: states(local) == {"serving"}, what="the return of all agents")
 
 
-def test_zookeeper_that_does_not_answer(local: LocalCluster, db: Database) -> None:
+def test_zookeeper_that_does_not_answer(local: LocalCluster, db: Database, tmp_path: Path) -> None:
     """Begin and commit are refused, known CSNs are read; when ZooKeeper answers again, all goes on."""
+    rows = tmp_path / "rows.parquet"
+    pq.write_table(ROWS, rows)
     db.insert("t", ROWS, wait="all")
     tx, snap = db.begin(fresh=True), db.snapshot()
     count = snap.scan("t").count()
@@ -131,7 +134,7 @@ def test_zookeeper_that_does_not_answer(local: LocalCluster, db: Database) -> No
             tx.commit(timeout_s=200)
         assert "within the commit timeout" in str(refused.value) or "suspended" in str(refused.value)
         check_state(tx, TransactionState.ROLLED_BACK)
-        done = command("insert", "--url", local.url("r1"), "t", "absent.parquet", "--timeout", 2)
+        done = command("insert", "--url", local.url("r1"), "t", rows, "--timeout", 2)
         assert (done.returncode, done.stdout) == (Exit.UNAVAILABLE, "")
         assert "suspended" in done.stderr
     snap.close()

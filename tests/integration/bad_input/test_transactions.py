@@ -63,7 +63,7 @@ def test_after_a_commit_only_its_repetition_is_taken(ground: Ground) -> None:
 
 def test_after_a_rollback_only_its_repetition_is_taken(ground: Ground) -> None:
     """After a rollback only rollback() is taken again, without harm, at the home as well."""
-    tx = ground.db.begin()
+    tx = ground.db.begin(fresh=True)
     tx.insert(ground.table, ROWS)
     tx.rollback()
     for statement in (*statements(tx, ground.table), tx.commit):
@@ -243,9 +243,9 @@ def test_too_many_transactions_leave_the_open_ones_alone(ground: Ground) -> None
     """A replica has a bound on open transactions; reaching it does not affect the open ones."""
     limit = LIMITS["transactions_max"]
     with ground.cluster.connect("r1") as first:
-        open_ones = [first.begin() for _ in range(limit)]
+        open_ones = [first.begin(fresh=True) for _ in range(limit)]
         with pytest.raises(UnavailableError) as caught:
-            first.begin()
+            first.begin(fresh=True)
         words = [f"{limit} transactions are open", f"transactions_max={limit}", "commit or roll back some"]
         check_message(caught.value, UnavailableError, words)
         assert caught.value.retriable

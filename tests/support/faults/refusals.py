@@ -136,7 +136,7 @@ class Ground:
 
     def refuses_statement(self, run: Statement, error: type[TidelockError], *words: str) -> TidelockError:
         """Run a statement in a transaction with staged rows; it must be refused and leave rollback only."""
-        tx = self.db.begin()
+        tx = self.db.begin(fresh=True)
         tx.insert(self.table, ROWS)
         with pytest.raises(error) as caught:
             run(tx)
