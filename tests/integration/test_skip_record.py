@@ -230,7 +230,7 @@ def test_a_transaction_in_damaged_bytes_is_not_said_to_be_aborted(local: LocalCl
         with local.connect(replica) as db:
             with pytest.raises(DeclaredLostError, match=f"may be in the damaged one of CSN {csn}, which ann"):
                 db.outcome(TID)
-            tx = db.begin()
+            tx = db.begin(fresh=True)
             tx.rollback()
             assert db.outcome(tx.tid).decision == "aborted"
 
