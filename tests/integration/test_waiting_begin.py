@@ -162,7 +162,7 @@ def test_a_key_is_refused_by_insert(db: Database) -> None:
 
 
 def test_other_layouts_of_a_type_need_no_home(proxy: Proxy, db: Database) -> None:
-    """What the agent would convert is kept as well, and is converted by the commit."""
+    """Rows that the agent would convert are kept as well, and are converted by the commit."""
     db.begin().insert("named", named("a"))
     sent = len(proxy.counters.http_requests)
     with db.begin() as tx:

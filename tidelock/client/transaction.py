@@ -64,7 +64,7 @@ _SEND_AGAIN = (UnavailableError, FencedError, NotCommittedError, UnknownTransact
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """What a transaction needs that does not begin at once: tids, and the definitions of tables."""
+    """The means of a transaction that does not begin at once: tids, and the definitions of tables."""
 
     tids: ReservedBlocks
     definitions: Definitions

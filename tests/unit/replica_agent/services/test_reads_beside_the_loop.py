@@ -60,7 +60,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         monkeypatch.setattr(CatalogReader, name, noted)
 
-    for name in ("totals", "parts", "part"):
+    for name in ("totals", "parts", "parts_json", "part"):
         noting(name)
     return seen
 
