@@ -27,16 +27,23 @@ ERROR_BYTES_MAX: Final = 512
 _ISOLATIONS: Final = tuple(Isolation)
 
 
+#: Bits of `_Ended.marks`; those above are the number of the isolation level.
+_COMMITTED: Final = 1
+_COMMIT_ASKED: Final = 2
+_ISOLATION_SHIFT: Final = 2
+
+
 class _Ended(msgspec.Struct, frozen=True, array_like=True):
-    """The fields of an ended transaction; CSNs are differences from its snapshot CSN, which is large."""
+    """The fields of an ended transaction; CSNs are differences from its snapshot CSN, which is large.
+
+    Up to 15 fields need one byte to begin with, and each flag of its own would be one more.
+    """
 
     snapshot: int
     ended_s: int
-    committed: bool
-    commit_asked: bool
+    marks: int
     csn_after: int | None
     time_ms: int
-    isolation: int
     statement_after: int
     rows: int
     parts: int
@@ -61,11 +68,11 @@ def pack(tx: Transaction) -> bytes:
         _Ended(
             snapshot=snapshot,
             ended_s=math.ceil(ending.closed_at or 0.0),
-            committed=tx.state is TxState.COMMITTED,
-            commit_asked=ending.commit_asked,
+            marks=(_COMMITTED if tx.state is TxState.COMMITTED else 0)
+            | (_COMMIT_ASKED if ending.commit_asked else 0)
+            | _ISOLATIONS.index(tx.isolation) << _ISOLATION_SHIFT,
             csn_after=None if outcome is None else outcome.csn - snapshot,
             time_ms=0 if outcome is None else outcome.time_ms,
-            isolation=_ISOLATIONS.index(tx.isolation),
             statement_after=max(0, tx.statements.statement_csn - snapshot),
             rows=rows,
             parts=parts,
@@ -95,15 +102,15 @@ def unpack(packed: bytes, tid: Tid) -> Transaction:
         label=kept.label,
         batch=kept.batch,
         key=kept.key,
-        isolation=_ISOLATIONS[kept.isolation],
+        isolation=_ISOLATIONS[kept.marks >> _ISOLATION_SHIFT],
     )
     tx.staged.tables = {TableName(table): 0 for table in kept.tables}
     tx.statements.statement_csn = Csn(kept.snapshot + kept.statement_after)
-    if kept.commit_asked:
+    if kept.marks & _COMMIT_ASKED:
         tx.ending.seal()
     csn = kept.csn_after
     tx.ending.close(
-        TxState.COMMITTED if kept.committed else TxState.ROLLED_BACK,
+        TxState.COMMITTED if kept.marks & _COMMITTED else TxState.ROLLED_BACK,
         at=float(kept.ended_s),
         totals=(kept.rows, kept.parts, kept.removed),
         outcome=None if csn is None else Committed(Csn(kept.snapshot + csn), kept.time_ms),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections import OrderedDict
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,9 +48,10 @@ class Transactions:
     reserved: Reservations = field(init=False)
     _counter: int = field(default=0, init=False)
     _live: dict[str, Transaction] = field(default_factory=dict, init=False)
-    #: By counter, in the order of ends. Not a dict: to find the oldest entry of one that loses its oldest
-    #: entries takes longer and longer.
-    _closed: OrderedDict[int, bytes] = field(default_factory=OrderedDict, init=False)
+    _closed: dict[int, bytes] = field(default_factory=dict, init=False)  # by counter, in the order of ends
+    #: The counters in that order: to find the first entry of a dict that has lost its first entries takes
+    #: longer and longer.
+    _closed_order: deque[int] = field(default_factory=deque, init=False)
     _keyed: dict[str, Tid] = field(default_factory=dict, init=False)  # live or closed
     _applied: Csn = field(default=CSN_NONE, init=False)  # the catalog knows the outcomes up to it
     memory_bytes: int = field(default=0, init=False)
@@ -359,6 +360,7 @@ class Transactions:
         tx.ending.close(state, at=self.clock(), totals=tx.staged.totals, outcome=outcome, error=error)
         if self._live.pop(str(tx.tid), None) is not None:
             self._closed[tx.tid.counter] = pack(tx)
+            self._closed_order.append(tx.tid.counter)
             self._forget(len(self._closed) - self.settings.closed_max)
         self.forget_memory(tx)
         self.take_rows(tx)
@@ -383,12 +385,13 @@ class Transactions:
         A commit that is not applied here ends it: later ones are hardly applied before.
         """
         for _ in range(count):
-            counter, packed = next(iter(self._closed.items()))
-            tx = unpack(packed, Tid(CSN_NONE, self.replica, self.boot, counter))
+            counter = self._closed_order[0]
+            tx = unpack(self._closed[counter], Tid(CSN_NONE, self.replica, self.boot, counter))
             ended_at, outcome = tx.ending.closed_at, tx.ending.outcome
             if ended_at is None or ended_at >= until or (outcome and outcome.csn > self._applied):
                 break
             del self._closed[counter]
+            self._closed_order.popleft()
             if tx.key is not None:
                 del self._keyed[tx.key]
 

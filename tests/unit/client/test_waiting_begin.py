@@ -139,7 +139,7 @@ def test_what_needs_the_home_begins(
 def test_with_an_argument_it_begins_at_once(
     fake_cluster: FakeCluster, fake_db: Database, options: dict[str, Any]
 ) -> None:
-    """A begin with an argument leaves at once: `begin` itself tells that a label exists, or a CSN does not."""
+    """A begin with an argument leaves at once: it tells that a label exists, or a CSN does not."""
     tx = fake_db.begin(**options)
     assert counts(fake_cluster, BEGIN) == [1]
     tx.rollback()

@@ -150,7 +150,7 @@ def test_a_block_that_swallows_the_error_of_a_job_does_not_commit(fake_db: Datab
 
 def test_a_home_that_is_gone_is_what_is_raised(fake_cluster: FakeCluster, fake_db: Database) -> None:
     """If the home has died, the error says so; it is not the error of the job's tasks."""
-    tx = Tx(fake_db.begin())
+    tx = Tx(fake_db.begin(fresh=True))
     fake_cluster["r1"].stop()
     with pytest.raises(UnavailableError, match="the job has failed and no row of it is committed"):
         write(Frame(OSError("connection refused")), tx, "append")
