@@ -271,7 +271,7 @@ def test_after_the_record_is_truncated_away(local: LocalCluster, sessions: list[
     plain = run(sessions[0], "truncated too", None)
     last = sessions[0].insert(TABLE, ROWS, wait="all").csn or 0
     truncate(local.zk, last)
-    assert [record["csn"] for record in ask(local, PEER, "/log?from_csn=0")] == [last]
+    assert ask(local, PEER, "/log?from_csn=0")[0]["csn"] == last  # a tick may follow
     for replica in REPLICAS:
         assert [stream.refused(number, replica)["csn"] for number in (1, 2)] == csns
         with pytest.raises(LabelExistsError, match=f"at CSN {plain}:"):

@@ -257,7 +257,7 @@ def test_kept_when_the_log_is_truncated(local: LocalCluster) -> None:
         last = db.insert(TABLE, ROWS, wait="all")
     assert last.csn is not None
     truncate(local.zk, last.csn)
-    assert [record["csn"] for record in ask(local, PEER, "/log?from_csn=0")] == [last.csn]
+    assert ask(local, PEER, "/log?from_csn=0")[0]["csn"] == last.csn  # a tick may follow
     expected = [(one.tid, {("committed", one.csn)}) for one in committed]
     expected.append((aborted.tid, {("aborted", None)}))
     assert [(tid, outcomes(local, tid)) for tid, _ in expected] == expected
