@@ -118,47 +118,29 @@ class Streams:
                 "standby", which some settings of readers turn into missing rows. Nothing was sent.
         """
         with self.answering():
-            return await self._send(
-                request, response, row, start, end, csn=csn, may_hang_up=may_hang_up, pause=pause
-            )
-
-    async def _send(
-        self,
-        request: web.Request,
-        response: web.StreamResponse,
-        row: PartRow,
-        start: int,
-        end: int,
-        *,
-        csn: Csn | None,
-        may_hang_up: bool,
-        pause: bool,
-    ) -> web.StreamResponse:
-        try:
-            file = self._open(row, csn)
             try:
-                if csn is not None:  # for a reader; another replica gets the stored bytes
-                    file.show(await self._changes(file))
-                data = await self._first(file, start, end)
-                self.counters.add("opens")
-                if len(data) == end - start:
-                    response = web.Response(
-                        status=response.status, headers=response.headers, body=bytes(data)
+                with contextlib.closing(self._open(row, csn)) as file:
+                    if csn is not None:  # for a reader; another replica gets the stored bytes
+                        file.show(await self._changes(file))
+                    data = await self._first(file, start, end)
+                    self.counters.add("opens")
+                    if len(data) == end - start:
+                        response = web.Response(
+                            status=response.status, headers=response.headers, body=bytes(data)
+                        )
+                    else:
+                        response.content_length = end - start
+                    await self._stream(
+                        request, response, file, data, start, end, may_hang_up=may_hang_up, pause=pause
                     )
-                else:
-                    response.content_length = end - start
-                await self._stream(
-                    request, response, file, data, start, end, may_hang_up=may_hang_up, pause=pause
-                )
             except DamagedPartError as error:
                 raise self.report(error) from error
-            finally:
-                file.close()
-        except OSError as error:
-            self.link.log("reader.short", part=row.part, error=repr(error))
-            raise StandbyError(
-                f"part {row.part} cannot be read on this replica now ({error}); another has it", part=row.part
-            ) from error
+            except OSError as error:
+                self.link.log("reader.short", part=row.part, error=repr(error))
+                raise StandbyError(
+                    f"part {row.part} cannot be read on this replica now ({error}); another has it",
+                    part=row.part,
+                ) from error
         return response
 
     def _open(self, row: PartRow, csn: Csn | None) -> PartFile:
