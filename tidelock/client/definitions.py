@@ -6,7 +6,9 @@ commit of their transaction; all other rows go to the home of their transaction,
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -27,7 +29,7 @@ class Definitions:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._known: dict[str, TableDefinition] = {}
+        self._known: dict[str, KnownTable] = {}
 
     def rows_taken(self, table: str, stream: bytes) -> int | None:
         """Return the number of rows of an Arrow IPC stream if the table takes them, whatever it holds.
@@ -37,39 +39,58 @@ class Definitions:
         replica tells the definition.
         """
         name = full_name(table)
-        definition = self._known.get(name) or self._read(name)
-        if definition is None or definition.dependents or "unique_key" in definition.properties:
+        known = self._known.get(name) or self._read(name)
+        if known is None or not known.alone:
             return None
-        rows = fitting(definition, stream)
+        rows = known.fitting(stream)
         if rows is None:
             self._known.pop(name, None)
         return rows
 
-    def _read(self, name: str) -> TableDefinition | None:
+    def _read(self, name: str) -> KnownTable | None:
         try:
             found = self._connection.ask("GET", f"/tables/{segment(name)}", answer=TableDefinition)
         except TidelockError:  # the home of the transaction says what is wrong, if anything is
             return None
         for oldest in list(self._known)[: max(0, len(self._known) + 1 - DEFINITIONS_MAX)]:
             self._known.pop(oldest, None)
-        self._known[name] = found
-        return found
+        known = self._known[name] = KnownTable.of(found)
+        return known
 
 
-def fitting(definition: TableDefinition, stream: bytes) -> int | None:
-    """Return the number of rows of an Arrow IPC stream if they fit a definition, else None."""
-    columns = tuple(Column(one.name, one.type, one.nullable) for one in definition.columns)
-    taken = TableColumns(definition.name, columns)
-    count = 0
-    try:
-        reader = pa.ipc.open_stream(stream)
-        taken.check(reader.schema)
-        for batch in reader:
-            batch.validate(full=True)
-            conformed = taken.conform(batch, count)
-            count += batch.num_rows
-            for _ in split(conformed, definition.partition_by):
-                pass  # a value of a partition may have no path
-    except (TidelockError, pa.ArrowException, UnicodeDecodeError):
-        return None
-    return count
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownTable:
+    """A table as its definition says.
+
+    Attributes:
+        columns: Its columns.
+        partition_by: Its partition columns.
+        alone: Whether it takes rows whatever it holds.
+    """
+
+    columns: TableColumns
+    partition_by: Sequence[str]
+    alone: bool
+
+    @classmethod
+    def of(cls, definition: TableDefinition) -> Self:
+        """Return the table of a definition."""
+        columns = tuple(Column(one.name, one.type, one.nullable) for one in definition.columns)
+        alone = not definition.dependents and "unique_key" not in definition.properties
+        return cls(TableColumns(definition.name, columns), definition.partition_by, alone)
+
+    def fitting(self, stream: bytes) -> int | None:
+        """Return the number of rows of an Arrow IPC stream if they fit the columns, else None."""
+        count = 0
+        try:
+            reader = pa.ipc.open_stream(stream)
+            self.columns.check(reader.schema)
+            for batch in reader:
+                batch.validate(full=True)
+                conformed = self.columns.conform(batch, count)
+                count += batch.num_rows
+                for _ in split(conformed, self.partition_by):
+                    pass  # a value of a partition may have no path
+        except (TidelockError, pa.ArrowException, UnicodeDecodeError):
+            return None
+        return count

@@ -17,7 +17,7 @@ from tests.support import rows as rows_support
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, Decision, Transaction, TransactionState, connect
-from tidelock.client.definitions import fitting
+from tidelock.client.definitions import KnownTable
 from tidelock.errors import (
     CommitUnknownError,
     NotCommittedError,
@@ -389,7 +389,7 @@ def test_rows_are_kept_if_and_only_if_the_agent_takes_them(drawn: tuple[TableDef
         taken: int | None = check_small(body, schema, 0, SETTINGS).count
     except TidelockError:
         taken = None
-    assert fitting(definition, body) == taken
+    assert KnownTable.of(definition).fitting(body) == taken
 
 
 # -- processes -----------------------------------------------------------------------------------------------
