@@ -168,9 +168,7 @@ class Snapshots:
         if at_ms > now_ms + self.settings.clock_offset_max_s * 1000:
             msg = f"{_iso(at_ms)} has not come yet, it is {_iso(now_ms)} now; give a time in the past"
             raise NoSuchCsnError(msg, end_csn=self.log.end)
-        if self.reader.meta("time_ms") > now_ms + STEP_BACK_MS:
-            self.log.tick()
-            await self.waiters.wait(Csn(self.log.end + 1), self.settings.wait_bound_s)
+        await self._let_time_step_back(now_ms)
         if at_ms >= self.reader.meta("time_ms"):
             await self._applied(await self.log.barrier(), self.settings.wait_bound_s)
         csn, oldest = self.reader.csn_at(at_ms), max(self.reader.horizon(), CSN_IMPORT)
@@ -182,6 +180,20 @@ class Snapshots:
             )
             raise SnapshotTooOldError(msg, min_csn=oldest)
         return csn
+
+    async def _let_time_step_back(self, now_ms: int) -> None:
+        """Write ticks while wrong clocks hold the log's time ahead, for at most ``wait_bound_s``.
+
+        The next record may be one whose home read its clocks before they were right: it changes nothing, and
+        takes the place of the tick if it is an own one. A time that stays ahead has a clock that is still
+        wrong, and the caller goes on.
+        """
+        for _ in range(_TRIES):
+            if self.reader.meta("time_ms") <= now_ms + STEP_BACK_MS:
+                return
+            self.log.tick()
+            following = Csn(max(self.log.end, self.waiters.reached) + 1)
+            await self.waiters.wait(following, self.settings.wait_bound_s / _TRIES)
 
     async def open(
         self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None

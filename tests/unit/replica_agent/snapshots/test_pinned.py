@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,11 @@ class Replica:
         names = await self.ensemble.store().children(tree.PINS)
         assert isinstance(names, Ok)
         return set(names.value)
+
+    async def apply(self, records: list[jobs.AppliedRecord]) -> None:
+        """Let records be visible here."""
+        await self.catalog.write(lambda db: jobs.apply(db, records))
+        self.waiters.advance(records[-1].csn)
 
     def life(self, boot: int) -> Snapshots:
         """Return the snapshots of another boot on the same session."""
@@ -197,11 +203,25 @@ async def test_a_time_that_is_not_over_here_waits_for_the_log(r1: Replica) -> No
     await r1.node.commit(1)
     with pytest.raises(StandbyError):
         await r1.snapshots.at_time(TIME_MS)
-    record = jobs.AppliedRecord(Csn(2), TIME_MS + 10, [], {})
-    await r1.catalog.write(lambda db: jobs.apply(db, [record]))
-    r1.waiters.advance(Csn(2))
+    await r1.apply([jobs.AppliedRecord(Csn(2), TIME_MS + 10, [], {})])
     assert await r1.snapshots.at_time(TIME_MS + 10) == 2
     assert await r1.snapshots.at_time(TIME_MS + 9) == APPLIED
+
+
+async def test_a_record_of_wrong_clocks_does_not_take_the_place_of_the_one_that_heals(r1: Replica) -> None:
+    """Wrong clocks hold the time ahead, and another home's record with the same clocks comes before the tick."""
+    now_ms, year_ms = r1.snapshots.clocks.now_ms(), 365 * 86_400_000
+    ahead = [jobs.AppliedRecord(Csn(2), now_ms + year_ms, [], {}, agreed_ms=now_ms)]
+    stale = [jobs.AppliedRecord(Csn(3), now_ms + year_ms, [], {}, agreed_ms=now_ms)]
+    tick = [jobs.AppliedRecord(Csn(4), now_ms, [], {}, agreed_ms=now_ms)]
+    await r1.node.commit(1)
+    await r1.apply(ahead)
+    asked = asyncio.create_task(r1.snapshots.at_time(now_ms))
+    await asyncio.sleep(0)
+    await r1.apply(stale)
+    await until(lambda: r1.node.log.end >= 3)
+    await r1.apply(tick)
+    assert await asked == 4
 
 
 @pytest.mark.parametrize("at_ms", [-1, 1 << 63])
