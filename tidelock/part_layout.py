@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -73,6 +74,16 @@ def parquet_options(rows: int, small: bool, schema: pa.Schema, floats: FloatColu
         "compression": _SMALL_CODEC if small else _LARGE_CODEC,
         "write_page_index": rows >= PAGE_INDEX_ROWS,
     }
+
+
+def form_of(schema: pa.Schema) -> str:
+    """Return the form of files of one row group that are written by this module, 16 hexadecimal digits.
+
+    Two files of the same form have the same footer but for their row groups: its other fields depend on the
+    schema, on the layout, on the mark, and on the version of Arrow, which writes its name into it.
+    """
+    layout = repr((pa.__version__, sorted(_LAYOUT.items()), FLOATS_MARK)).encode()
+    return hashlib.blake2b(layout + schema.serialize().to_pybytes(), digest_size=8).hexdigest()
 
 
 def mark(writer: Any) -> None:

@@ -420,11 +420,20 @@ class AgentSettings(IdentitySettings, BaseSettings):
         ),
     )
     listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
+    merged_part_bytes_max: int = Field(
+        1 << 20,
+        ge=0,
+        le=1 << 20,
+        description=(
+            "Parts below this length, made by agents, are listed in a snapshot up to 64 as one Parquet file; "
+            "0: each part is a file."
+        ),
+    )
     footer_cache_entries: Count = Field(
         20_000,
         description=(
             "Parts of whose footers each reader process remembers whether readers may use their hints about "
-            "floats."
+            "floats; also KiB of the footers of merged files that it remembers."
         ),
     )
     snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")

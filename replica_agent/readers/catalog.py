@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import StandbyError
+from tidelock.replica_agent.readers.footers import merged
 from tidelock.replica_agent.readers.hdfs import FILE_ENTRY
-from tidelock.replica_agent.readers.paths import PART_SUFFIX
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.readers.paths import MERGED_NAME, PART_SUFFIX, MergedName
+from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, CatalogReader, PartRow
 
 
 @dataclass(frozen=True, slots=True)
 class FolderRow:
-    """The parts of one folder in a listing.
+    """The files of one folder in a listing: its parts, or several small ones as one file.
 
     Attributes:
         folder: Its path below the table.
-        files: Number of its parts.
+        files: Number of its files.
         length: Total bytes of these.
         entries: What the listing says of each, with commas between.
     """
@@ -72,23 +73,61 @@ class SnapshotCatalog(CatalogReader):
         seen = self._db.execute(sql, {"part": part, "table": table} | visible_args(at)).fetchone()
         return self.part(part) if seen else None
 
-    def listed(self, table: TableName, at: Csn) -> list[FolderRow]:
-        """Return the folders of ``table`` that have parts at ``at``, by path; their parts are in order, too.
+    def merged_parts(self, name: MergedName, table: TableName, path: str, at: Csn) -> list[PartRow]:
+        """Return the parts of a folder that are one file at ``at``; none if there are no such parts."""
+        where = f"table_name = :table AND path = :path AND kind = 'part' AND {VISIBLE_SQL}"
+        sql = f"""
+            SELECT {PART_COLUMNS} FROM parts
+            WHERE {where} AND (creation_csn, part) <=
+                (SELECT creation_csn, part FROM parts WHERE part = :last AND {where})
+            ORDER BY creation_csn DESC, part DESC LIMIT :parts
+        """  # noqa: S608
+        args = {"table": table, "path": path, "last": name.last, "parts": name.parts} | visible_args(at)
+        found = [PartRow(*row) for row in self._db.execute(sql, args)][::-1]
+        fits = (len(found), sum(row.length for row in found)) == (name.parts, name.length)
+        return found if fits else []
 
-        SQLite makes the text: as objects of Python a hundred thousand parts take twice as long, and hold up
-        every read of this process meanwhile. The time of a part is that of its commit, 0 if it is unknown.
+    def listed(self, table: TableName, at: Csn, small_bytes: int, parts_max: int) -> list[FolderRow]:
+        """Return the folders of ``table`` that have parts at ``at``, by path; their files are in order, too.
+
+        Small parts that follow each other in the order of (creation CSN, part id) and have the same form are
+        one file. SQLite makes the text: as objects of Python a hundred thousand parts take twice as long, and
+        hold up every read of this process meanwhile. The time of a file is that of its last commit, 0 if it
+        is unknown.
+
+        Args:
+            table: The table.
+            at: The CSN.
+            small_bytes: A part of this length or above is a file of its own; 0: each part is.
+            parts_max: Most parts in one file.
         """
         sql = f"""
-            SELECT path, count(*), sum(length),
-                CAST(group_concat(printf(:entry, ms, length, ms, json_quote(part || :suffix))) AS BLOB)
-            FROM (
-                SELECT path, part, length, coalesce(csns.time_ms, 0) AS ms
+            WITH seen AS (
+                SELECT path, part, length, creation_csn, coalesce(csns.time_ms, 0) AS ms,
+                    iif(length < :small, form, NULL) AS form
                 FROM parts LEFT JOIN csns ON csns.csn = creation_csn
-                WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL} ORDER BY path, part
-            ) GROUP BY path
+                WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL}
+            ), placed AS (
+                SELECT *, row_number() OVER (PARTITION BY path ORDER BY creation_csn, part) AS place
+                FROM seen
+            ), formed AS (
+                SELECT *, row_number() OVER (PARTITION BY path, form ORDER BY place) - 1 AS among FROM placed
+            ), found AS (
+                SELECT path, part, max(place) AS place, count(*) AS parts, sum(length) AS length, ms
+                FROM formed WHERE form IS NOT NULL GROUP BY path, form, place - among, among / :most
+                UNION ALL SELECT path, part, place, 1, length, ms FROM formed WHERE form IS NULL
+            ), named AS (
+                SELECT path, ms, iif(parts = 1, length, length + length / :room) AS length,
+                    iif(parts = 1, part || :suffix, printf(:name, part, parts, length)) AS name
+                FROM found ORDER BY path, place
+            )
+            SELECT path, count(*), sum(length),
+                CAST(group_concat(printf(:entry, ms, length, ms, json_quote(name))) AS BLOB)
+            FROM named GROUP BY path
         """  # noqa: S608
-        args = {"table": table, "entry": FILE_ENTRY, "suffix": PART_SUFFIX} | visible_args(at)
-        return [FolderRow(*row) for row in self._db.execute(sql, args)]
+        args = {"table": table, "small": small_bytes, "most": parts_max, "room": merged.ROOM_SHARE}
+        texts = {"entry": FILE_ENTRY, "suffix": PART_SUFFIX, "name": MERGED_NAME}
+        return [FolderRow(*row) for row in self._db.execute(sql, args | texts | visible_args(at))]
 
     def time_ms(self, csn: Csn) -> int:
         """Return when a part created at ``csn`` was committed; 0 if that is unknown."""

@@ -1,9 +1,9 @@
 """Verified bytes of parts: whole blocks are read, compared with their digests, and only then returned.
 
-After that, some bytes of the footers of older writers are changed (`readers/float_hints.py`). Blocking file
-access, for use in a thread. A damaged, truncated or missing file is a
-:class:`DamagedPartError`, which describes the damage; no byte of a block that does not match ever leaves this
-module (docs/adr/0004-verified-reads.md; I9).
+After that, some bytes of the footers of older writers are changed (`readers/footers/float_hints.py`), and
+many small parts are shown as one file (`readers/footers/merged.py`). Blocking file access, for use in a
+thread. A damaged, truncated or missing file is a :class:`DamagedPartError`, which describes the damage; no
+byte of a block that does not match ever leaves this module (docs/adr/0004-verified-reads.md; I9).
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from __future__ import annotations
 import bisect
 import errno
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.readers.float_hints import Change
+from tidelock.replica_agent.readers.footers.float_hints import Change
+from tidelock.replica_agent.readers.footers.merged import MergedFooter
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 
@@ -41,6 +43,44 @@ class DamagedPartError(CorruptError):
         self.part = part
         self.detail = detail
         self.place = place
+
+
+class Readable(Protocol):
+    """Bytes that are read at positions."""
+
+    def read(self, start: int, end: int, bytes_max: int) -> memoryview:
+        """Return bytes from ``start`` on, at least one, as :meth:`PartFile.read`."""
+
+    def read_cached(self, start: int, end: int, bytes_max: int) -> memoryview | None:
+        """As :meth:`read`, but None where that would wait for the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where bytes of a file that is served are read: in ``file``, from ``start`` up to ``end``."""
+
+    file: Readable
+    start: int
+    end: int
+
+
+class Source(Protocol):
+    """A file that is served.
+
+    Attributes:
+        part: A part in it, for messages.
+    """
+
+    part: PartId
+
+    def span(self, start: int, end: int) -> Span:
+        """Return where the bytes from ``start`` on are, up to ``end`` or less.
+
+        It holds until the next call.
+        """
+
+    def close(self) -> None:
+        """Close what is open; a second call does nothing."""
 
 
 class PartFile:
@@ -81,6 +121,10 @@ class PartFile:
         except DamagedPartError:
             self.close()
             raise
+
+    def span(self, start: int, end: int) -> Span:
+        """Return the range itself, in this file."""
+        return Span(self, start, end)
 
     def show(self, changes: tuple[Change, ...]) -> None:
         """Return other bytes at these positions from now on; they are in order."""
@@ -166,3 +210,63 @@ class PartFile:
 
     def _damaged(self, detail: str) -> NoReturn:
         raise DamagedPartError(self.part, detail, self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Bytes in memory."""
+
+    data: bytes
+
+    def read(self, start: int, end: int, bytes_max: int) -> memoryview:
+        return memoryview(self.data)[start : min(end, start + bytes_max)]
+
+    read_cached = read
+
+
+class MergedFile:
+    """Several parts as one Parquet file; one of them is open at a time.
+
+    Attributes:
+        part: The last part.
+    """
+
+    def __init__(
+        self, rows: Sequence[PartRow], footer: MergedFooter, opens: Callable[[PartRow], PartFile]
+    ) -> None:
+        """Open no part yet.
+
+        Args:
+            rows: The parts.
+            footer: The layout that they have together.
+            opens: Opens one of them; :meth:`span` raises its errors.
+        """
+        self.part = rows[-1].part
+        self._rows = rows
+        self._footer = footer
+        self._opens = opens
+        self._open: tuple[int, PartFile] | None = None
+
+    def span(self, start: int, end: int) -> Span:
+        """Return a range of one part, of the zeros behind all parts, or of the footer."""
+        starts, footer = self._footer.starts, self._footer.end
+        footer_start = self._footer.length - len(footer)
+        if start >= footer_start:
+            return Span(_Held(footer), start - footer_start, end - footer_start)
+        if start >= starts[-1]:
+            size = min(end, footer_start, start + BLOCK_BYTES) - start
+            return Span(_Held(bytes(size)), 0, size)
+        number = bisect.bisect_right(starts, start) - 1
+        return Span(self._part(number), start - starts[number], min(end, starts[number + 1]) - starts[number])
+
+    def close(self) -> None:
+        """Close the part that is open."""
+        if self._open is not None:
+            self._open[1].close()
+            self._open = None
+
+    def _part(self, number: int) -> PartFile:
+        if self._open is None or self._open[0] != number:
+            self.close()
+            self._open = number, self._opens(self._rows[number])
+        return self._open[1]

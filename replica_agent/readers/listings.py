@@ -14,6 +14,7 @@ from pathlib import Path
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.replica_agent.readers import tree
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
+from tidelock.replica_agent.readers.footers import merged
 from tidelock.replica_agent.readers.paths import NoSuchPathError
 from tidelock.replica_agent.readers.tree import FolderTree
 
@@ -26,12 +27,14 @@ class Listings:
     Args:
         data_dir: Where the catalog is.
         entries_max: Number of listings that are kept; the newest tree stays even if it alone has more.
+        small_bytes: Parts below this length are listed several as one file; 0: none are.
     """
 
-    def __init__(self, data_dir: Path, entries_max: int) -> None:
+    def __init__(self, data_dir: Path, entries_max: int, small_bytes: int) -> None:
         """Prepare the cache; the first listing opens the catalog."""
         self._data_dir = data_dir
         self._entries_max = entries_max
+        self._small_bytes = small_bytes
         self._trees: OrderedDict[_Key, FolderTree] = OrderedDict()
         self._weight = 0
         self._building: dict[_Key, asyncio.Future[FolderTree]] = {}
@@ -66,7 +69,8 @@ class Listings:
             row = self._catalog.table(table, csn)
             if row is None:
                 raise NoSuchPathError(f"table {table} does not exist at CSN {csn}")
-            files = self._catalog.listed(table, csn)
+            most = merged.parts_max(len(row.definition["columns"]))
+            files = self._catalog.listed(table, csn, self._small_bytes if most > 1 else 0, max(1, most))
         return tree.build(files, len(row.common_metadata))
 
     def _keep(self, key: _Key, done: asyncio.Future[FolderTree]) -> None:

@@ -9,14 +9,17 @@ from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
+from tidelock.replica_agent.readers.footers import merged
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
 from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import (
     COMMON_METADATA,
+    MergedName,
     NoSuchPathError,
     RequestTarget,
     SnapshotPath,
+    merged_of,
     parse_snapshot,
     part_of,
 )
@@ -42,21 +45,24 @@ class FolderNode:
 
 
 @dataclass(frozen=True, slots=True)
-class PartNode:
-    """A part that is visible at the CSN of the path."""
+class PartsNode:
+    """A file with the rows of one part, or of several small ones, that are visible at the CSN of the path.
 
-    row: PartRow
+    Attributes:
+        rows: The parts.
+        length: Bytes of the file.
+        time_ms: Time of the commit of the last part.
+        csn: The CSN.
+    """
+
+    rows: tuple[PartRow, ...]
+    length: int
     time_ms: int
     csn: Csn
 
-    @property
-    def length(self) -> int:
-        """Its length in bytes."""
-        return self.row.length
-
     def entry(self) -> bytes:
         """Its own FileStatus."""
-        return hdfs.file_entry("", self.row.length, self.time_ms)
+        return hdfs.file_entry("", self.length, self.time_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class MetadataNode:
         return hdfs.file_entry("", len(self.data), 0)
 
 
-FileNode = PartNode | MetadataNode
+FileNode = PartsNode | MetadataNode
 Node = FolderNode | FileNode
 
 
@@ -92,7 +98,9 @@ class Resolver:
     def __init__(self, config: ReaderConfig, link: AgentLink) -> None:
         """Open the catalog."""
         self.catalog = SnapshotCatalog(Path(config.data_dir))
-        self._listings = Listings(Path(config.data_dir), config.listing_cache_entries)
+        self._listings = Listings(
+            Path(config.data_dir), config.listing_cache_entries, config.merged_part_bytes_max
+        )
         self._link = link
         self._replica = config.replica
         self._read_wait_s = config.read_wait_s
@@ -110,6 +118,9 @@ class Resolver:
             part = part_of(path.inner)
             if part is not None:
                 return self._part(part, path.table, path.inner, path.csn)
+            name = merged_of(path.inner)
+            if name is not None:
+                return self._merged(name, path.table, path.inner, path.csn)
             table = self.catalog.table(path.table, path.csn)
         if table is None:
             raise NoSuchPathError(f"table {path.table} does not exist at CSN {path.csn}")
@@ -138,12 +149,25 @@ class Resolver:
             raise NoSuchPathError(f"there is no table in namespace {path.namespace} at CSN {csn}")
         return _names(tables)
 
-    def _part(self, part: PartId, table: TableName, inner: str, csn: Csn) -> PartNode:
+    def _part(self, part: PartId, table: TableName, inner: str, csn: Csn) -> PartsNode:
         row = self.catalog.visible_part(part, table, csn)
         if row is None or row.name != inner:
             raise NoSuchPathError(f"{inner} is not a part of {table} at CSN {csn}")
-        time_ms = self.catalog.time_ms(row.creation_csn) if row.creation_csn is not None else 0
-        return PartNode(row, time_ms, csn)
+        return self._file([row], row.length, csn)
+
+    def _merged(self, name: MergedName, table: TableName, inner: str, csn: Csn) -> PartsNode:
+        if not 1 < name.parts <= merged.PARTS_MAX:
+            raise NoSuchPathError(
+                f"{inner} names {name.parts} parts, a merged file has 2 to {merged.PARTS_MAX}"
+            )
+        rows = self.catalog.merged_parts(name, table, inner.rpartition("/")[0], csn)
+        if not rows:
+            raise NoSuchPathError(f"{inner} is not a file of {table} at CSN {csn}")
+        return self._file(rows, merged.length_of(name.length), csn)
+
+    def _file(self, rows: list[PartRow], length: int, csn: Csn) -> PartsNode:
+        last = rows[-1].creation_csn
+        return PartsNode(tuple(rows), length, 0 if last is None else self.catalog.time_ms(last), csn)
 
     async def _folder(self, csn: Csn, table: TableName, inner: str) -> FolderNode:
         tree = await self._listings.tree(csn, table)

@@ -16,7 +16,10 @@ from tidelock.errors import BadRequestError, RefusedError
 
 COMMON_METADATA = "_common_metadata"
 PART_SUFFIX = ".parquet"
+#: The name of a merged file, for `printf`: its last part, the number of parts, their bytes.
+MERGED_NAME = f"merged-%s-%d-%d{PART_SUFFIX}"
 
+_MERGED = re.compile(r"merged-([^/]+)-([1-9][0-9]{0,2})-([1-9][0-9]{0,18})\.parquet", re.ASCII)
 _CSN = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -37,6 +40,26 @@ class RequestTarget:
     def path(self) -> str:
         """The path for messages."""
         return "/" + "/".join(self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedName:
+    """The name of a file that is made of several parts of its folder.
+
+    It says which they are at any CSN that is served, so each replica finds the same ones.
+
+    Attributes:
+        last: The last of them, in the order of (creation CSN, part id).
+        parts: Their number; the others precede it in this order.
+        length: Bytes of all of them together. Another number shows that the name is of another CSN.
+    """
+
+    last: PartId
+    parts: int
+    length: int
+
+    def __str__(self) -> str:
+        return MERGED_NAME % (self.last, self.parts, self.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +139,17 @@ def parse_snapshot(segments: tuple[str, ...]) -> SnapshotPath:
 def part_of(inner: str) -> PartId | None:
     """Return the part that a path below a table names, or None when it cannot be a part's file."""
     name = inner.rpartition("/")[2]
-    if not name.endswith(PART_SUFFIX):
-        return None
-    text = name.removesuffix(PART_SUFFIX)
+    return _part_id(name.removesuffix(PART_SUFFIX)) if name.endswith(PART_SUFFIX) else None
+
+
+def merged_of(inner: str) -> MergedName | None:
+    """Return the merged file that a path below a table names, or None when it cannot be one."""
+    match = _MERGED.fullmatch(inner.rpartition("/")[2])
+    last = _part_id(match[1]) if match else None
+    return MergedName(last, int(match[2]), int(match[3])) if match and last else None
+
+
+def _part_id(text: str) -> PartId | None:
     try:
         parse_part_id(text)
     except ValueError:

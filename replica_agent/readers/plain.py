@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
@@ -13,7 +14,7 @@ from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, Ti
 from tidelock.replica_agent.readers import ranges
 from tidelock.replica_agent.readers.counters import ReaderCounters
 from tidelock.replica_agent.readers.messages import ReaderConfig
-from tidelock.replica_agent.readers.nodes import FolderNode, PartNode, Resolver
+from tidelock.replica_agent.readers.nodes import FolderNode, PartsNode, Resolver
 from tidelock.replica_agent.readers.part_groups import PartGroupAnswers
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget
 from tidelock.replica_agent.readers.streams import Streams
@@ -49,13 +50,14 @@ class Plain:
         if request.method not in {"GET", "HEAD"}:
             raise BadRequestError(f"{request.method} is not supported: parts and snapshots are read only")
         if target.segments[:1] == ("parts",):
-            return await self._send_part(request, self._part(request, target))
+            row = self._part(request, target)
+            return await self._send([row], row.length, row.checksum, request)
         node = await self._resolver.resolve(target)
         if isinstance(node, FolderNode):
             self._counters.add("listings")
             return web.Response(body=node.listing, content_type=_JSON)
-        if isinstance(node, PartNode):
-            return await self._send_part(request, node.row, node.csn)
+        if isinstance(node, PartsNode):
+            return await self._send(node.rows, node.length, _etag(node.rows), request, node.csn)
         response, start, end = _ranged(request, len(node.data), digest.checksum(node.data))
         self._counters.add("opens")
         return web.Response(status=response.status, headers=response.headers, body=node.data[start:end])
@@ -79,14 +81,26 @@ class Plain:
         if self._authorization and not hmac.compare_digest(given, self._authorization):
             raise AccessDeniedError("expected 'Authorization: Bearer <secret>' with the secret of this shard")
 
-    async def _send_part(
-        self, request: web.Request, row: PartRow, csn: Csn | None = None
+    async def _send(
+        self,
+        rows: Sequence[PartRow],
+        length: int,
+        checksum: str,
+        request: web.Request,
+        csn: Csn | None = None,
     ) -> web.StreamResponse:
-        response, start, end = _ranged(request, row.length, row.checksum)
+        response, start, end = _ranged(request, length, checksum)
         if request.method == "HEAD" or response.status == 416:  # noqa: PLR2004
             response.content_length = end - start
             return response
-        return await self._streams.send(request, response, row, start, end, csn=csn)
+        return await self._streams.send(request, response, rows, start, end, csn=csn)
+
+
+def _etag(rows: Sequence[PartRow]) -> str:
+    """Return a name for the bytes of a file: they are a function of those of its parts, in this order."""
+    if len(rows) == 1:
+        return rows[0].checksum
+    return digest.checksum("".join(row.checksum for row in rows).encode())
 
 
 def refusal(error: Exception, counters: ReaderCounters) -> web.Response:

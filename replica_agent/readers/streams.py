@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import TypeVar
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, PartId
-from tidelock.errors import StandbyError
-from tidelock.replica_agent.readers import float_hints
+from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.content import DamagedPartError, PartFile, Place
+from tidelock.replica_agent.readers.content import DamagedPartError, MergedFile, PartFile, Place, Source
 from tidelock.replica_agent.readers.counters import ReaderCounters
-from tidelock.replica_agent.readers.float_hints import Change
+from tidelock.replica_agent.readers.footers import float_hints, merged
+from tidelock.replica_agent.readers.footers.float_hints import Change
+from tidelock.replica_agent.readers.footers.merged import MergedFooter
+from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES, footer_length
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.outflow import Outflow
 from tidelock.replica_agent.readers.pacing import to_read
@@ -51,7 +54,8 @@ class Streams:
         chunk_bytes: Most bytes that are read and verified at a time.
         ahead_bytes: Most bytes of an answer that are under way to a client: the send buffer of its socket.
         threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
-        footers_max: Parts of whose footers it is remembered what readers are shown.
+        footers_max: Parts of whose footers it is remembered what readers are shown; also KiB of the footers
+            of merged files that are remembered.
     """
 
     data_dir: Path
@@ -65,6 +69,9 @@ class Streams:
     _threads: ThreadPoolExecutor = field(init=False)
     _damaged: dict[PartId, Place] = field(default_factory=dict, init=False)
     _footers: dict[PartId, tuple[Change, ...]] = field(default_factory=dict, init=False)
+    #: By the ids of the parts, the one that was used last at the end.
+    _merged: OrderedDict[tuple[PartId, ...], MergedFooter] = field(default_factory=OrderedDict, init=False)
+    _merged_kib: int = field(default=0, init=False)
     _running: int = field(default=0, init=False)
     #: Called when the last running answer has ended.
     on_idle: Callable[[], None] = field(default=lambda: None, init=False)
@@ -96,7 +103,7 @@ class Streams:
         self,
         request: web.Request,
         response: web.StreamResponse,
-        row: PartRow,
+        rows: Sequence[PartRow],
         start: int,
         end: int,
         *,
@@ -104,7 +111,9 @@ class Streams:
         may_hang_up: bool = False,
         pause: bool = False,
     ) -> web.StreamResponse:
-        """Answer with the bytes [start, end) of a part; status and headers of ``response`` are the caller's.
+        """Answer with bytes [start, end) of a part, or of several as one file.
+
+        Status and headers of ``response`` are the caller's.
 
         The first bytes are verified before the status line is sent, so for most damage another replica
         answers, unnoticed by the client. Damage further on cuts the connection before the declared length.
@@ -112,17 +121,16 @@ class Streams:
         reads. With ``pause`` a client that only wanted the status line has a moment to hang up.
 
         Raises:
-            StandbyError: The part is not whole here, or the process has no file or memory left to read it.
+            StandbyError: A part is not whole here, or the process has no file or memory left to read it.
                 Nothing was sent.
-            SnapshotTooOldError: The part was visible at ``csn``, and has been collected since. Not
+            BadRequestError: The parts cannot be one file. Nothing was sent.
+            SnapshotTooOldError: A part was visible at ``csn``, and has been collected since. Not
                 "standby", which some settings of readers turn into missing rows. Nothing was sent.
         """
         with self.answering():
             try:
-                with contextlib.closing(self._open(row, csn)) as file:
-                    if csn is not None:  # for a reader; another replica gets the stored bytes
-                        file.show(await self._changes(file))
-                    data = await self._first(file, start, end)
+                with contextlib.closing(await self._source(rows, csn)) as file:
+                    data = await self._read(file, start, end, BLOCK_BYTES)
                     self.counters.add("opens")
                     if len(data) == end - start:
                         response = web.Response(
@@ -136,12 +144,25 @@ class Streams:
             except DamagedPartError as error:
                 raise self.report(error) from error
             except OSError as error:
-                self.link.log("reader.short", part=row.part, error=repr(error))
+                part = rows[-1].part
+                self.link.log("reader.short", part=part, error=repr(error))
                 raise StandbyError(
-                    f"part {row.part} cannot be read on this replica now ({error}); another has it",
-                    part=row.part,
+                    f"part {part} cannot be read on this replica now ({error}); another has it", part=part
                 ) from error
         return response
+
+    async def _source(self, rows: Sequence[PartRow], csn: Csn | None) -> Source:
+        """Open what is sent: to another replica the stored bytes, to a reader at ``csn`` what it is shown."""
+        if len(rows) > 1:
+            return MergedFile(rows, await self._merged_footer(rows, csn), lambda row: self._open(row, csn))
+        file = self._open(rows[0], csn)
+        if csn is not None:
+            try:
+                file.show(await self._changes(file))
+            except BaseException:
+                file.close()
+                raise
+        return file
 
     def _open(self, row: PartRow, csn: Csn | None) -> PartFile:
         now: PartRow | None = row
@@ -179,51 +200,79 @@ class Streams:
         return known
 
     async def _find_changes(self, file: PartFile) -> tuple[Change, ...]:
-        size = float_hints.footer_length(
-            bytes(await self._first(file, max(0, file.length - float_hints.TAIL_BYTES), file.length))
-        )
-        begin = file.length - float_hints.TAIL_BYTES - (size or 0)
-        if size is None or begin < 0:
+        footer = await self._footer(file)
+        if footer is None:
             return ()
-        footer = bytearray()
-        while len(footer) < size:
-            footer += await self._first(file, begin + len(footer), begin + size)
         try:
-            found = await self.in_thread(float_hints.changes, bytes(footer))
+            found = await self.in_thread(float_hints.changes, footer)
         except ValueError as error:  # nor can a reader read it
             self.link.log("reader.footer", part=file.part, error=str(error))
             return ()
+        begin = file.length - TAIL_BYTES - len(footer)
         return tuple((begin + at, byte) for at, byte in found)
 
-    async def _first(self, file: PartFile, start: int, end: int) -> memoryview:
-        """Return one verified block: most clients read a footer or a column chunk, then hang up.
+    async def _merged_footer(self, rows: Sequence[PartRow], csn: Csn | None) -> MergedFooter:
+        """Return the footer of several parts as one file; the last ones are remembered.
 
-        If possible it is read without a thread: on a busy machine each change of thread waits for a core, and
-        a job over many small parts waits for each change.
+        Raises:
+            BadRequestError: They cannot be one file. A listing names none that cannot.
+        """
+        key = tuple(row.part for row in rows)
+        if (known := self._merged.get(key)) is not None:
+            self._merged.move_to_end(key)
+            return known
+        footers: list[tuple[int, bytes]] = []
+        for row in rows:
+            with contextlib.closing(self._open(row, csn)) as file:
+                footers.append((row.length, await self._footer(file) or b""))
+        try:
+            made = await self.in_thread(merged.merge, footers)
+        except ValueError as error:
+            raise BadRequestError(
+                f"the {len(rows)} parts up to {key[-1]} cannot be one file ({error}); read each by its name"
+            ) from error
+        if key not in self._merged:
+            self._merged[key] = made
+            self._merged_kib += made.kib
+        while self._merged_kib > self.footers_max and len(self._merged) > 1:
+            self._merged_kib -= self._merged.popitem(last=False)[1].kib
+        return made
+
+    async def _footer(self, file: PartFile) -> bytes | None:
+        """Return the footer of a part; None if it is no Parquet file."""
+        tail = await self._read(file, max(0, file.length - TAIL_BYTES), file.length, BLOCK_BYTES)
+        size = footer_length(bytes(tail))
+        begin = file.length - TAIL_BYTES - (size or 0)
+        if size is None or begin < 0:
+            return None
+        footer = bytearray()
+        while len(footer) < size:
+            footer += await self._read(file, begin + len(footer), begin + size, BLOCK_BYTES)
+        return bytes(footer)
+
+    async def _read(self, file: Source, start: int, end: int, bytes_max: int) -> memoryview:
+        """Return verified bytes from ``start`` on, some of those up to ``end``.
+
+        Most clients read a footer or a column chunk, then hang up. If possible a single block is read without
+        a thread: on a busy machine each change of thread waits for a core, and a job over many small parts
+        waits for each change.
         """
         if start == end:
             return memoryview(b"")
-        cached = file.read_cached(start, end, BLOCK_BYTES)
-        return (
-            await self._read(file, start, end, BLOCK_BYTES)
-            if cached is None
-            else self._read_from(start, cached)
-        )
-
-    async def _read(self, file: PartFile, start: int, end: int, bytes_max: int) -> memoryview:
-        """Return the verified bytes of :meth:`PartFile.read`, which waits for the disk in a thread."""
-        return self._read_from(start, await self.in_thread(file.read, start, end, bytes_max))
-
-    def _read_from(self, start: int, data: memoryview) -> memoryview:
-        """Count the blocks of bytes that were read from ``start`` on."""
-        self.counters.add("blocks", blocks_of(start + len(data)) - start // BLOCK_BYTES)
+        span = file.span(start, end)
+        data = None
+        if min(bytes_max, span.end - span.start) <= BLOCK_BYTES:
+            data = span.file.read_cached(span.start, span.end, bytes_max)
+        if data is None:
+            data = await self.in_thread(span.file.read, span.start, span.end, bytes_max)
+        self.counters.add("blocks", blocks_of(span.start + len(data)) - span.start // BLOCK_BYTES)
         return data
 
     async def _stream(
         self,
         request: web.Request,
         response: web.StreamResponse,
-        file: PartFile,
+        file: Source,
         data: memoryview,
         start: int,
         end: int,

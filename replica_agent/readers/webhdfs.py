@@ -10,7 +10,7 @@ from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.counters import ReaderCounters
 from tidelock.replica_agent.readers.messages import ReaderConfig
-from tidelock.replica_agent.readers.nodes import FileNode, FolderNode, Node, PartNode, Resolver
+from tidelock.replica_agent.readers.nodes import FileNode, FolderNode, Node, PartsNode, Resolver
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget
 from tidelock.replica_agent.readers.streams import Streams
 
@@ -78,7 +78,7 @@ class WebHdfs:
                 f"offset {start} lies behind the end of {target.path}, which has {node.length} bytes"
             )
         end = min(node.length, start + _long(target, "length", _LONG_MAX))
-        if isinstance(node, PartNode):
+        if isinstance(node, PartsNode):
             # Hadoop's client opens a file once only to learn where to read (ReadRunner). A reader of Parquet
             # then seeks to the footer: it hangs up, and the bytes sent until then are wasted.
             connects = "offset" not in target.query
@@ -86,7 +86,7 @@ class WebHdfs:
             return await self._streams.send(
                 request,
                 response,
-                node.row,
+                node.rows,
                 start,
                 end,
                 csn=node.csn,

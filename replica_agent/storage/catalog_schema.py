@@ -5,7 +5,7 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 8
+FORMAT = 9
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -24,7 +24,7 @@ CREATE TABLE parts (
     creation_tid TEXT NOT NULL, creation_csn INTEGER, creation_change INTEGER NOT NULL DEFAULT 1,
     removal_tid TEXT, removal_csn INTEGER, removal_change INTEGER NOT NULL DEFAULT 1,
     file TEXT, offset INTEGER NOT NULL DEFAULT 0, blocks BLOB, stats TEXT,
-    kind TEXT NOT NULL, state TEXT NOT NULL
+    kind TEXT NOT NULL, state TEXT NOT NULL, form TEXT
 );
 CREATE INDEX parts_by_table ON parts (table_name, creation_csn);
 CREATE INDEX parts_by_tid ON parts (creation_tid);
@@ -95,4 +95,5 @@ MIGRATIONS = {
     );
     """,
     7: "ALTER TABLE outcomes ADD COLUMN carrier TEXT;",
+    8: "ALTER TABLE parts ADD COLUMN form TEXT;",
 }

@@ -86,8 +86,8 @@ def link_part(db: sqlite3.Connection, part: str, table: str, source: str, tid: T
     """Add a part of another table that has the bytes of ``source``; return False if that is not held."""
     sql = """
         INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
-                           file, offset, blocks, stats, kind, state)
-        SELECT ?, ?, path, rows, length, checksum, ?, file, offset, blocks, stats, kind, state
+                           file, offset, blocks, stats, kind, state, form)
+        SELECT ?, ?, path, rows, length, checksum, ?, file, offset, blocks, stats, kind, state, form
         FROM parts WHERE part = ? AND state = 'held'
     """
     return db.execute(sql, (part, table, str(tid), source)).rowcount == 1
@@ -123,11 +123,12 @@ def add_staged(
     db.executemany(
         """
         INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
-                           file, offset, blocks, stats, kind, state)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held')
+                           file, offset, blocks, stats, kind, state, form)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held', ?)
         ON CONFLICT (part) DO UPDATE SET
             file = excluded.file, offset = excluded.offset, blocks = excluded.blocks,
-            stats = coalesce(stats, excluded.stats), state = 'held' WHERE state <> 'held'
+            stats = coalesce(stats, excluded.stats), form = coalesce(form, excluded.form),
+            state = 'held' WHERE state <> 'held'
         """,
         [
             (
@@ -135,6 +136,7 @@ def add_staged(
                 str(p.tid),
                 p.location.file, p.location.offset, p.location.blocks,
                 json.dumps(p.meta.stats, separators=(",", ":")) if p.meta.stats else None, p.meta.kind,
+                p.meta.form,
             )
             for p in parts
         ],
@@ -164,7 +166,7 @@ def describe(db: sqlite3.Connection, parts: Iterable[PartMeta]) -> None:
     """Give undecided parts that are known by their bytes alone their tables, partitions and statistics."""
     db.executemany(
         """
-        UPDATE parts SET table_name = ?, path = ?, rows = ?, stats = ?
+        UPDATE parts SET table_name = ?, path = ?, rows = ?, stats = ?, form = ?
         WHERE part = ? AND table_name = '' AND kind = 'part' AND creation_csn IS NULL
         """,
         [
@@ -173,6 +175,7 @@ def describe(db: sqlite3.Connection, parts: Iterable[PartMeta]) -> None:
                 meta.path,
                 meta.rows,
                 json.dumps(meta.stats, separators=(",", ":")) if meta.stats else None,
+                meta.form,
                 meta.part,
             )
             for meta in parts

@@ -53,6 +53,7 @@ class EncodedPart:
         blocks: XXH3-64 digests of its 256 KiB blocks, 8 bytes each, big-endian.
         stats: See :data:`part_stats.Statistics`.
         data: The bytes of a small part; None if they went to the sink.
+        form: See :class:`tidelock.wire.peers.PartMeta`.
     """
 
     part: PartId
@@ -63,6 +64,7 @@ class EncodedPart:
     blocks: bytes
     stats: Statistics
     data: bytes | None
+    form: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,9 @@ class PartWriter:
 
     def finish(self) -> EncodedPart:
         """Encode the rest and return the part; the writer accepts nothing more."""
+        form = None
         if self._writer is None and self._is_small():
+            form = self._maker.schema.form
             whole = pa.BufferOutputStream()  # the target would be called a hundred times
             self._encode(whole)
             self._close()
@@ -156,6 +160,7 @@ class PartWriter:
             blocks=digest.blocks(),
             stats=statistics_of(self._metadata[0], self._maker.schema),
             data=data,
+            form=form,
         )
 
     def abandon(self) -> None:

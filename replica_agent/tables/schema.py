@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tidelock.column_types import NO_KEY, NO_PARTITION, to_text
 from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.part_layout import form_of
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.table_columns import Column, TableColumns
 
@@ -172,6 +173,11 @@ class TableSchema:
     def file_arrow(self) -> pa.Schema:
         """Return the columns that are stored in the files."""
         return pa.schema([column.arrow for column in self.columns if column.name not in self.partition_by])
+
+    @cached_property
+    def form(self) -> str:
+        """Return the form of the table's small parts (:func:`tidelock.part_layout.form_of`)."""
+        return form_of(self.file_arrow)
 
     @cached_property
     def partition_columns(self) -> tuple[Column, ...]:

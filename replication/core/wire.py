@@ -53,7 +53,15 @@ class _StagedPart(PartMeta, frozen=True, omit_defaults=True):
 
     def meta(self) -> PartMeta:
         return PartMeta(
-            self.part, self.table, self.path, self.rows, self.length, self.checksum, self.stats, self.kind
+            self.part,
+            self.table,
+            self.path,
+            self.rows,
+            self.length,
+            self.checksum,
+            self.stats,
+            self.kind,
+            self.form,
         )
 
 

@@ -32,6 +32,8 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
         stats: Column statistics, or None if they are not computed yet.
         kind: ``part`` or ``manifest``.
+        form: Parts of the same form differ in their rows alone: they have one row group, and footers with the
+            same schema and marks. None: it is not known.
     """
 
     part: _Part
@@ -42,6 +44,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     checksum: _Checksum
     stats: dict[str, Any] | None = None
     kind: PartKind = "part"
+    form: str | None = None
 
 
 class Held(msgspec.Struct, frozen=True):

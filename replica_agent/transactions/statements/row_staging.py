@@ -302,7 +302,7 @@ class _RowUpload:
 def _meta(table: TableName, part: EncodedPart) -> PartMeta:
     return PartMeta(
         part=part.part, table=table, path=part.path, rows=part.rows, length=part.length,
-        checksum=part.checksum, stats=part.stats,
+        checksum=part.checksum, stats=part.stats, form=part.form,
     )  # fmt: skip
 
 

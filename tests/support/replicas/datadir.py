@@ -32,8 +32,8 @@ TIME_MS = 1_700_000_000_000
 
 _PART = """
     INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid, creation_csn,
-                       creation_change, file, offset, blocks, stats, kind, state)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'part', 'held')
+                       creation_change, file, offset, blocks, stats, form, kind, state)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'part', 'held')
 """
 
 
@@ -128,10 +128,12 @@ class DataDir:
         pack: bool = False,
         row_group_rows: int = 1 << 20,
         change: bool = True,
+        formed: bool = False,
     ) -> list[PartRow]:
         """Commit rows: one part for each table and partition, in files of their own or all in one pack.
 
-        Without ``change`` a merge makes them.
+        Without ``change`` a merge makes them. Small parts that are ``formed`` are listed several as one file;
+        others are as an agent of before has left them.
         """
         encoded = [part for name, rows in tables.items() for part in self._encode(name, rows, row_group_rows)]
         placed = self._write_pack(encoded) if pack else [self._write_file(part) for part in encoded]
@@ -142,7 +144,8 @@ class DataDir:
                 digest.update(part.data)
                 facts = (part.part, part.table, part.path, part.rows, digest.length, digest.checksum())
                 place = (file, offset, digest.blocks(), json.dumps(part.stats))
-                db.execute(_PART, (*facts, tid, csn, change, *place))
+                form = self._schemas[part.table].form if formed else None
+                db.execute(_PART, (*facts, tid, csn, change, *place, form))
         self._applied(csn)
         return [self.part(part.part) for part in encoded]
 

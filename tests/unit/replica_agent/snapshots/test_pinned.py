@@ -208,8 +208,8 @@ async def test_a_time_that_is_not_over_here_waits_for_the_log(r1: Replica) -> No
     assert await r1.snapshots.at_time(TIME_MS + 9) == APPLIED
 
 
-async def test_a_record_of_wrong_clocks_does_not_take_the_place_of_the_one_that_heals(r1: Replica) -> None:
-    """Wrong clocks hold the time ahead, and another home's record with the same clocks comes before the tick."""
+async def test_a_time_waits_for_the_record_that_heals_and_not_for_any(r1: Replica) -> None:
+    """Wrong clocks hold the time ahead, and a record with such clocks comes before the tick."""
     now_ms, year_ms = r1.snapshots.clocks.now_ms(), 365 * 86_400_000
     ahead = [jobs.AppliedRecord(Csn(2), now_ms + year_ms, [], {}, agreed_ms=now_ms)]
     stale = [jobs.AppliedRecord(Csn(3), now_ms + year_ms, [], {}, agreed_ms=now_ms)]

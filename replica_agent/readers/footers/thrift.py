@@ -1,0 +1,181 @@
+"""Thrift's compact protocol, as far as a Parquet footer needs it, for bytes that may be hostile. Pure.
+
+A footer is read as bytes: what a caller does not ask for is passed over, and stays as it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+#: The end of a file: the length of the footer, and "PAR1".
+TAIL_BYTES: Final = 8
+MAGIC: Final = b"PAR1"
+#: Types.
+BYTE, INTEGER, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 3, 6, 7, 8, 9, 10, 11, 12
+_BOOLEANS, _INTEGERS = (1, 2), (4, 5, INTEGER)
+#: Bytes of the longest number, of 64 bits.
+_NUMBER_BYTES: Final = 10
+#: Values that may lie one in another; the footer of a valid file needs ten.
+_DEPTH_MAX: Final = 64
+#: A list of so many elements or more has its count behind its head.
+_LONG_LIST: Final = 15
+#: The bits of a byte of a number; the highest one is the mark of more bytes.
+_SEVEN, _MORE = 0x7F, 0x80
+
+
+def footer_length(tail: bytes) -> int | None:
+    """Return the length of the footer by the last bytes of a file; None if it is no Parquet file."""
+    return int.from_bytes(tail[:4], "little") if len(tail) == TAIL_BYTES and tail[4:] == MAGIC else None
+
+
+class Reader:
+    """Reads values one after the other.
+
+    Each element of a collection takes a byte at least, and no step passes the end, so a reader ends after as
+    many steps as there are bytes, whatever counts the file gives.
+
+    Attributes:
+        data: The bytes.
+        at: The position of the next value.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self._depth = 0
+
+    def go(self, size: int) -> None:
+        """Pass over bytes.
+
+        Raises:
+            IndexError: There are not so many.
+        """
+        self.at += size
+        if self.at > len(self.data):
+            raise IndexError(self.at)
+
+    def byte(self) -> int:
+        """Return the next byte."""
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def number(self) -> int:
+        """Return the next unsigned number of variable length."""
+        value = 0
+        for place in range(_NUMBER_BYTES):
+            byte = self.byte()
+            value |= (byte & _SEVEN) << (7 * place)
+            if byte < _MORE:
+                return value
+        raise ValueError(f"a number of more than {_NUMBER_BYTES} bytes before byte {self.at}")
+
+    def count(self) -> int:
+        """Return the next signed number.
+
+        Raises:
+            ValueError: It is negative, and no number of a footer that callers ask for may be.
+        """
+        zigzag = self.number()
+        if zigzag & 1:
+            raise ValueError(f"a negative number before byte {self.at}")
+        return zigzag >> 1
+
+    def binary(self) -> bytes:
+        """Return the next string."""
+        size = self.number()
+        self.go(size)
+        return self.data[self.at - size : self.at]
+
+    def elements(self) -> tuple[int, int]:
+        """Return the number and the type of the elements of a list."""
+        head = self.byte()
+        count = head >> 4
+        return (self.number() if count == _LONG_LIST else count), head & 0x0F
+
+    def fields(self) -> Iterator[tuple[int, int, int]]:
+        """Yield the fields of a struct: number, type, position of the header. The caller reads the values."""
+        number = 0
+        while head_byte := self.byte():
+            at = self.at - 1
+            step = head_byte >> 4
+            if step:
+                number += step
+            else:
+                zigzag = self.number()
+                number = (zigzag >> 1) ^ -(zigzag & 1)
+            yield number, head_byte & 0x0F, at
+
+    def struct(self, reads: dict[int, Read]) -> None:
+        """Read the fields of a struct by their numbers, and pass over all others."""
+        for number, kind, at in self.fields():
+            if number in reads:
+                reads[number](self, at)
+            else:
+                self.skip(kind)
+
+    def structs(self, reads: dict[int, Read]) -> None:
+        """Read a list of structs."""
+        count, _ = self.elements()
+        for _ in range(count):
+            self.struct(reads)
+
+    def skip(self, kind: int) -> None:
+        """Pass over a value."""
+        if kind in _BOOLEANS:  # the type is the value
+            return
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise ValueError(f"more than {_DEPTH_MAX} values one in another at byte {self.at}")
+        if kind == BYTE:
+            self.go(1)
+        elif kind in _INTEGERS:
+            self.number()
+        elif kind == DOUBLE:
+            self.go(8)
+        elif kind == BINARY:
+            self.go(self.number())
+        elif kind in {LIST, SET}:
+            count, inner = self.elements()
+            for _ in range(count):
+                self._skip_element(inner)
+        elif kind == STRUCT:
+            self.struct({})
+        elif kind == MAP:
+            count = self.number()
+            kinds = self.byte() if count else 0
+            for _ in range(count):
+                self._skip_element(kinds >> 4)
+                self._skip_element(kinds & 0x0F)
+        else:
+            raise ValueError(f"unknown type {kind} at byte {self.at}")
+        self._depth -= 1
+
+    def _skip_element(self, kind: int) -> None:
+        """Pass over a value in a collection, where a boolean is a byte."""
+        self.skip(BYTE if kind in _BOOLEANS else kind)
+
+
+#: Reads the value of a field, whose header is at a position.
+Read = Callable[[Reader, int], None]
+
+
+def count_bytes(value: int) -> bytes:
+    """Return the bytes of a number that :meth:`Reader.count` returns."""
+    return _number_bytes(value << 1)
+
+
+def list_head(count: int, kind: int) -> bytes:
+    """Return the bytes before the elements of a list."""
+    if count < _LONG_LIST:
+        return bytes([count << 4 | kind])
+    return bytes([_LONG_LIST << 4 | kind]) + _number_bytes(count)
+
+
+def _number_bytes(value: int) -> bytes:
+    found = bytearray()
+    while value >= _MORE:
+        found.append(value & _SEVEN | _MORE)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
