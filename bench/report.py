@@ -136,6 +136,7 @@ def _spark(spark: Mapping[str, Any]) -> Sheet:
         "loopback": "loopback",
         "round_trip": "1 ms round trip",
         "small_parts": f"lineitem in {spark['small_parts_count']} parts",
+        "each_part": f"lineitem in {spark['small_parts_count']} parts, each a file",
     }
     rows = []
     for key, name in ways.items():

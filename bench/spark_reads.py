@@ -1,7 +1,8 @@
 """Spark over a snapshot beside Spark over the same bytes as local files: the same parts and session, in turn.
 
-Three times: on loopback, through a proxy that adds a round trip of 1 ms, and over a lineitem of 500 parts of
-as many commits. Both sides have listed their files before the clock runs, as `attach` does.
+Four times: on loopback, through a proxy that adds a round trip of 1 ms, and over a lineitem of 500 parts of
+as many commits, as the snapshot lists them and with each part by its own name. Both sides have listed their
+files before the clock runs, as `attach` does.
 """
 
 from __future__ import annotations
@@ -29,22 +30,32 @@ _REPEATS_OF_SLOW_WAYS = 3
 
 
 def run(cluster: LocalCluster, folder: Path, *, repeats: int, small_parts: int) -> dict[str, Any]:
-    """Time the queries in all three ways; the tables must be loaded."""
+    """Time the queries in all four ways; the tables must be loaded."""
     fewer = min(repeats, _REPEATS_OF_SLOW_WAYS)
     with session(folder) as spark:
         found = {"loopback": _compare(cluster, spark, folder / "local", {}, repeats)}
         tpch.load_small(cluster, small_parts)
         small = {"lineitem": tpch.SMALL.name}
         found["small_parts"] = _compare(cluster, spark, folder / "small", small, fewer)
+        found["each_part"] = _compare(cluster, spark, folder / "small", small, fewer, by_part=True)
         with delay.proxies(cluster, ROUND_TRIP_S):
             found["round_trip"] = _compare(cluster, spark, folder / "local", {}, fewer)
     return {"scale_factor": tpch.scale_factor(folder), "small_parts_count": small_parts, **found}
 
 
 def _compare(
-    cluster: LocalCluster, spark: SparkSession, target: Path, renamed: dict[str, str], repeats: int
+    cluster: LocalCluster,
+    spark: SparkSession,
+    target: Path,
+    renamed: dict[str, str],
+    repeats: int,
+    *,
+    by_part: bool = False,
 ) -> dict[str, Any]:
-    """Time all queries over a snapshot and over copies of its parts; `renamed`: tables to take instead."""
+    """Time all queries over a snapshot and over copies of its parts; `renamed`: tables to take instead.
+
+    With `by_part` each part of these tables is a file, as it is without merged files (ADR 0044).
+    """
     tables = {table: renamed.get(table, table) for table in TABLES}
     with cluster.connect("r1") as db:
         begun = time.monotonic()
@@ -52,7 +63,12 @@ def _compare(
             attach_s = time.monotonic() - begun
             agents = Agents(cluster)
             parts = sum(len(agents.copy_parts("r1", snap.csn, name, target)) for name in tables.values())
-            snapshot = {table: tl.read(spark, snap, name) for table, name in tables.items()}
+            snapshot = {
+                table: _by_part(spark, snap, agents, name)
+                if by_part and table in renamed
+                else tl.read(spark, snap, name)
+                for table, name in tables.items()
+            }
             local = {
                 table: spark.read.schema(snapshot[table].schema).parquet(str(target / "default" / name))
                 for table, name in tables.items()
@@ -66,6 +82,15 @@ def _compare(
         "geometric_mean_ratio": round(geometric_mean([item["ratio"] for item in queries]), 3),
         "worst_ratio": max(item["ratio"] for item in queries),
     }
+
+
+def _by_part(spark: SparkSession, snap: tl.SparkSnapshot, agents: Agents, table: str) -> DataFrame:
+    """Return a table of a snapshot whose parts are read each by its own name."""
+    whole = tl.read(spark, snap, table)
+    root = snap.path(table).rsplit("/", 2)[0]  # without namespace and name, which `file` has
+    files = [f"{root}/{part.file}" for part in agents.parts("r1", snap.csn, table)]
+    reader = spark.read.options(**snap.options, basePath=snap.path(table)).schema(whole.schema)
+    return reader.parquet(*files).select(*whole.columns)
 
 
 def _time(
