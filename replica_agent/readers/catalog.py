@@ -9,15 +9,16 @@ horizon).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import StandbyError
+from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.footers import merged
-from tidelock.replica_agent.readers.hdfs import FILE_ENTRY
-from tidelock.replica_agent.readers.paths import MERGED_NAME, PART_SUFFIX, MergedName
+from tidelock.replica_agent.readers.paths import PART_SUFFIX, MergedName
 from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, CatalogReader, PartRow
 
 
@@ -36,6 +37,39 @@ class FolderRow:
     files: int
     length: int
     entries: bytes
+
+
+@dataclass(slots=True)
+class _File:
+    """A file of a listing that is made: its parts have this form; the last one, and its CSN."""
+
+    form: str | None
+    part: PartId
+    length: int
+    csn: Csn
+    parts: int = 1
+
+    def add(self, part: PartId, length: int, csn: Csn) -> None:
+        """Add the part that follows."""
+        self.part, self.csn = part, csn
+        self.length += length
+        self.parts += 1
+
+    def named(self) -> tuple[str, int]:
+        """Return its name, and its length."""
+        if self.parts == 1:
+            return f"{self.part}{PART_SUFFIX}", self.length
+        return str(MergedName(self.part, self.parts, self.length)), merged.length_of(self.length)
+
+
+def _folder_row(folder: str, files: Sequence[_File], time_ms: Callable[[Csn], int]) -> FolderRow:
+    entries: list[bytes] = []
+    total = 0
+    for file in files:
+        name, length = file.named()
+        entries.append(hdfs.file_entry(name, length, time_ms(file.csn)))
+        total += length
+    return FolderRow(folder, len(files), total, b",".join(entries))
 
 
 class SnapshotCatalog(CatalogReader):
@@ -91,9 +125,8 @@ class SnapshotCatalog(CatalogReader):
         """Return the folders of ``table`` that have parts at ``at``, by path; their files are in order, too.
 
         Small parts that follow each other in the order of (creation CSN, part id) and have the same form are
-        one file. SQLite makes the text: as objects of Python a hundred thousand parts take twice as long, and
-        hold up every read of this process meanwhile. The time of a file is that of its last commit, 0 if it
-        is unknown.
+        one file. The time of a file is that of its last commit, 0 if it is unknown. As little as possible is
+        done for each part: while it is done, it holds up every read of this process.
 
         Args:
             table: The table.
@@ -102,32 +135,23 @@ class SnapshotCatalog(CatalogReader):
             parts_max: Most parts in one file.
         """
         sql = f"""
-            WITH seen AS (
-                SELECT path, part, length, creation_csn, coalesce(csns.time_ms, 0) AS ms,
-                    iif(length < :small, form, NULL) AS form
-                FROM parts LEFT JOIN csns ON csns.csn = creation_csn
-                WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL}
-            ), placed AS (
-                SELECT *, row_number() OVER (PARTITION BY path ORDER BY creation_csn, part) AS place
-                FROM seen
-            ), formed AS (
-                SELECT *, row_number() OVER (PARTITION BY path, form ORDER BY place) - 1 AS among FROM placed
-            ), found AS (
-                SELECT path, part, max(place) AS place, count(*) AS parts, sum(length) AS length, ms
-                FROM formed WHERE form IS NOT NULL GROUP BY path, form, place - among, among / :most
-                UNION ALL SELECT path, part, place, 1, length, ms FROM formed WHERE form IS NULL
-            ), named AS (
-                SELECT path, ms, iif(parts = 1, length, length + length / :room) AS length,
-                    iif(parts = 1, part || :suffix, printf(:name, part, parts, length)) AS name
-                FROM found ORDER BY path, place
-            )
-            SELECT path, count(*), sum(length),
-                CAST(group_concat(printf(:entry, ms, length, ms, json_quote(name))) AS BLOB)
-            FROM named GROUP BY path
+            SELECT path, part, length, creation_csn, iif(length < :small, form, NULL) FROM parts
+            WHERE table_name = :table AND kind = 'part' AND {VISIBLE_SQL} ORDER BY creation_csn, part
         """  # noqa: S608
-        args = {"table": table, "small": small_bytes, "most": parts_max, "room": merged.ROOM_SHARE}
-        texts = {"entry": FILE_ENTRY, "suffix": PART_SUFFIX, "name": MERGED_NAME}
-        return [FolderRow(*row) for row in self._db.execute(sql, args | texts | visible_args(at))]
+        folders: dict[str, list[_File]] = {}
+        args = {"table": table, "small": small_bytes} | visible_args(at)
+        for path, part, length, csn, form in self._db.execute(sql, args):
+            files = folders.get(path)
+            if files is None:
+                files = folders[path] = []
+            elif form is not None:
+                last = files[-1]
+                if last.form == form and last.parts < parts_max:
+                    last.add(part, length, csn)
+                    continue
+            files.append(_File(form, part, length, csn))
+        times = functools.cache(self.time_ms)
+        return [_folder_row(path, folders[path], times) for path in sorted(folders)]
 
     def time_ms(self, csn: Csn) -> int:
         """Return when a part created at ``csn`` was committed; 0 if that is unknown."""

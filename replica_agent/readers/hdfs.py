@@ -16,9 +16,8 @@ from tidelock.replica_agent.readers.paths import NoSuchPathError
 #: location.
 BLOCK_SIZE = 128 << 20
 OWNER = "tidelock"
-#: A FileStatus object, for ``%`` here and for ``printf`` in the catalog, which makes those of large listings:
-#: time, length, time, and the name as JSON.
-FILE_ENTRY = (
+#: A FileStatus object: time, length, time, and the name as JSON.
+_FILE_ENTRY = (
     f'{{"accessTime":%d,"blockSize":{BLOCK_SIZE},"group":"{OWNER}","length":%d,"modificationTime":%d,'
     f'"owner":"{OWNER}","pathSuffix":%s,"permission":"444","replication":1,"type":"FILE"}}'
 )
@@ -48,7 +47,7 @@ def refusal(error: Exception) -> tuple[int, bytes]:
 
 def file_entry(suffix: str, length: int, time_ms: int) -> bytes:
     """Return the FileStatus object of a file."""
-    return (FILE_ENTRY % (time_ms, length, time_ms, json.dumps(suffix))).encode()
+    return (_FILE_ENTRY % (time_ms, length, time_ms, json.dumps(suffix))).encode()
 
 
 def folder_entry(suffix: str) -> bytes:

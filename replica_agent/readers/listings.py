@@ -7,7 +7,6 @@ read all parts once per folder. A listing never changes, because its snapshot do
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.replica_agent.readers import tree
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.footers import merged
+from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.paths import NoSuchPathError
 from tidelock.replica_agent.readers.tree import FolderTree
 
@@ -33,10 +33,8 @@ class Listings:
     def __init__(self, data_dir: Path, entries_max: int, small_bytes: int) -> None:
         """Prepare the cache; the first listing opens the catalog."""
         self._data_dir = data_dir
-        self._entries_max = entries_max
         self._small_bytes = small_bytes
-        self._trees: OrderedDict[_Key, FolderTree] = OrderedDict()
-        self._weight = 0
+        self._trees: LruCache[_Key, FolderTree] = LruCache(entries_max)
         self._building: dict[_Key, asyncio.Future[FolderTree]] = {}
         # One thread: SQLite connections belong to a thread, and more threads would only share one interpreter
         # lock.
@@ -51,8 +49,7 @@ class Listings:
             StandbyError, SnapshotTooOldError: The CSN cannot be served.
         """
         key = (csn, table)
-        if found := self._trees.get(key):
-            self._trees.move_to_end(key)
+        if (found := self._trees.get(key)) is not None:
             return found
         if key not in self._building:
             loop = asyncio.get_running_loop()
@@ -78,8 +75,4 @@ class Listings:
         if done.cancelled() or done.exception() is not None:
             return
         built = done.result()
-        self._trees[key] = built
-        self._weight += built.weight
-        while self._weight > self._entries_max and len(self._trees) > 1:
-            _, oldest = self._trees.popitem(last=False)
-            self._weight -= oldest.weight
+        self._trees.put(key, built, built.weight)

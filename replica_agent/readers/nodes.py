@@ -12,6 +12,7 @@ from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.footers import merged
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
+from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import (
     COMMON_METADATA,
@@ -101,6 +102,10 @@ class Resolver:
         self._listings = Listings(
             Path(config.data_dir), config.listing_cache_entries, config.merged_part_bytes_max
         )
+        #: Parts of merged files: a reader asks for several ranges of a file.
+        self._merged_nodes: LruCache[tuple[Csn, TableName, str], PartsNode] = LruCache(
+            config.footer_cache_entries
+        )
         self._link = link
         self._replica = config.replica
         self._read_wait_s = config.read_wait_s
@@ -160,10 +165,15 @@ class Resolver:
             raise NoSuchPathError(
                 f"{inner} names {name.parts} parts, a merged file has 2 to {merged.PARTS_MAX}"
             )
+        key = (csn, table, inner)
+        if (known := self._merged_nodes.get(key)) is not None:
+            return known
         rows = self.catalog.merged_parts(name, table, inner.rpartition("/")[0], csn)
         if not rows:
             raise NoSuchPathError(f"{inner} is not a file of {table} at CSN {csn}")
-        return self._file(rows, merged.length_of(name.length), csn)
+        found = self._file(rows, merged.length_of(name.length), csn)
+        self._merged_nodes.put(key, found, len(rows))
+        return found
 
     def _file(self, rows: list[PartRow], length: int, csn: Csn) -> PartsNode:
         last = rows[-1].creation_csn

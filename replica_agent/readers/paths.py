@@ -16,8 +16,6 @@ from tidelock.errors import BadRequestError, RefusedError
 
 COMMON_METADATA = "_common_metadata"
 PART_SUFFIX = ".parquet"
-#: The name of a merged file, for `printf`: its last part, the number of parts, their bytes.
-MERGED_NAME = f"merged-%s-%d-%d{PART_SUFFIX}"
 
 _MERGED = re.compile(r"merged-([^/]+)-([1-9][0-9]{0,2})-([1-9][0-9]{0,18})\.parquet", re.ASCII)
 _CSN = re.compile(r"0|[1-9][0-9]{0,18}")
@@ -59,7 +57,7 @@ class MergedName:
     length: int
 
     def __str__(self) -> str:
-        return MERGED_NAME % (self.last, self.parts, self.length)
+        return f"merged-{self.last}-{self.parts}-{self.length}{PART_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,13 +51,13 @@ class Plain:
             raise BadRequestError(f"{request.method} is not supported: parts and snapshots are read only")
         if target.segments[:1] == ("parts",):
             row = self._part(request, target)
-            return await self._send([row], row.length, row.checksum, request)
+            return await self._send(request, [row], row.length, row.checksum)
         node = await self._resolver.resolve(target)
         if isinstance(node, FolderNode):
             self._counters.add("listings")
             return web.Response(body=node.listing, content_type=_JSON)
         if isinstance(node, PartsNode):
-            return await self._send(node.rows, node.length, _etag(node.rows), request, node.csn)
+            return await self._send(request, node.rows, node.length, _etag(node.rows), node.csn)
         response, start, end = _ranged(request, len(node.data), digest.checksum(node.data))
         self._counters.add("opens")
         return web.Response(status=response.status, headers=response.headers, body=node.data[start:end])
@@ -83,10 +83,10 @@ class Plain:
 
     async def _send(
         self,
+        request: web.Request,
         rows: Sequence[PartRow],
         length: int,
         checksum: str,
-        request: web.Request,
         csn: Csn | None = None,
     ) -> web.StreamResponse:
         response, start, end = _ranged(request, length, checksum)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from tidelock.replica_agent.readers.footers.float_hints import Change
 from tidelock.replica_agent.readers.footers.merged import MergedFooter
 from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES, footer_length
 from tidelock.replica_agent.readers.link import AgentLink
+from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.outflow import Outflow
 from tidelock.replica_agent.readers.pacing import to_read
 from tidelock.replica_agent.storage.catalog_reads import PartRow
@@ -68,16 +68,17 @@ class Streams:
     footers_max: int
     _threads: ThreadPoolExecutor = field(init=False)
     _damaged: dict[PartId, Place] = field(default_factory=dict, init=False)
-    _footers: dict[PartId, tuple[Change, ...]] = field(default_factory=dict, init=False)
-    #: By the ids of the parts, the one that was used last at the end.
-    _merged: OrderedDict[tuple[PartId, ...], MergedFooter] = field(default_factory=OrderedDict, init=False)
-    _merged_kib: int = field(default=0, init=False)
+    _footers: LruCache[PartId, tuple[Change, ...]] = field(init=False)
+    #: By the ids of the parts.
+    _merged: LruCache[tuple[PartId, ...], MergedFooter] = field(init=False)
     _running: int = field(default=0, init=False)
     #: Called when the last running answer has ended.
     on_idle: Callable[[], None] = field(default=lambda: None, init=False)
 
     def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(self.threads, "parts")
+        self._footers = LruCache(self.footers_max)
+        self._merged = LruCache(self.footers_max)
 
     @property
     def running(self) -> int:
@@ -194,9 +195,8 @@ class Streams:
         """
         known = self._footers.get(file.part)
         if known is None:
-            known = self._footers[file.part] = await self._find_changes(file)
-            while len(self._footers) > self.footers_max:
-                del self._footers[next(iter(self._footers))]
+            known = await self._find_changes(file)
+            self._footers.put(file.part, known)
         return known
 
     async def _find_changes(self, file: PartFile) -> tuple[Change, ...]:
@@ -219,7 +219,6 @@ class Streams:
         """
         key = tuple(row.part for row in rows)
         if (known := self._merged.get(key)) is not None:
-            self._merged.move_to_end(key)
             return known
         footers: list[tuple[int, bytes]] = []
         for row in rows:
@@ -231,11 +230,7 @@ class Streams:
             raise BadRequestError(
                 f"the {len(rows)} parts up to {key[-1]} cannot be one file ({error}); read each by its name"
             ) from error
-        if key not in self._merged:
-            self._merged[key] = made
-            self._merged_kib += made.kib
-        while self._merged_kib > self.footers_max and len(self._merged) > 1:
-            self._merged_kib -= self._merged.popitem(last=False)[1].kib
+        self._merged.put(key, made, made.kib)
         return made
 
     async def _footer(self, file: PartFile) -> bytes | None:

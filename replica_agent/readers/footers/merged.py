@@ -38,7 +38,7 @@ _CHUNKS_MAX: Final = 1024
 #: Room for numbers that take more bytes than before, as a share of the parts' bytes. A column chunk has at
 #: most seven positions, which grow by three bytes each in a file of less than 64 MiB, and takes a hundred
 #: bytes or more: page header, values, footer.
-ROOM_SHARE: Final = 4
+_ROOM_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def parts_max(columns: int) -> int:
 
 def length_of(parts_bytes: int) -> int:
     """Return the length of a merged file whose parts have so many bytes together."""
-    return parts_bytes + parts_bytes // ROOM_SHARE
+    return parts_bytes + parts_bytes // _ROOM_SHARE
 
 
 def merge(parts: Sequence[tuple[int, bytes]]) -> MergedFooter:
