@@ -179,7 +179,7 @@ class _Group:
     def moved(self, data: bytes, start: int) -> bytes:
         """Return the group as it is in another file, where its part begins at ``start``.
 
-        A position 0 says that there is none: a file begins with its mark.
+        A position 0 stands for none: a file begins with its mark.
         """
         pieces: list[bytes] = []
         at = self.begin

@@ -1,4 +1,4 @@
-"""Which parts are listed as one file, over random catalogs: the query, an oracle in Python, and the names."""
+"""Parts that are listed as one file, over random catalogs: the listing, an oracle, and the names."""
 
 from __future__ import annotations
 
