@@ -32,8 +32,8 @@ KILLS: Final = 5
 #: Tables that are written by the sink, and by a function for each batch.
 SINK, FUNCTION = TARGETS = ("by_sink", "by_function")
 #: Two queries of one session may damage a collection of Spark when they begin at once. It then has fewer
-#: elements than it says, no task can be serialised any more, and only a new driver helps. Seen once in some
-#: ten runs of this test on a busy machine, with Spark 4.3; no code of this project is in the stack.
+#: elements than it says, no task can be serialised any more, and only a new driver helps. No code of this
+#: project is in the stack. So the second query waits for a batch of the first one.
 #: On such a machine a Python process may also take longer to start than the ten seconds that Spark allows,
 #: for which it has no setting.
 SPOILED: Final = re.compile(
@@ -81,22 +81,19 @@ class Queries:
 
     def start(self, spark: SparkProcess) -> None:
         """Go on from the checkpoints; the ids stay."""
-        found = {
-            SINK: spark.call("stream", name=SINK, source=self._source, sink=self._sink),
-            FUNCTION: spark.call("fan_out", name=FUNCTION, source=self._source, **self._function),
-        }
-        assert not self.ids or found == self.ids
-        self.ids = found
+        first = spark.call("stream", name=SINK, source=self._source, sink=self._sink)
+        assert self.ids.get(SINK, first) == first
+        reached = self._reached(SINK, first)
+        self._wait(spark, SINK, first, reached)
+        second = spark.call("fan_out", name=FUNCTION, source=self._source, **self._function)
+        assert self.ids.get(FUNCTION, second) == second
+        self.ids = {SINK: first, FUNCTION: second}
 
     def wait_for(self, spark: SparkProcess, batch: int) -> None:
         """Wait until each query has committed a batch; raise its error if one has ended."""
-        for name in self.ids:
-            while (reached := self._batch(name)) < batch:
-                eventually(
-                    lambda name=name, reached=reached: self._goes_on(spark, name, reached),  # type: ignore[misc]
-                    timeout_s=BATCH_TIMEOUT_S,
-                    what=f"a batch of {name} behind {reached}",
-                )
+        for name, query in self.ids.items():
+            while (reached := self._reached(name, query)) < batch:
+                self._wait(spark, name, query, reached)
 
     def catch_up(self, spark: SparkProcess) -> None:
         """Wait until both queries have read everything."""
@@ -106,14 +103,19 @@ class Queries:
             except SparkJobError as error:
                 raise _told(str(error)) from error
 
-    def _goes_on(self, spark: SparkProcess, name: str, reached: int) -> bool:
-        failure = spark.call("failure", name=name)
-        if failure is not None:
-            raise _told(failure)
-        return self._batch(name) > reached
+    def _wait(self, spark: SparkProcess, name: str, query: str, reached: int) -> None:
+        """Wait for a batch behind ``reached``; raise the error of a query that has ended."""
 
-    def _batch(self, name: str) -> int:
-        query = self.ids[name]
+        def goes_on() -> bool:
+            failure = spark.call("failure", name=name)
+            if failure is not None:
+                raise _told(failure)
+            return self._reached(name, query) > reached
+
+        eventually(goes_on, timeout_s=BATCH_TIMEOUT_S, what=f"a batch of {name} behind {reached}")
+
+    def _reached(self, name: str, query: str) -> int:
+        """Return the number of the last batch that a query has committed."""
         status = self._db.label(label_of(query, SINK) if name == SINK else query)
         return -1 if status is None or status.batch is None else status.batch
 

@@ -105,4 +105,6 @@ class SparkCluster:
             answer = urllib3.request("GET", f"http://{ports.HOST}:{self._page}/json/", retries=False)
         except urllib3.exceptions.HTTPError:
             return None
-        return int(answer.json()["aliveworkers"]) if answer.status == 200 else None
+        # A master that is starting answers with a page for people.
+        found = answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/json")
+        return int(answer.json()["aliveworkers"]) if found else None

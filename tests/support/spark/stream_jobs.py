@@ -60,9 +60,16 @@ class StreamJobs:
         return str(query.id)
 
     def failure(self, name: str) -> str | None:
-        """Return the error that has ended a query; None while it runs."""
+        """Return the error that has ended a query, with those that have caused it; None while it runs."""
         query = self._queries[name]
-        return None if query.isActive else str(query.exception())
+        if query.isActive:
+            return None
+        told: list[str] = []
+        error = query.exception()
+        while error is not None:  # the message of each names no other one
+            told.append(str(error))
+            error = getattr(error, "_cause", None)
+        return "\n".join(told)
 
     def caught_up(self, name: str) -> None:
         """Wait until a query has read all earlier commits."""
