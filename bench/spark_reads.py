@@ -54,7 +54,7 @@ def _compare(
 ) -> dict[str, Any]:
     """Time all queries over a snapshot and over copies of its parts; `renamed`: tables to take instead.
 
-    With `by_part` each part of these tables is a file, as it is without merged files (ADR 0044).
+    With `by_part` each part of these tables is a file, as it is without combined files (ADR 0044).
     """
     tables = {table: renamed.get(table, table) for table in TABLES}
     with cluster.connect("r1") as db:

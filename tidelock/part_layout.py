@@ -28,6 +28,8 @@ _LARGE_CODEC: Final = "zstd"
 #: Spark requests (3 of 12 for a small part with three filtered columns), and skipping a page saves less than
 #: one request.
 PAGE_INDEX_ROWS: Final = 200_000
+#: The meaning of a form: another number makes all forms others.
+_FORMS: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,13 @@ def parquet_options(rows: int, small: bool, schema: pa.Schema, floats: FloatColu
 
 
 def form_of(schema: pa.Schema) -> str:
-    """Return the form of files of one row group that are written by this module, 16 hexadecimal digits.
+    """Return the form of files of one row group, without a page index: 16 hexadecimal digits.
 
-    Two files of the same form have the same footer but for their row groups: its other fields depend on the
-    schema, on the layout, on the mark, and on the version of Arrow, which writes its name into it.
+    Two files of the same form that this module has written have the same footer but for their row groups: its
+    other fields depend on the schema, on the layout, on the mark, and on the version of Arrow, which writes
+    its name into it.
     """
-    layout = repr((pa.__version__, sorted(_LAYOUT.items()), FLOATS_MARK)).encode()
+    layout = repr((_FORMS, pa.__version__, sorted(_LAYOUT.items()), FLOATS_MARK)).encode()
     return hashlib.blake2b(layout + schema.serialize().to_pybytes(), digest_size=8).hexdigest()
 
 

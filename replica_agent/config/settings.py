@@ -420,7 +420,7 @@ class AgentSettings(IdentitySettings, BaseSettings):
         ),
     )
     listing_cache_entries: Count = Field(1000, description="Serialised listings kept by each reader process.")
-    merged_part_bytes_max: int = Field(
+    combined_part_bytes_max: int = Field(
         1 << 20,
         ge=0,
         le=1 << 20,
@@ -433,7 +433,7 @@ class AgentSettings(IdentitySettings, BaseSettings):
         20_000,
         description=(
             "Parts of whose footers each reader process remembers whether readers may use their hints about "
-            "floats; also KiB of the footers of merged files that it remembers."
+            "floats; also KiB of the footers of combined files that it remembers."
         ),
     )
     snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")

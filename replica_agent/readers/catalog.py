@@ -11,15 +11,15 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.readers import hdfs
-from tidelock.replica_agent.readers.footers import merged
-from tidelock.replica_agent.readers.paths import PART_SUFFIX, MergedName
-from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, CatalogReader, PartRow
+from tidelock.replica_agent.readers.footers import combined
+from tidelock.replica_agent.readers.paths import PART_SUFFIX, CombinedName
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,45 +31,45 @@ class FolderRow:
         files: Number of its files.
         length: Total bytes of these.
         entries: What the listing says of each, with commas between.
+        combined: The parts of each file that has several, by its name.
     """
 
     folder: str
     files: int
     length: int
     entries: bytes
+    combined: dict[str, tuple[PartId, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _File:
-    """A file of a listing that is made: its parts have this form; the last one, and its CSN."""
+    """A file of a listing that is made: its parts, their form, and the CSN of the last one."""
 
     form: str | None
-    part: PartId
+    parts: list[PartId]
     length: int
     csn: Csn
-    parts: int = 1
 
     def add(self, part: PartId, length: int, csn: Csn) -> None:
         """Add the part that follows."""
-        self.part, self.csn = part, csn
+        self.parts.append(part)
         self.length += length
-        self.parts += 1
-
-    def named(self) -> tuple[str, int]:
-        """Return its name, and its length."""
-        if self.parts == 1:
-            return f"{self.part}{PART_SUFFIX}", self.length
-        return str(MergedName(self.part, self.parts, self.length)), merged.length_of(self.length)
+        self.csn = csn
 
 
 def _folder_row(folder: str, files: Sequence[_File], time_ms: Callable[[Csn], int]) -> FolderRow:
     entries: list[bytes] = []
+    several: dict[str, tuple[PartId, ...]] = {}
     total = 0
     for file in files:
-        name, length = file.named()
+        name, length = f"{file.parts[-1]}{PART_SUFFIX}", file.length
+        if len(file.parts) > 1:
+            name = str(CombinedName(file.parts[-1], len(file.parts), length))
+            length = combined.length_of(length)
+            several[name] = tuple(file.parts)
         entries.append(hdfs.file_entry(name, length, time_ms(file.csn)))
         total += length
-    return FolderRow(folder, len(files), total, b",".join(entries))
+    return FolderRow(folder, len(files), total, b",".join(entries), several)
 
 
 class SnapshotCatalog(CatalogReader):
@@ -107,19 +107,22 @@ class SnapshotCatalog(CatalogReader):
         seen = self._db.execute(sql, {"part": part, "table": table} | visible_args(at)).fetchone()
         return self.part(part) if seen else None
 
-    def merged_parts(self, name: MergedName, table: TableName, path: str, at: Csn) -> list[PartRow]:
-        """Return the parts of a folder that are one file at ``at``; none if there are no such parts."""
+    def combined_parts(self, name: CombinedName, table: TableName, path: str, at: Csn) -> tuple[PartId, ...]:
+        """Return the parts of a folder that are one file at ``at``; none if it has no such parts.
+
+        It walks the parts of the table from the last one backwards, so the event loop is no place for it.
+        """
         where = f"table_name = :table AND path = :path AND kind = 'part' AND {VISIBLE_SQL}"
         sql = f"""
-            SELECT {PART_COLUMNS} FROM parts
+            SELECT part, length FROM parts
             WHERE {where} AND (creation_csn, part) <=
                 (SELECT creation_csn, part FROM parts WHERE part = :last AND {where})
             ORDER BY creation_csn DESC, part DESC LIMIT :parts
         """  # noqa: S608
         args = {"table": table, "path": path, "last": name.last, "parts": name.parts} | visible_args(at)
-        found = [PartRow(*row) for row in self._db.execute(sql, args)][::-1]
-        fits = (len(found), sum(row.length for row in found)) == (name.parts, name.length)
-        return found if fits else []
+        found = self._db.execute(sql, args).fetchall()
+        fits = (len(found), sum(length for _, length in found)) == (name.parts, name.length)
+        return tuple(part for part, _ in reversed(found)) if fits else ()
 
     def listed(self, table: TableName, at: Csn, small_bytes: int, parts_max: int) -> list[FolderRow]:
         """Return the folders of ``table`` that have parts at ``at``, by path; their files are in order, too.
@@ -146,10 +149,10 @@ class SnapshotCatalog(CatalogReader):
                 files = folders[path] = []
             elif form is not None:
                 last = files[-1]
-                if last.form == form and last.parts < parts_max:
+                if last.form == form and len(last.parts) < parts_max:
                     last.add(part, length, csn)
                     continue
-            files.append(_File(form, part, length, csn))
+            files.append(_File(form, [part], length, csn))
         times = functools.cache(self.time_ms)
         return [_folder_row(path, folders[path], times) for path in sorted(folders)]
 

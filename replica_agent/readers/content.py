@@ -1,7 +1,7 @@
 """Verified bytes of parts: whole blocks are read, compared with their digests, and only then returned.
 
 After that, some bytes of the footers of older writers are changed (`readers/footers/float_hints.py`), and
-many small parts are shown as one file (`readers/footers/merged.py`). Blocking file access, for use in a
+many small parts are shown as one file (`readers/footers/combined.py`). Blocking file access, for use in a
 thread. A damaged, truncated or missing file is a :class:`DamagedPartError`, which describes the damage; no
 byte of a block that does not match ever leaves this module (docs/adr/0004-verified-reads.md; I9).
 """
@@ -18,8 +18,9 @@ from typing import NoReturn, Protocol
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
+from tidelock.replica_agent.readers.footers.combined import CombinedFooter
 from tidelock.replica_agent.readers.footers.float_hints import Change
-from tidelock.replica_agent.readers.footers.merged import MergedFooter
+from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES, footer_length
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 
@@ -159,11 +160,32 @@ class PartFile:
             return None
         return self._shown(start, self._verified(begin, data)[start - begin : end - begin])
 
+    def footer(self) -> bytes | None:
+        """Return the stored footer, without its length and mark; None if this is no Parquet file.
+
+        Raises:
+            DamagedPartError: As :meth:`read`.
+        """
+        size = footer_length(self._end(min(self.length, TAIL_BYTES)))
+        if size is None or size + TAIL_BYTES > self.length:
+            return None
+        return self._end(size + TAIL_BYTES)[:-TAIL_BYTES]
+
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def _end(self, size: int) -> bytes:
+        """Return the last bytes as they are stored."""
+        found = bytearray()
+        while len(found) < size:
+            start = self.length - size + len(found)
+            begin, length = self._blocks_for(start, self.length, BLOCK_BYTES)
+            data = self._verified(begin, self._pread(length, self.place.offset + begin))
+            found += data[start - begin :]
+        return bytes(found)
 
     def _shown(self, start: int, data: memoryview) -> memoryview:
         """Return verified bytes with the changes made to those from ``start`` on."""
@@ -224,25 +246,25 @@ class _Held:
     read_cached = read
 
 
-class MergedFile:
+class CombinedFile:
     """Several parts as one Parquet file; one of them is open at a time.
 
     Attributes:
-        part: The last part.
+        part: The part that was opened last.
     """
 
     def __init__(
-        self, rows: Sequence[PartRow], footer: MergedFooter, opens: Callable[[PartRow], PartFile]
+        self, parts: Sequence[PartId], footer: CombinedFooter, opens: Callable[[PartId], PartFile]
     ) -> None:
         """Open no part yet.
 
         Args:
-            rows: The parts.
+            parts: Their ids.
             footer: The layout that they have together.
             opens: Opens one of them; :meth:`span` raises its errors.
         """
-        self.part = rows[-1].part
-        self._rows = rows
+        self.part = parts[-1]
+        self._parts = parts
         self._footer = footer
         self._opens = opens
         self._open: tuple[int, PartFile] | None = None
@@ -268,5 +290,6 @@ class MergedFile:
     def _part(self, number: int) -> PartFile:
         if self._open is None or self._open[0] != number:
             self.close()
-            self._open = number, self._opens(self._rows[number])
+            self.part = self._parts[number]
+            self._open = number, self._opens(self.part)
         return self._open[1]

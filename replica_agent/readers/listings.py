@@ -10,12 +10,12 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.replica_agent.readers import tree
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.footers import merged
+from tidelock.replica_agent.readers.footers import combined
 from tidelock.replica_agent.readers.lru import LruCache
-from tidelock.replica_agent.readers.paths import NoSuchPathError
+from tidelock.replica_agent.readers.paths import CombinedName, NoSuchPathError
 from tidelock.replica_agent.readers.tree import FolderTree
 
 _Key = tuple[Csn, TableName]
@@ -59,15 +59,30 @@ class Listings:
         # A request that is given up must not end the listing for the others that wait for it.
         return await asyncio.shield(self._building[key])
 
-    def _build(self, csn: Csn, table: TableName) -> FolderTree:
+    async def combined(self, name: CombinedName, table: TableName, path: str, csn: Csn) -> tuple[PartId, ...]:
+        """Return the parts of a combined file by its name, whatever is listed here; errors as `tree`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._combined, name, table, path, csn)
+
+    def _combined(self, name: CombinedName, table: TableName, path: str, csn: Csn) -> tuple[PartId, ...]:
+        catalog = self._opened()
+        with catalog.serving(csn, table):
+            return catalog.combined_parts(name, table, path, csn)
+
+    def _opened(self) -> SnapshotCatalog:
+        """Return the catalog of the thread."""
         if self._catalog is None:
             self._catalog = SnapshotCatalog(self._data_dir)
-        with self._catalog.serving(csn, table):
-            row = self._catalog.table(table, csn)
+        return self._catalog
+
+    def _build(self, csn: Csn, table: TableName) -> FolderTree:
+        catalog = self._opened()
+        with catalog.serving(csn, table):
+            row = catalog.table(table, csn)
             if row is None:
                 raise NoSuchPathError(f"table {table} does not exist at CSN {csn}")
-            most = merged.parts_max(len(row.definition["columns"]))
-            files = self._catalog.listed(table, csn, self._small_bytes if most > 1 else 0, max(1, most))
+            most = combined.parts_max(len(row.definition["columns"]))
+            files = catalog.listed(table, csn, self._small_bytes, most)
         return tree.build(files, len(row.common_metadata))
 
     def _keep(self, key: _Key, done: asyncio.Future[FolderTree]) -> None:

@@ -30,9 +30,9 @@ class ReaderConfig:
         read_chunk_bytes: Most bytes read and verified at a time.
         send_buffer_bytes: Send buffer of a socket.
         listing_cache_entries: Number of serialised listings that are kept.
-        merged_part_bytes_max: Parts below this length are listed several as one file; 0: none are.
+        combined_part_bytes_max: Parts below this length are listed several as one file; 0: none are.
         threads: Threads that read files.
-        footer_cache_entries: Number of parts of whose footers something is remembered, KiB of merged ones
+        footer_cache_entries: Number of parts of whose footers something is remembered, KiB of combined ones
             likewise.
         read_report_s: Seconds after which the agent is notified again that a CSN is read.
     """
@@ -48,7 +48,7 @@ class ReaderConfig:
     read_chunk_bytes: int
     send_buffer_bytes: int
     listing_cache_entries: int
-    merged_part_bytes_max: int
+    combined_part_bytes_max: int
     threads: int
     footer_cache_entries: int
     read_report_s: float

@@ -6,26 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
-from tidelock.errors import StandbyError
+from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.footers import merged
+from tidelock.replica_agent.readers.footers import combined
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
-from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import (
     COMMON_METADATA,
-    MergedName,
+    CombinedName,
     NoSuchPathError,
     RequestTarget,
     SnapshotPath,
-    merged_of,
+    combined_of,
     parse_snapshot,
     part_of,
 )
 from tidelock.replica_agent.readers.tree import FolderTree
-from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replication.core import digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +49,18 @@ class PartsNode:
     """A file with the rows of one part, or of several small ones, that are visible at the CSN of the path.
 
     Attributes:
-        rows: The parts.
+        parts: The parts.
         length: Bytes of the file.
+        checksum: A name of its bytes.
         time_ms: Time of the commit of the last part.
-        csn: The CSN.
+        at: The CSN, and the table.
     """
 
-    rows: tuple[PartRow, ...]
+    parts: tuple[PartId, ...]
     length: int
+    checksum: str
     time_ms: int
-    csn: Csn
+    at: tuple[Csn, TableName]
 
     def entry(self) -> bytes:
         """Its own FileStatus."""
@@ -100,11 +101,7 @@ class Resolver:
         """Open the catalog."""
         self.catalog = SnapshotCatalog(Path(config.data_dir))
         self._listings = Listings(
-            Path(config.data_dir), config.listing_cache_entries, config.merged_part_bytes_max
-        )
-        #: Parts of merged files: a reader asks for several ranges of a file.
-        self._merged_nodes: LruCache[tuple[Csn, TableName, str], PartsNode] = LruCache(
-            config.footer_cache_entries
+            Path(config.data_dir), config.listing_cache_entries, config.combined_part_bytes_max
         )
         self._link = link
         self._replica = config.replica
@@ -123,14 +120,14 @@ class Resolver:
             part = part_of(path.inner)
             if part is not None:
                 return self._part(part, path.table, path.inner, path.csn)
-            name = merged_of(path.inner)
-            if name is not None:
-                return self._merged(name, path.table, path.inner, path.csn)
             table = self.catalog.table(path.table, path.csn)
         if table is None:
             raise NoSuchPathError(f"table {path.table} does not exist at CSN {path.csn}")
         if path.inner == COMMON_METADATA:
             return MetadataNode(table.common_metadata)
+        name = combined_of(path.inner)
+        if name is not None:
+            return await self._combined(name, path.table, path.inner, path.csn)
         return await self._folder(path.csn, path.table, path.inner)
 
     async def _admit(self, csn: Csn) -> None:
@@ -158,26 +155,31 @@ class Resolver:
         row = self.catalog.visible_part(part, table, csn)
         if row is None or row.name != inner:
             raise NoSuchPathError(f"{inner} is not a part of {table} at CSN {csn}")
-        return self._file([row], row.length, csn)
+        return PartsNode((part,), row.length, row.checksum, self._time_ms(part), (csn, table))
 
-    def _merged(self, name: MergedName, table: TableName, inner: str, csn: Csn) -> PartsNode:
-        if not 1 < name.parts <= merged.PARTS_MAX:
-            raise NoSuchPathError(
-                f"{inner} names {name.parts} parts, a merged file has 2 to {merged.PARTS_MAX}"
+    async def _combined(self, name: CombinedName, table: TableName, inner: str, csn: Csn) -> PartsNode:
+        """Return a combined file, by the listing of this replica or, if that has other files, by its name.
+
+        A name that does not fit is never "not found", which some settings of readers turn into missing rows.
+        """
+        if not 1 < name.parts <= combined.PARTS_MAX:
+            raise BadRequestError(
+                f"{inner} names {name.parts} parts, a combined file has 2 to {combined.PARTS_MAX}: list the "
+                "folder again"
             )
-        key = (csn, table, inner)
-        if (known := self._merged_nodes.get(key)) is not None:
-            return known
-        rows = self.catalog.merged_parts(name, table, inner.rpartition("/")[0], csn)
-        if not rows:
-            raise NoSuchPathError(f"{inner} is not a file of {table} at CSN {csn}")
-        found = self._file(rows, merged.length_of(name.length), csn)
-        self._merged_nodes.put(key, found, len(rows))
-        return found
+        parts = (await self._listings.tree(csn, table)).combined.get(inner)
+        if parts is None:
+            parts = await self._listings.combined(name, table, inner.rpartition("/")[0], csn)
+        with self.catalog.serving(csn, table):
+            if not parts:
+                raise BadRequestError(f"{inner} is not a file of {table} at CSN {csn}: list the folder again")
+            time_ms = self._time_ms(parts[-1])
+        checksum = digest.checksum("\n".join(parts).encode())
+        return PartsNode(parts, combined.length_of(name.length), checksum, time_ms, (csn, table))
 
-    def _file(self, rows: list[PartRow], length: int, csn: Csn) -> PartsNode:
-        last = rows[-1].creation_csn
-        return PartsNode(tuple(rows), length, 0 if last is None else self.catalog.time_ms(last), csn)
+    def _time_ms(self, part: PartId) -> int:
+        row = self.catalog.part(part)
+        return 0 if row is None or row.creation_csn is None else self.catalog.time_ms(row.creation_csn)
 
     async def _folder(self, csn: Csn, table: TableName, inner: str) -> FolderNode:
         tree = await self._listings.tree(csn, table)

@@ -17,7 +17,7 @@ from tidelock.errors import BadRequestError, RefusedError
 COMMON_METADATA = "_common_metadata"
 PART_SUFFIX = ".parquet"
 
-_MERGED = re.compile(r"merged-([^/]+)-([1-9][0-9]{0,2})-([1-9][0-9]{0,18})\.parquet", re.ASCII)
+_COMBINED = re.compile(r"combined1-([^/]+)-([1-9][0-9]{0,2})-([1-9][0-9]{0,18})\.parquet", re.ASCII)
 _CSN = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -41,7 +41,7 @@ class RequestTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedName:
+class CombinedName:
     """The name of a file that is made of several parts of its folder.
 
     It says which they are at any CSN that is served, so each replica finds the same ones.
@@ -57,7 +57,7 @@ class MergedName:
     length: int
 
     def __str__(self) -> str:
-        return f"merged-{self.last}-{self.parts}-{self.length}{PART_SUFFIX}"
+        return f"combined1-{self.last}-{self.parts}-{self.length}{PART_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +140,11 @@ def part_of(inner: str) -> PartId | None:
     return _part_id(name.removesuffix(PART_SUFFIX)) if name.endswith(PART_SUFFIX) else None
 
 
-def merged_of(inner: str) -> MergedName | None:
-    """Return the merged file that a path below a table names, or None when it cannot be one."""
-    match = _MERGED.fullmatch(inner.rpartition("/")[2])
+def combined_of(inner: str) -> CombinedName | None:
+    """Return the combined file that a path below a table names, or None when it cannot be one."""
+    match = _COMBINED.fullmatch(inner.rpartition("/")[2])
     last = _part_id(match[1]) if match else None
-    return MergedName(last, int(match[2]), int(match[3])) if match and last else None
+    return CombinedName(last, int(match[2]), int(match[3])) if match and last else None
 
 
 def _part_id(text: str) -> PartId | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
 from tidelock.replica_agent.readers import ranges
 from tidelock.replica_agent.readers.counters import ReaderCounters
@@ -51,13 +51,13 @@ class Plain:
             raise BadRequestError(f"{request.method} is not supported: parts and snapshots are read only")
         if target.segments[:1] == ("parts",):
             row = self._part(request, target)
-            return await self._send(request, [row], row.length, row.checksum)
+            return await self._send(request, [row.part], row.length, row.checksum)
         node = await self._resolver.resolve(target)
         if isinstance(node, FolderNode):
             self._counters.add("listings")
             return web.Response(body=node.listing, content_type=_JSON)
         if isinstance(node, PartsNode):
-            return await self._send(request, node.rows, node.length, _etag(node.rows), node.csn)
+            return await self._send(request, node.parts, node.length, node.checksum, node.at)
         response, start, end = _ranged(request, len(node.data), digest.checksum(node.data))
         self._counters.add("opens")
         return web.Response(status=response.status, headers=response.headers, body=node.data[start:end])
@@ -84,23 +84,16 @@ class Plain:
     async def _send(
         self,
         request: web.Request,
-        rows: Sequence[PartRow],
+        parts: Sequence[PartId],
         length: int,
         checksum: str,
-        csn: Csn | None = None,
+        at: tuple[Csn, TableName] | None = None,
     ) -> web.StreamResponse:
         response, start, end = _ranged(request, length, checksum)
         if request.method == "HEAD" or response.status == 416:  # noqa: PLR2004
             response.content_length = end - start
             return response
-        return await self._streams.send(request, response, rows, start, end, csn=csn)
-
-
-def _etag(rows: Sequence[PartRow]) -> str:
-    """Return a name for the bytes of a file: they are a function of those of its parts, in this order."""
-    if len(rows) == 1:
-        return rows[0].checksum
-    return digest.checksum("".join(row.checksum for row in rows).encode())
+        return await self._streams.send(request, response, parts, start, end, at=at)
 
 
 def refusal(error: Exception, counters: ReaderCounters) -> web.Response:

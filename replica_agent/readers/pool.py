@@ -182,7 +182,7 @@ class ReaderPool:
             read_chunk_bytes=settings.read_chunk_bytes,
             send_buffer_bytes=settings.send_buffer_bytes,
             listing_cache_entries=settings.listing_cache_entries,
-            merged_part_bytes_max=settings.merged_part_bytes_max,
+            combined_part_bytes_max=settings.combined_part_bytes_max,
             footer_cache_entries=settings.footer_cache_entries,
             threads=settings.reader_threads,
             read_report_s=settings.unpinned_ttl_s * READ_REPORT_SHARE,

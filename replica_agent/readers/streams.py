@@ -14,15 +14,15 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn, PartId
+from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.content import DamagedPartError, MergedFile, PartFile, Place, Source
+from tidelock.replica_agent.readers.content import CombinedFile, DamagedPartError, PartFile, Place, Source
 from tidelock.replica_agent.readers.counters import ReaderCounters
-from tidelock.replica_agent.readers.footers import float_hints, merged
+from tidelock.replica_agent.readers.footers import combined, float_hints
+from tidelock.replica_agent.readers.footers.combined import CombinedFooter
 from tidelock.replica_agent.readers.footers.float_hints import Change
-from tidelock.replica_agent.readers.footers.merged import MergedFooter
-from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES, footer_length
+from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.outflow import Outflow
@@ -55,7 +55,7 @@ class Streams:
         ahead_bytes: Most bytes of an answer that are under way to a client: the send buffer of its socket.
         threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
         footers_max: Parts of whose footers it is remembered what readers are shown; also KiB of the footers
-            of merged files that are remembered.
+            of combined files that are remembered.
     """
 
     data_dir: Path
@@ -70,7 +70,10 @@ class Streams:
     _damaged: dict[PartId, Place] = field(default_factory=dict, init=False)
     _footers: LruCache[PartId, tuple[Change, ...]] = field(init=False)
     #: By the ids of the parts.
-    _merged: LruCache[tuple[PartId, ...], MergedFooter] = field(init=False)
+    _combined: LruCache[tuple[PartId, ...], CombinedFooter] = field(init=False)
+    _composing: dict[tuple[PartId, ...], asyncio.Task[CombinedFooter]] = field(
+        default_factory=dict, init=False
+    )
     _running: int = field(default=0, init=False)
     #: Called when the last running answer has ended.
     on_idle: Callable[[], None] = field(default=lambda: None, init=False)
@@ -78,7 +81,7 @@ class Streams:
     def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(self.threads, "parts")
         self._footers = LruCache(self.footers_max)
-        self._merged = LruCache(self.footers_max)
+        self._combined = LruCache(self.footers_max)
 
     @property
     def running(self) -> int:
@@ -104,17 +107,18 @@ class Streams:
         self,
         request: web.Request,
         response: web.StreamResponse,
-        rows: Sequence[PartRow],
+        parts: Sequence[PartId],
         start: int,
         end: int,
         *,
-        csn: Csn | None = None,
+        at: tuple[Csn, TableName] | None = None,
         may_hang_up: bool = False,
         pause: bool = False,
     ) -> web.StreamResponse:
         """Answer with bytes [start, end) of a part, or of several as one file.
 
-        Status and headers of ``response`` are the caller's.
+        Status and headers of ``response`` are the caller's. For a reader ``at`` is the CSN and the table at
+        which the parts are visible; without it another replica gets the stored bytes.
 
         The first bytes are verified before the status line is sent, so for most damage another replica
         answers, unnoticed by the client. Damage further on cuts the connection before the declared length.
@@ -125,12 +129,12 @@ class Streams:
             StandbyError: A part is not whole here, or the process has no file or memory left to read it.
                 Nothing was sent.
             BadRequestError: The parts cannot be one file. Nothing was sent.
-            SnapshotTooOldError: A part was visible at ``csn``, and has been collected since. Not
+            SnapshotTooOldError: A part was visible at that CSN, and has been collected since. Not
                 "standby", which some settings of readers turn into missing rows. Nothing was sent.
         """
         with self.answering():
             try:
-                with contextlib.closing(await self._source(rows, csn)) as file:
+                with contextlib.closing(await self._source(parts, at)) as file:
                     data = await self._read(file, start, end, BLOCK_BYTES)
                     self.counters.add("opens")
                     if len(data) == end - start:
@@ -145,19 +149,20 @@ class Streams:
             except DamagedPartError as error:
                 raise self.report(error) from error
             except OSError as error:
-                part = rows[-1].part
+                part = parts[-1]
                 self.link.log("reader.short", part=part, error=repr(error))
                 raise StandbyError(
                     f"part {part} cannot be read on this replica now ({error}); another has it", part=part
                 ) from error
         return response
 
-    async def _source(self, rows: Sequence[PartRow], csn: Csn | None) -> Source:
-        """Open what is sent: to another replica the stored bytes, to a reader at ``csn`` what it is shown."""
-        if len(rows) > 1:
-            return MergedFile(rows, await self._merged_footer(rows, csn), lambda row: self._open(row, csn))
-        file = self._open(rows[0], csn)
-        if csn is not None:
+    async def _source(self, parts: Sequence[PartId], at: tuple[Csn, TableName] | None) -> Source:
+        """Open what is sent: to another replica the stored bytes, to a reader what it is shown."""
+        if len(parts) > 1:
+            footer = await self._combined_footer(tuple(parts), at)
+            return CombinedFile(parts, footer, lambda part: self._open(part, at))
+        file = self._open(parts[0], at)
+        if at is not None:
             try:
                 file.show(await self._changes(file))
             except BaseException:
@@ -165,27 +170,26 @@ class Streams:
                 raise
         return file
 
-    def _open(self, row: PartRow, csn: Csn | None) -> PartFile:
-        now: PartRow | None = row
+    def _open(self, part: PartId, at: tuple[Csn, TableName] | None) -> PartFile:
         for _ in range(MOVES_MAX):
-            if now is None or now.state != "held" or now.file is None:
+            row = self.catalog.part(part)
+            if row is None or row.state != "held" or row.file is None:
                 break
             try:
-                file = PartFile(self.data_dir, now)
+                file = PartFile(self.data_dir, row)
             except DamagedPartError as error:
-                asked, now = now, self.catalog.part(row.part)
-                if is_same_place(asked, now):
+                if is_same_place(row, self.catalog.part(part)):
                     raise self.report(error) from error
                 continue
-            if self._damaged.get(row.part) == file.place:
+            if self._damaged.get(part) == file.place:
                 file.close()
                 break
-            self._damaged.pop(row.part, None)
+            self._damaged.pop(part, None)
             return file
-        if now is None and csn is not None:
-            with self.catalog.serving(csn, row.table):
+        if at is not None:
+            with self.catalog.serving(*at):
                 pass  # the horizon is noted before a row is deleted
-        raise StandbyError(f"part {row.part} is not whole on this replica now; another has it", part=row.part)
+        raise StandbyError(f"part {part} is not whole on this replica now; another has it", part=part)
 
     async def _changes(self, file: PartFile) -> tuple[Change, ...]:
         """Return the bytes of a part's footer that readers are shown otherwise; the last ones are remembered.
@@ -195,55 +199,48 @@ class Streams:
         """
         known = self._footers.get(file.part)
         if known is None:
-            known = await self._find_changes(file)
+            try:
+                known = await self.in_thread(_find_changes, file)
+            except ValueError as error:  # nor can a reader read it
+                self.link.log("reader.footer", part=file.part, error=str(error))
+                known = ()
             self._footers.put(file.part, known)
         return known
 
-    async def _find_changes(self, file: PartFile) -> tuple[Change, ...]:
-        footer = await self._footer(file)
-        if footer is None:
-            return ()
-        try:
-            found = await self.in_thread(float_hints.changes, footer)
-        except ValueError as error:  # nor can a reader read it
-            self.link.log("reader.footer", part=file.part, error=str(error))
-            return ()
-        begin = file.length - TAIL_BYTES - len(footer)
-        return tuple((begin + at, byte) for at, byte in found)
-
-    async def _merged_footer(self, rows: Sequence[PartRow], csn: Csn | None) -> MergedFooter:
+    async def _combined_footer(
+        self, parts: tuple[PartId, ...], at: tuple[Csn, TableName] | None
+    ) -> CombinedFooter:
         """Return the footer of several parts as one file; the last ones are remembered.
 
         Raises:
             BadRequestError: They cannot be one file. A listing names none that cannot.
+            DamagedPartError, StandbyError: One of them is not whole here.
         """
-        key = tuple(row.part for row in rows)
-        if (known := self._merged.get(key)) is not None:
+        if (known := self._combined.get(parts)) is not None:
             return known
-        footers: list[tuple[int, bytes]] = []
-        for row in rows:
-            with contextlib.closing(self._open(row, csn)) as file:
-                footers.append((row.length, await self._footer(file) or b""))
-        try:
-            made = await self.in_thread(merged.merge, footers)
-        except ValueError as error:
-            raise BadRequestError(
-                f"the {len(rows)} parts up to {key[-1]} cannot be one file ({error}); read each by its name"
-            ) from error
-        self._merged.put(key, made, made.kib)
-        return made
+        if parts not in self._composing:
+            task = asyncio.create_task(self._compose(parts, at))
+            self._composing[parts] = task
+            task.add_done_callback(lambda done: self._composed(parts, done))
+        # A request that is given up must not end it for the others that wait for it.
+        return await asyncio.shield(self._composing[parts])
 
-    async def _footer(self, file: PartFile) -> bytes | None:
-        """Return the footer of a part; None if it is no Parquet file."""
-        tail = await self._read(file, max(0, file.length - TAIL_BYTES), file.length, BLOCK_BYTES)
-        size = footer_length(bytes(tail))
-        begin = file.length - TAIL_BYTES - (size or 0)
-        if size is None or begin < 0:
-            return None
-        footer = bytearray()
-        while len(footer) < size:
-            footer += await self._read(file, begin + len(footer), begin + size, BLOCK_BYTES)
-        return bytes(footer)
+    async def _compose(self, parts: tuple[PartId, ...], at: tuple[Csn, TableName] | None) -> CombinedFooter:
+        with contextlib.ExitStack() as opened:
+            files = [opened.enter_context(contextlib.closing(self._open(part, at))) for part in parts]
+            try:
+                return await self.in_thread(_combine, files)
+            except ValueError as error:
+                raise BadRequestError(
+                    f"the {len(parts)} parts up to {parts[-1]} cannot be one file ({error}); read each by "
+                    "its name"
+                ) from error
+
+    def _composed(self, parts: tuple[PartId, ...], done: asyncio.Task[CombinedFooter]) -> None:
+        del self._composing[parts]
+        if not done.cancelled() and done.exception() is None:
+            made = done.result()
+            self._combined.put(parts, made, made.kib)
 
     async def _read(self, file: Source, start: int, end: int, bytes_max: int) -> memoryview:
         """Return verified bytes from ``start`` on, some of those up to ``end``.
@@ -260,7 +257,8 @@ class Streams:
             data = span.file.read_cached(span.start, span.end, bytes_max)
         if data is None:
             data = await self.in_thread(span.file.read, span.start, span.end, bytes_max)
-        self.counters.add("blocks", blocks_of(span.start + len(data)) - span.start // BLOCK_BYTES)
+        if isinstance(span.file, PartFile):
+            self.counters.add("blocks", blocks_of(span.start + len(data)) - span.start // BLOCK_BYTES)
         return data
 
     async def _stream(
@@ -317,6 +315,20 @@ class Streams:
             self.counters.add("corrupt_blocks")
             self.link.corrupt(error.part, error.detail)
         return StandbyError(f"part {error.part} is damaged on this replica; another has it", part=error.part)
+
+
+def _find_changes(file: PartFile) -> tuple[Change, ...]:
+    """Return the bytes of a file to show otherwise; ValueError if its footer cannot be read."""
+    footer = file.footer()
+    if footer is None:
+        return ()
+    begin = file.length - TAIL_BYTES - len(footer)
+    return tuple((begin + at, byte) for at, byte in float_hints.changes(footer))
+
+
+def _combine(files: Sequence[PartFile]) -> CombinedFooter:
+    """Return the footer of several files as one; ValueError if they cannot be one."""
+    return combined.combine([(file.length, file.footer() or b"") for file in files])
 
 
 def is_same_place(asked: PartRow, now: PartRow | None) -> bool:

@@ -86,10 +86,10 @@ class WebHdfs:
             return await self._streams.send(
                 request,
                 response,
-                node.rows,
+                node.parts,
                 start,
                 end,
-                csn=node.csn,
+                at=node.at,
                 may_hang_up="length" not in target.query,
                 pause=connects,
             )

@@ -39,6 +39,8 @@ from tidelock.wire.reads import SnapshotInfo
 
 _log = structlog.get_logger("snapshots")
 _TRIES = 10
+#: Records after which the log's time has stepped back, if it can: each home may have had one under way.
+_TICKS = 4
 #: The last moment that a datetime can hold, about.
 _TIME_MS_MAX = 253_402_300_799_000
 #: Deletes a pin's znode whatever its version is: its id is never given again.
@@ -188,12 +190,12 @@ class Snapshots:
         takes the place of the tick if it is an own one. A time that stays ahead has a clock that is still
         wrong, and the caller goes on.
         """
-        for _ in range(_TRIES):
+        for _ in range(_TICKS):
             if self.reader.meta("time_ms") <= now_ms + STEP_BACK_MS:
                 return
             self.log.tick()
             following = Csn(max(self.log.end, self.waiters.reached) + 1)
-            await self.waiters.wait(following, self.settings.wait_bound_s / _TRIES)
+            await self.waiters.wait(following, self.settings.wait_bound_s / _TICKS)
 
     async def open(
         self, *, csn: Csn | None, at_ms: int | None, min_csn: Csn | None, ttl_s: float | None

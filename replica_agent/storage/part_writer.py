@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.errors import BadRequestError, TooLargeError
-from tidelock.part_layout import FloatColumns, mark, parquet_options, sorted_by
+from tidelock.part_layout import PAGE_INDEX_ROWS, FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.replica_agent.config.allocator import give_back
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -141,7 +141,8 @@ class PartWriter:
         """Encode the rest and return the part; the writer accepts nothing more."""
         form = None
         if self._writer is None and self._is_small():
-            form = self._maker.schema.form
+            # A page index has positions that no other file may copy.
+            form = self._maker.schema.form if self._batch_rows < PAGE_INDEX_ROWS else None
             whole = pa.BufferOutputStream()  # the target would be called a hundred times
             self._encode(whole)
             self._close()

@@ -17,6 +17,7 @@ PartKind = Literal["part", "manifest"]
 
 _Part = Annotated[PartId, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}-[0-9]{1,18}-[0-9]{1,18}\Z")]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+_Form = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{16}\Z")]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -32,8 +33,8 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
         stats: Column statistics, or None if they are not computed yet.
         kind: ``part`` or ``manifest``.
-        form: Parts of the same form differ in their rows alone: they have one row group, and footers with the
-            same schema and marks. None: it is not known.
+        form: Parts of the same form differ in their rows alone: they have one row group, no page index, and
+            footers with the same schema and marks. None: it is not known.
     """
 
     part: _Part
@@ -44,7 +45,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     checksum: _Checksum
     stats: dict[str, Any] | None = None
     kind: PartKind = "part"
-    form: str | None = None
+    form: _Form | None = None
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -74,11 +74,11 @@ class Reader:
         """Return the next signed number.
 
         Raises:
-            ValueError: It is negative, and no number of a footer that callers ask for may be.
+            ValueError: It is negative or has more than 63 bits, as no number that callers ask for has.
         """
         zigzag = self.number()
-        if zigzag & 1:
-            raise ValueError(f"a negative number before byte {self.at}")
+        if zigzag & 1 or zigzag >> 64:
+            raise ValueError(f"a negative or too large number before byte {self.at}")
         return zigzag >> 1
 
     def binary(self) -> bytes:

@@ -16,6 +16,8 @@ from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import PartMeta, SealedTid
 
 HOME = ReplicaId("r1")
+STATS = {"a": {"min": 1, "max": "ü"}}
+FORM = "0123456789abcdef"
 
 
 def meta(number: int, data: bytes, **changes: object) -> PartMeta:
@@ -57,7 +59,7 @@ def test_what_is_encoded_is_decoded(contents: list[list[tuple[bytes, bool]]]) ->
         metas = []
         for data, travels in parts:
             number += 1
-            metas.append(meta(number, data, stats={"a": {"min": 1, "max": "ü"}} if travels else None))
+            metas.append(meta(number, data, stats=STATS if travels else None, form=FORM if travels else None))
             if travels:
                 inline[metas[-1].part] = data
         tids.append(SealedTid(tid(counter), tuple(metas)))

@@ -101,7 +101,7 @@ def test_the_configuration_crosses_the_socketpair() -> None:
     config = ReaderConfig(
         data_dir="/d", replica="r1", host="host", port=1, secret="se\ncret", counters_file="/c", api="",
         read_wait_s=1.0, read_chunk_bytes=1 << 20, send_buffer_bytes=1 << 18, listing_cache_entries=10,
-        merged_part_bytes_max=1 << 20, threads=2, footer_cache_entries=10, read_report_s=30.0,
+        combined_part_bytes_max=1 << 20, threads=2, footer_cache_entries=10, read_report_s=30.0,
     )  # fmt: skip
     assert msgspec.json.decode(msgspec.json.encode(config), type=ReaderConfig) == config
     assert "cret" not in repr(config)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.replicas.datadir import TIME_MS, DataDir
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.replica_agent.readers.catalog import FolderRow, SnapshotCatalog
-from tidelock.replica_agent.readers.footers.merged import length_of
-from tidelock.replica_agent.readers.paths import MergedName, merged_of, part_of
+from tidelock.replica_agent.readers.footers.combined import length_of
+from tidelock.replica_agent.readers.paths import CombinedName, combined_of, part_of
 
 TABLE = TableName("default.t")
 SMALL, LAST = 1000, 12
@@ -124,11 +124,12 @@ def test_parts_that_follow_each_other_are_one_file(
             if len(run) == 1:
                 assert (part_of(name), entry["length"]) == (run[0].part, total)
                 continue
-            merged = merged_of(name)
-            assert merged == MergedName(PartId(run[-1].part), len(run), total)
+            combined = combined_of(name)
+            assert combined == CombinedName(PartId(run[-1].part), len(run), total)
             assert entry["length"] == length_of(total)
-            found = catalog.merged_parts(merged, TABLE, path, Csn(at))
-            assert [one.part for one in found] == [one.part for one in run]
+            found = catalog.combined_parts(combined, TABLE, path, Csn(at))
+            assert [*found] == [one.part for one in run]
+            assert row.combined[name] == found
         assert row.length == sum(int(entry["length"]) for entry in listed(row))
 
 
@@ -142,17 +143,17 @@ def test_a_file_has_no_more_parts_than_allowed(
     for row in catalog.listed(TABLE, Csn(LAST), SMALL, most):
         for entry in listed(row):
             name = str(entry["pathSuffix"])
-            merged = merged_of(name)
-            if merged is None:
+            combined = combined_of(name)
+            if combined is None:
                 met.append(str(part_of(name)))
                 continue
-            assert 2 <= merged.parts <= most
-            met += [one.part for one in catalog.merged_parts(merged, TABLE, row.folder, Csn(LAST))]
+            assert 2 <= combined.parts <= most
+            met += catalog.combined_parts(combined, TABLE, row.folder, Csn(LAST))
     assert sorted(met) == sorted(one.part for one in parts if one.visible(LAST))
 
 
 @given(parts=catalogs())
-def test_without_merged_files_each_part_is_listed(
+def test_without_combined_files_each_part_is_listed(
     data: DataDir, catalog: SnapshotCatalog, parts: list[Made]
 ) -> None:
     """The setting 0."""
@@ -166,38 +167,38 @@ def test_a_name_of_another_csn_leads_to_no_parts(data: DataDir, catalog: Snapsho
     """A part in the middle is gone, or has another length: never are other rows read under the name."""
     parts = [Made(f"r1-1-{number}", "", number + 2, None, 10, "f") for number in range(4)]
     fill(data, [*parts[:2], Made("r1-1-2", "", 4, 8, 10, "f"), parts[3]])
-    name = MergedName(PartId("r1-1-3"), 4, 40)
-    assert [one.part for one in catalog.merged_parts(name, TABLE, "", Csn(7))] == [one.part for one in parts]
-    assert catalog.merged_parts(name, TABLE, "", Csn(8)) == []
-    assert catalog.merged_parts(name, TABLE, "", Csn(4)) == []
-    assert catalog.merged_parts(name, TABLE, "d=1", Csn(7)) == []
-    assert catalog.merged_parts(name, TableName("default.u"), "", Csn(7)) == []
-    assert catalog.merged_parts(MergedName(PartId("r1-1-3"), 4, 41), TABLE, "", Csn(7)) == []
-    assert catalog.merged_parts(MergedName(PartId("r9-1-3"), 4, 40), TABLE, "", Csn(7)) == []
+    name = CombinedName(PartId("r1-1-3"), 4, 40)
+    assert [*catalog.combined_parts(name, TABLE, "", Csn(7))] == [one.part for one in parts]
+    assert catalog.combined_parts(name, TABLE, "", Csn(8)) == ()
+    assert catalog.combined_parts(name, TABLE, "", Csn(4)) == ()
+    assert catalog.combined_parts(name, TABLE, "d=1", Csn(7)) == ()
+    assert catalog.combined_parts(name, TableName("default.u"), "", Csn(7)) == ()
+    assert catalog.combined_parts(CombinedName(PartId("r1-1-3"), 4, 41), TABLE, "", Csn(7)) == ()
+    assert catalog.combined_parts(CombinedName(PartId("r9-1-3"), 4, 40), TABLE, "", Csn(7)) == ()
 
 
 @pytest.mark.parametrize(
     "name",
     [
         "r1-1-1.parquet",
-        "merged-r1-1-3-4-40",
-        "merged-r1-1-4-40.parquet",
-        "merged-r1-1-3-0-40.parquet",
-        "merged-r1-1-3-04-40.parquet",
-        "merged-r1-1-3-4-.parquet",
-        "merged-r1-1-3-1000-40.parquet",
-        "merged-R-1-3-4-40.parquet",
-        "merged-r1-1-3-٤-40.parquet",
-        "x-merged-r1-1-3-4-40.parquet",
+        "combined1-r1-1-3-4-40",
+        "combined1-r1-1-4-40.parquet",
+        "combined1-r1-1-3-0-40.parquet",
+        "combined1-r1-1-3-04-40.parquet",
+        "combined1-r1-1-3-4-.parquet",
+        "combined1-r1-1-3-1000-40.parquet",
+        "combined1-R-1-3-4-40.parquet",
+        "combined1-r1-1-3-٤-40.parquet",
+        "x-combined1-r1-1-3-4-40.parquet",
     ],
 )
-def test_what_is_no_name_of_a_merged_file(name: str) -> None:
+def test_what_is_no_name_of_a_combined_file(name: str) -> None:
     """Also no part has such a name."""
-    assert merged_of(name) is None
+    assert combined_of(name) is None
 
 
 def test_a_name_is_read_as_it_is_written() -> None:
     """Below any folder."""
-    name = MergedName(PartId("r1-1-3"), 64, 1 << 25)
-    assert merged_of(f"d=1/{name}") == name
+    name = CombinedName(PartId("r1-1-3"), 64, 1 << 25)
+    assert combined_of(f"d=1/{name}") == name
     assert part_of(str(name)) is None

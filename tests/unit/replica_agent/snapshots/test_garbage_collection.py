@@ -299,12 +299,11 @@ async def test_a_part_that_is_collected_while_it_is_opened_is_too_old(replica: R
             footers_max=10,
         )
         with catalog.serving(Csn(10)):
-            row = catalog.visible_part(PartId("r1-1-1"), T, Csn(10))
-        assert row is not None
+            assert catalog.visible_part(PartId("r1-1-1"), T, Csn(10)) is not None
         await replica.says(horizon=20)
         await replica.collection.run()
         with pytest.raises(SnapshotTooOldError):
-            streams._open(row, Csn(10))
+            streams._open(PartId("r1-1-1"), (Csn(10), T))
 
 
 @settings_of_test(max_examples=40)

@@ -201,6 +201,28 @@ def test_a_page_index_is_for_parts_of_many_pages(rows: int, indexed: bool) -> No
     assert (column.has_offset_index, column.has_column_index) == (indexed, indexed)
 
 
+@pytest.mark.parametrize(
+    ("rows", "limits", "formed"),
+    [
+        (10, {}, True),
+        (PAGE_INDEX_ROWS - 1, {}, True),
+        (PAGE_INDEX_ROWS, {}, False),  # it has a page index
+        (10, {"row_group_rows": 5}, False),
+        (10, {"inline_part_bytes_max": 5}, False),
+    ],
+    ids=["small", "many rows", "a page index", "row groups", "large"],
+)
+def test_a_part_has_a_form_if_others_can_differ_in_their_rows_alone(
+    rows: int, limits: dict[str, int], *, formed: bool
+) -> None:
+    """One row group without a page index, in memory (ADR 0044)."""
+    schema = pa.schema([("flag", pa.bool_())])
+    batch = pa.RecordBatch.from_arrays([pa.array([True] * rows)], schema=schema)
+    table = TableSchema.from_request("t", schema)
+    [part] = encode_small(stream(batch), Sinks().maker(table, **limits))
+    assert part.form == (table.form if formed else None)
+
+
 def test_a_flipped_bit_is_seen_by_the_page_checksum() -> None:
     """A reader that verifies pages refuses a damaged one."""
     [part] = encode_small(stream(numbers(100)), Sinks().maker(TABLE))

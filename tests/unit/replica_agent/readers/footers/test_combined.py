@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import ALL_TYPES, batches
+from tidelock.float_mark import FLOATS_MARK
 from tidelock.part_layout import FloatColumns, form_of, mark, parquet_options
-from tidelock.replica_agent.readers.footers import merged
+from tidelock.replica_agent.readers.footers import combined
 from tidelock.replica_agent.readers.footers.thrift import (
     TAIL_BYTES,
     Reader,
@@ -49,13 +50,13 @@ def cut(part: bytes) -> tuple[int, bytes]:
 
 def whole(parts: list[bytes]) -> bytes:
     """Return the bytes of the file that parts make."""
-    made = merged.merge([cut(part) for part in parts])
+    made = combined.combine([cut(part) for part in parts])
     data = b"".join(
         part[: len(part) - len(footer) - TAIL_BYTES]
         for part, (_, footer) in zip(parts, map(cut, parts), strict=True)
     )
     assert made.starts[-1] == len(data)
-    assert made.length == merged.length_of(sum(map(len, parts)))
+    assert made.length == combined.length_of(sum(map(len, parts)))
     return data + bytes(made.length - len(data) - len(made.end)) + made.end
 
 
@@ -83,7 +84,7 @@ def test_all_rows_are_there_in_the_order_of_the_parts(rows: list[pa.RecordBatch]
 def test_the_hints_of_each_part_are_as_they_were(rows: list[pa.RecordBatch]) -> None:
     """All metadata of a column chunk but its positions; these move by the start of their part."""
     parts = [written(one) for one in rows]
-    starts = merged.merge([cut(part) for part in parts]).starts
+    starts = combined.combine([cut(part) for part in parts]).starts
     found = pq.read_metadata(pa.BufferReader(whole(parts)))
     assert (found.num_row_groups, found.num_rows) == (len(parts), sum(one.num_rows for one in rows))
     for number, part in enumerate(parts):
@@ -116,25 +117,64 @@ def test_readers_skip_row_groups_by_their_statistics(tmp_path: Path) -> None:
         assert db.sql(f"SELECT count(*) FROM '{path}' WHERE price > 195").fetchall() == [(2,)]
 
 
-def test_a_page_index_moves_along(tmp_path: Path) -> None:
-    """Its positions lie in the column chunks, not in their metadata."""
-    parts = [
-        written(some(1000 * number, 1000), write_page_index=True, data_page_size=512) for number in range(3)
-    ]
-    path = tmp_path / "m.parquet"
-    path.write_bytes(whole(parts))
-    chunk = pq.read_metadata(path).row_group(2).column(0)
-    assert chunk.has_offset_index
-    assert chunk.has_column_index
-    with duckdb.connect() as db:
-        assert db.sql(f"SELECT count(*) FROM '{path}' WHERE n BETWEEN 2100 AND 2109").fetchall() == [(10,)]
+def test_a_page_index_is_refused() -> None:
+    """It has positions among the data: Spark would read pages of another part."""
+    indexed = written(some(0, 1000), write_page_index=True)
+    with pytest.raises(ValueError, match="page index"):
+        combined.combine([cut(indexed), cut(indexed)])
 
 
-def test_the_file_depends_on_the_parts_and_their_order_alone() -> None:
-    """So every replica serves the same bytes."""
+@given(st.lists(batches(rows_min=1), min_size=2, max_size=4))
+def test_every_page_begins_where_the_footer_says(rows: list[pa.RecordBatch]) -> None:
+    """All bytes of a column chunk are those of its part, so also the headers of the pages."""
+    parts = [written(one) for one in rows]
+    file = whole(parts)
+    found = pq.read_metadata(pa.BufferReader(file))
+    for number, part in enumerate(parts):
+        before = pq.read_metadata(pa.BufferReader(part)).row_group(0)
+        for column in range(before.num_columns):
+            old, new = before.column(column), found.row_group(number).column(column)
+            size = old.total_compressed_size
+            assert file[first(new) : first(new) + size] == part[first(old) : first(old) + size]
+
+
+def first(chunk: Any) -> int:
+    """Return where the pages of a column chunk begin."""
+    return int(chunk.dictionary_page_offset or chunk.data_page_offset)
+
+
+def test_the_order_of_the_parts_is_that_of_the_row_groups() -> None:
+    """Another order is another file."""
     parts = [written(some(number)) for number in range(3)]
-    assert whole(parts) == whole([bytes(part) for part in parts])
     assert whole(parts) != whole(parts[::-1])
+
+
+def test_the_bytes_of_a_footer_are_fixed() -> None:
+    """Replicas of different versions serve one file under one name: a change needs another name."""
+    parts = [(100, _footer(4, rows=2)), (50, _footer(4, rows=3))]
+    made = combined.combine(parts)
+    assert made.length == 187
+    assert made.starts == (0, 100 - 8 - len(parts[0][1]), 150 - 16 - 2 * len(parts[0][1]))
+    moved = 4 + made.starts[1]
+    assert made.end[:-8] == _head(5) + b"\x19\x2c" + _group(4) + _group(moved) + _TAIL
+
+
+_TAIL: Final = b"\x19\x1c\x18" + bytes([len(FLOATS_MARK)]) + FLOATS_MARK + b"\x00\x00"
+
+
+def _head(rows: int) -> bytes:
+    """Version 1, an empty schema, the number of rows."""
+    return b"\x15\x02\x19\x0c\x16" + count_bytes(rows)
+
+
+def _group(position: int) -> bytes:
+    """A row group of one column chunk, whose pages begin at a position."""
+    metadata = b"\x96" + count_bytes(position) + b"\x00"  # field 9 of ColumnMetaData
+    return b"\x19\x1c" + b"\x3c" + metadata + b"\x00" + b"\x00"
+
+
+def _footer(position: int, *, rows: int) -> bytes:
+    return _head(rows) + b"\x19\x1c" + _group(position) + _TAIL
 
 
 @pytest.mark.parametrize(
@@ -149,14 +189,14 @@ def test_the_file_depends_on_the_parts_and_their_order_alone() -> None:
 def test_parts_that_differ_make_no_file(other: bytes, words: str) -> None:
     """A row group under the schema of another part would be read wrongly."""
     with pytest.raises(ValueError, match=words):
-        merged.merge([cut(written(some(0))), cut(other)])
+        combined.combine([cut(written(some(0))), cut(other)])
 
 
 def test_parts_with_wrong_hints_make_no_file() -> None:
     """Their footers would have to be changed, part by part."""
     unmarked = cut(written(some(0), marked=False))
     with pytest.raises(ValueError, match="hints about floats"):
-        merged.merge([unmarked, unmarked])
+        combined.combine([unmarked, unmarked])
 
 
 @given(st.data())
@@ -168,13 +208,13 @@ def test_a_damaged_footer_is_an_error_or_another_footer(data: st.DataObject) -> 
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     kept = bytes(changed[: data.draw(st.integers(0, len(changed)))])
     with contextlib.suppress(ValueError):
-        merged.merge([(length, kept), (length, kept)])
+        combined.combine([(length, kept), (length, kept)])
 
 
 @pytest.mark.parametrize(("columns", "parts"), [(1, 64), (16, 64), (17, 60), (512, 2), (513, 1), (2000, 0)])
 def test_a_file_has_fewer_parts_where_a_table_has_many_columns(columns: int, parts: int) -> None:
     """Each task that reads a piece of it parses the whole footer."""
-    assert merged.parts_max(columns) == parts
+    assert combined.parts_max(columns) == parts
 
 
 @given(st.integers(0, (1 << 62) - 1), st.integers(0, 100), st.integers(0, 15))

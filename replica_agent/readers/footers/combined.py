@@ -7,6 +7,8 @@ for.
 
     data of part 1 | data of part 2 | ... | zeros | footer | its length | "PAR1"
 
+A page index has positions among the data, which stay as they are: files with one are refused.
+
 The fields of `parquet.thrift` that matter: FileMetaData 3 num_rows, 4 row_groups; RowGroup 1 columns, 5
 file_offset, 7 ordinal; ColumnChunk 1 file_path, 2 file_offset, 3 meta_data, 4 offset_index_offset,
 6 column_index_offset; ColumnMetaData 9 data_page_offset, 10 index_page_offset, 11 dictionary_page_offset, 14
@@ -42,8 +44,8 @@ _ROOM_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class MergedFooter:
-    """The layout of a merged file.
+class CombinedFooter:
+    """The layout of a combined file.
 
     Attributes:
         starts: Where the data of each part begins, then where that of the last one ends.
@@ -62,16 +64,16 @@ class MergedFooter:
 
 
 def parts_max(columns: int) -> int:
-    """Return the most parts in a merged file of a table; fewer than two: it has no such files."""
+    """Return the most parts in a combined file of a table; fewer than two: it has no such files."""
     return min(PARTS_MAX, _CHUNKS_MAX // columns)
 
 
 def length_of(parts_bytes: int) -> int:
-    """Return the length of a merged file whose parts have so many bytes together."""
+    """Return the length of a combined file whose parts have so many bytes together."""
     return parts_bytes + parts_bytes // _ROOM_SHARE
 
 
-def merge(parts: Sequence[tuple[int, bytes]]) -> MergedFooter:
+def combine(parts: Sequence[tuple[int, bytes]]) -> CombinedFooter:
     """Return the layout of the file that these parts make.
 
     Args:
@@ -85,7 +87,7 @@ def merge(parts: Sequence[tuple[int, bytes]]) -> MergedFooter:
     found = [_read(footer) for _, footer in parts]
     first = found[0]
     if not is_marked(parts[0][1]):
-        raise ValueError("only parts whose writer has marked their hints about floats as right are merged")
+        raise ValueError("only parts whose writer has marked their hints about floats as right are combined")
     if any((one.head, one.tail) != (first.head, first.tail) for one in found):
         raise ValueError("the parts differ in their schema, their writer or their marks")
     groups = [
@@ -100,7 +102,7 @@ def merge(parts: Sequence[tuple[int, bytes]]) -> MergedFooter:
     end = footer + len(footer).to_bytes(4, "little") + MAGIC
     if starts[-1] + len(end) > length:
         raise ValueError(f"a footer of {len(footer)} bytes has no room in the file")
-    return MergedFooter(starts, end, length)
+    return CombinedFooter(starts, end, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,16 @@ class _Footer:
 
     def read_rows(self, reader: Reader, _at: int) -> None:
         """Read the number of rows."""
+        if self.head:
+            raise ValueError("the footer tells its rows twice")
         self.head = self.data[: reader.at]
         self.rows = reader.count()
         self._rows_end = reader.at
 
     def read_groups(self, reader: Reader, _at: int) -> None:
         """Read all row groups."""
+        if self.groups:
+            raise ValueError("the footer has two lists of row groups")
         self.between = self.data[self._rows_end : reader.at]
         count, _ = reader.elements()
         for _ in range(count):
@@ -171,8 +177,8 @@ class _Group:
                 1: _refuse,
                 2: position,
                 3: lambda inner, _: inner.struct(metadata),
-                4: position,
-                6: position,
+                4: _refuse,
+                6: _refuse,
             }
         )
 
@@ -190,9 +196,8 @@ class _Group:
 
 
 def _refuse(_reader: Reader, at: int) -> None:
-    raise ValueError(
-        f"a row group tells of its place, or of another file, at byte {at}: agents write neither"
-    )
+    """Refuse another file, an ordinal, or a page index: the parts of a form have none."""
+    raise ValueError(f"a row group tells of its place, of another file or of a page index at byte {at}")
 
 
 def _read(data: bytes) -> _Footer:
