@@ -20,7 +20,7 @@ NAMES = (
     "standby_answers",  # "ask another replica": behind, draining, part not whole here
     "refusals",  # loud refusals: CSN too old or beyond the end, writes, malformed requests
     "corrupt_blocks",  # reads that found a part damaged
-    "blocks",  # blocks of parts read and verified (replication/core/digest.py: BLOCK_BYTES)
+    "blocks",  # blocks of parts verified for answers (replication/core/digest.py: BLOCK_BYTES)
 )
 
 _FORMAT = struct.Struct(f"={len(NAMES)}Q")

@@ -152,12 +152,12 @@ def leftovers(data_dir: Path) -> list[str]:
         ]
     finally:
         db.close()
-    there = {
-        str(path.relative_to(data_dir)): path.stat().st_size
-        for top in ("parts", "packs", "tmp")
-        for path in data_dir.joinpath(top).rglob("*")
-        if path.is_file()
-    }
+    there: dict[str, int] = {}
+    for top in ("parts", "packs", "tmp"):
+        for path in data_dir.joinpath(top).rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # an agent that runs has just deleted it
+                if path.is_file():
+                    there[str(path.relative_to(data_dir))] = path.stat().st_size
     found += [f"file {path} that no row names" for path in there.keys() - named.keys()]
     found += [f"file {path} is missing" for path in named.keys() - there.keys()]
     found += [

@@ -208,7 +208,7 @@ def test_a_page_index_is_for_parts_of_many_pages(rows: int, indexed: bool) -> No
         (PAGE_INDEX_ROWS - 1, {}, True),
         (PAGE_INDEX_ROWS, {}, False),  # it has a page index
         (10, {"row_group_rows": 5}, False),
-        (10, {"inline_part_bytes_max": 5}, False),
+        (10, {"inline_part_bytes_max": 1}, False),
     ],
     ids=["small", "many rows", "a page index", "row groups", "large"],
 )
