@@ -52,17 +52,7 @@ class _StagedPart(PartMeta, frozen=True, omit_defaults=True):
     inline: bool = False
 
     def meta(self) -> PartMeta:
-        return PartMeta(
-            self.part,
-            self.table,
-            self.path,
-            self.rows,
-            self.length,
-            self.checksum,
-            self.stats,
-            self.kind,
-            self.form,
-        )
+        return PartMeta(*(getattr(self, name) for name in PartMeta.__struct_fields__))
 
 
 class _StagedTid(msgspec.Struct, frozen=True):

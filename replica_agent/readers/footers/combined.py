@@ -31,6 +31,7 @@ from tidelock.replica_agent.readers.footers.thrift import (
     Reader,
     count_bytes,
     list_head,
+    read_footer,
 )
 
 #: Most parts in one file, and most column chunks. Each task that reads a piece of a file parses the whole
@@ -202,10 +203,7 @@ def _refuse(_reader: Reader, at: int) -> None:
 
 def _read(data: bytes) -> _Footer:
     found = _Footer(data)
-    try:
-        Reader(data).struct({3: found.read_rows, 4: found.read_groups})
-    except IndexError:
-        raise ValueError("the footer ends early") from None
+    read_footer(data, {3: found.read_rows, 4: found.read_groups})
     if not found.groups or not found.head:
         raise ValueError("the footer has no row groups")
     return found

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelock.float_mark import FLOATS_MARK
-from tidelock.replica_agent.readers.footers.thrift import INTEGER, LIST, STRUCT, Read, Reader
+from tidelock.replica_agent.readers.footers.thrift import INTEGER, LIST, STRUCT, Reader, read_footer
 
 #: The physical types FLOAT and DOUBLE.
 _FLOATS: Final = frozenset({4, 5})
@@ -43,7 +43,7 @@ def changes(footer: bytes) -> tuple[Change, ...]:
         ValueError: The footer cannot be read.
     """
     found = _Found()
-    _read(footer, {4: found.row_groups, 5: found.key_values, 6: found.created_by})
+    read_footer(footer, {4: found.row_groups, 5: found.key_values, 6: found.created_by})
     if found.marked:
         return ()
     if found.by_spark:
@@ -54,15 +54,8 @@ def changes(footer: bytes) -> tuple[Change, ...]:
 def is_marked(footer: bytes) -> bool:
     """Return whether the writer of a file has marked its hints as right; ValueError as :func:`changes`."""
     found = _Found()
-    _read(footer, {5: found.key_values})
+    read_footer(footer, {5: found.key_values})
     return found.marked
-
-
-def _read(footer: bytes, reads: dict[int, Read]) -> None:
-    try:
-        Reader(footer).struct(reads)
-    except IndexError:
-        raise ValueError("the footer ends early") from None
 
 
 @dataclass(slots=True)

@@ -160,6 +160,18 @@ class Reader:
 Read = Callable[[Reader, int], None]
 
 
+def read_footer(data: bytes, reads: dict[int, Read]) -> None:
+    """Read the fields of a footer by their numbers.
+
+    Raises:
+        ValueError: It cannot be read.
+    """
+    try:
+        Reader(data).struct(reads)
+    except IndexError:
+        raise ValueError("the footer ends early") from None
+
+
 def count_bytes(value: int) -> bytes:
     """Return the bytes of a number that :meth:`Reader.count` returns."""
     return _number_bytes(value << 1)
