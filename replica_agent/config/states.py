@@ -106,20 +106,31 @@ class Condition:
         reason: Why it is in this state, if a reason is known.
         stuck: Why this replica begins no transaction, "" while it does: it applies nothing, so it could not
             show a client what it has committed, or its disk is full and another one has room.
+        incomplete: Parts of its clone are missing that are visible there. It answers no reads, whatever its
+            state: a connection that is lost meanwhile does not bring the parts.
     """
 
     replica: str
     state: AgentState = AgentState.STARTING
     reason: str = ""
     stuck: str = ""
+    incomplete: bool = False
 
     def require(self, action: AgentAction) -> None:
         """Raise unless the agent does ``action`` now.
 
         Raises:
             UnavailableError: Also a begin on a replica that is stuck. Others as :func:`require`.
+            StandbyError: Also a read on a replica that is incomplete.
         """
         require(self.state, action, self.replica, self.reason)
+        if self.incomplete and action is AgentAction.READ:
+            raise StandbyError(
+                f"replica {self.replica} has a clone whose parts are not all here, and answers no reads now; "
+                "try again, or use another replica",
+                replica=self.replica,
+                state=self.state.value,
+            )
         if self.stuck and action is AgentAction.BEGIN:
             raise UnavailableError(
                 f"replica {self.replica} begins no transaction ({self.stuck}); use another replica",

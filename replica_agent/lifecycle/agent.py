@@ -21,7 +21,7 @@ from aiohttp import web
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import decode_member
 from tidelock.csnlog.core.disks import folder_of
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
@@ -33,7 +33,7 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
 from tidelock.replica_agent.config.switches import Switches
-from tidelock.replica_agent.lifecycle.arrears import Arrears
+from tidelock.replica_agent.lifecycle.arrears import Arrears, is_incomplete
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
 from tidelock.replica_agent.lifecycle.joining import connect, join
 from tidelock.replica_agent.lifecycle.local import BACKLOG, Local, open_local
@@ -88,7 +88,6 @@ class Agent:
         self._caught_up = False
         self._behind = ""  # the reason why it does not serve yet, if that takes long
         self._set_back = ""  # the reason why ZooKeeper's servers refuse this replica, if they were set back
-        self._clones = False  # parts of its clone are missing
         self._damaged: set[PartId] = set()  # reported by readers, not repaired yet
         self._verifying = asyncio.Lock()
 
@@ -115,6 +114,7 @@ class Agent:
             UnavailableError: ZooKeeper does not answer.
         """
         self._local = await open_local(self.settings, self, self._stack)
+        self.condition.incomplete = is_incomplete(self._local.catalog.reader)
         self._metrics.add_readers(self._local.readers.counters)
         counts = self._local.counts
         self._metrics.add_parts(lambda: counts.largest)
@@ -169,7 +169,6 @@ class Agent:
         """
         waiters, session = self.local.waiters, parts.means.session
         owed = Arrears.noted(self.local.catalog.reader, session.published_max)
-        self._clones = parts.replication.own_phase.fetches = owed.base > CSN_NONE
         background = BackgroundTasks(parts, owed)
         # Before a record is applied: what a manifest lists cannot be taken back.
         await parts.replication.skips.learn_all()
@@ -205,7 +204,7 @@ class Agent:
         for name, interval_s, work in background.tasks():
             self.run_forever(name, self._repeat(name, interval_s, work))
         parts.means.store.on_change(lambda: self.spawn("alive", background.keep_alive()))
-        if self._clones or waiters.reached < owed.serve_from:
+        if self.condition.incomplete or waiters.reached < owed.serve_from:
             self._behind = f"it serves from CSN {owed.serve_from} on, when it has all parts that are visible"
             self.log_state(parts.replication.log.state, parts.replication.log.reason)
         while not await waiters.wait(owed.serve_from, _CATCH_UP_TICK_S):
@@ -220,11 +219,11 @@ class Agent:
 
     async def _all_fetched(self, parts: AgentParts, owed: Arrears) -> None:
         """Wait until a clone has all parts that are visible; a replica with a catalog of its own serves."""
-        while self._clones and not self._ended.done():
+        while self.condition.incomplete and not self._ended.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(parts.replication.missing.complete.wait(), _CATCH_UP_TICK_S)
                 await owed.fetched(self.local.catalog)
-                self._clones = parts.replication.own_phase.fetches = False
+                self.condition.incomplete = False
 
     async def _clone_next(self, reason: str) -> None:
         """End this boot, and let the next one clone: the log no longer has the records that follow."""
@@ -326,7 +325,8 @@ class Agent:
                 elif self._caught_up:
                     self._become(AgentState.SERVING, "")
                 else:
-                    self._become(AgentState.CLONING if self._clones else AgentState.STARTING, self._behind)
+                    incomplete = self.condition.incomplete
+                    self._become(AgentState.CLONING if incomplete else AgentState.STARTING, self._behind)
 
     async def _explain_suspension(self) -> None:
         """Find out whether ZooKeeper was set back while this replica has no connection, and say so."""

@@ -17,6 +17,11 @@ from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.catalog_schema import SERVE_FROM_UNKNOWN
 
 
+def is_incomplete(reader: CatalogReader) -> bool:
+    """Return whether parts of the clone that this catalog is are missing which are visible there."""
+    return bool(reader.meta("clone_base"))
+
+
 @dataclass(slots=True)
 class Arrears:
     """The arrears of one boot.

@@ -26,7 +26,6 @@ class OwnPhase:
     Attributes:
         clock: Monotonic seconds.
         wall_ms: Wall time (Unix, ms), for people.
-        fetches: Parts of its clone are missing: it starts, and stands for no other replica (rule clone).
     """
 
     applier: Applier
@@ -37,7 +36,6 @@ class OwnPhase:
     condition: Condition
     clock: Callable[[], float]
     wall_ms: Callable[[], int]
-    fetches: bool = False
     #: The CSN from which on it has caught up; None while the end of the log is not known.
     _aim: Csn | None = field(default=None, init=False)
     _report: PhaseReport = field(default=PhaseReport(ReplicaPhase.STARTING), init=False)
@@ -46,6 +44,11 @@ class OwnPhase:
     def catch_up_to(self, aim: Csn) -> None:
         """Note the CSN that this boot has to apply before it follows."""
         self._aim = aim
+
+    @property
+    def fetches(self) -> bool:
+        """Whether parts of its clone are missing: it starts, and stands for no other replica (rule clone)."""
+        return self.condition.incomplete
 
     @property
     def blocked_by(self) -> BlockedBy | None:

@@ -42,7 +42,7 @@ def merge_a_manifest() -> Iterator[None]:
 @contextmanager
 def take_a_clone_that_fetches_for_a_whole_one() -> Iterator[None]:
     """A replica says that it follows while it still fetches the parts of its clone."""
-    with mock.patch.object(OwnPhase, "fetches", property(lambda _: False, lambda _self, _fetches: None)):
+    with mock.patch.object(OwnPhase, "fetches", property(lambda _: False)):
         yield
 
 

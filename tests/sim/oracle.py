@@ -356,9 +356,12 @@ class Oracle:
     def proposed(self, life: AgentLife, proposal: Proposal) -> None:
         """A home hands a transaction to the log: as far as it can know, it has its copies (I4).
 
-        Peers may have given them back where the home was fenced and does not know yet: it is refused.
+        Peers may have given them back where the home was fenced and does not know yet: it is refused. It is
+        also refused if its copies were counted at another version of the roster than that of now.
         """
-        parts = self._parts(proposal.record)
+        parts, roster = self._parts(proposal.record), self._world.zookeeper.tree.get(tree.REPLICAS)
+        if roster is None or roster.version != proposal.roster:
+            return
         if not parts or proposal.tid in self._proposed or life.agent is None or self._fenced(life.agent):
             return
         self._proposed.add(proposal.tid)
@@ -380,9 +383,13 @@ class Oracle:
         return [disk for disk, until in known.items() if disk == current or now - until < STALE_S]
 
     def _holds(self, disk: str, parts: Sequence[str]) -> bool:
+        """Tell whether a disk holds parts, or held them before a clone replaced it in its folder."""
         if disk in self._held_before:
             return self._held_before[disk].issuperset(parts)
-        db = self._catalog(disk)
+        return self._lie_in(self._folder(disk), parts)
+
+    def _lie_in(self, folder: str, parts: Sequence[str]) -> bool:
+        db = self._catalog(folder)
         marks = ",".join("?" * len(parts))
         sql = f"SELECT count(*) FROM parts WHERE state = 'held' AND part IN ({marks})"
         return bool(db.execute(sql, parts).fetchone()[0] == len(parts))
@@ -546,13 +553,14 @@ class Oracle:
 
     def _only_elsewhere(self, hosts: Sequence[Host], tail: Csn, horizon: Csn) -> list[str]:
         """Return the transactions of which no disk of these hosts has all that may still be needed."""
-        disks = [host.disk.folder.name for host in hosts if self._has_catalog(host)]
+        # A folder keeps the name of its first disk, which a clone may have replaced since: folders are asked.
+        folders = [host.disk.folder.name for host in hosts if self._has_catalog(host)]
         return [
             tid.tid
             for csn, record in self.records.items()
             for tid in record.tids
             if (needed := self._needed(csn, tid, tail, horizon))
-            and not any(self._holds(disk, needed) for disk in disks)
+            and not any(self._lie_in(folder, needed) for folder in folders)
         ]
 
     def _needed(self, csn: Csn, tid: TidRecord, tail: Csn, horizon: Csn) -> list[str]:

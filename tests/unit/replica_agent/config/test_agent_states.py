@@ -21,7 +21,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.documentation import markdown
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentState, require
+from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentState, Condition, require
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -60,6 +60,16 @@ def test_a_refused_read_sends_the_reader_elsewhere() -> None:
         require(AgentState.FENCED, AgentAction.READ, "r1")
     with pytest.raises(UnavailableError, match="suspended"):
         require(AgentState.SUSPENDED, AgentAction.BEGIN, "r1")
+
+
+@pytest.mark.parametrize("state", [state for state in ALLOWED if AgentAction.READ in ALLOWED[state]])
+def test_a_clone_whose_parts_are_missing_answers_no_reads_in_any_state(state: AgentState) -> None:
+    """It was asked to read while it was suspended, and listed parts that lay nowhere (seed 1927072614)."""
+    condition = Condition("r1", state)
+    condition.require(AgentAction.READ)
+    condition.incomplete = True
+    with pytest.raises(StandbyError, match="not all here"):
+        condition.require(AgentAction.READ)
 
 
 async def test_waiters_wake_when_their_csn_is_reached() -> None:
