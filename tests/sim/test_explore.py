@@ -13,12 +13,16 @@ from tests.sim.explore.planted import Bug
 from tests.sim.explore.scenarios import SCENARIOS, ExploredScenario
 
 
+#: The largest scenarios visit all their states in minutes of a core, which three other workers share.
+_LARGE = (pytest.mark.slow, pytest.mark.timeout(1800))
+
+
 def _cases() -> list[object]:
-    return [pytest.param(one, id=one.name, marks=() if one.fast else pytest.mark.slow) for one in SCENARIOS]
+    return [pytest.param(one, id=one.name, marks=() if one.fast else _LARGE) for one in SCENARIOS]
 
 
 def _sound_cases() -> list[object]:
-    return [pytest.param(one, id=one.name, marks=pytest.mark.slow if one.large else ()) for one in BUGS]
+    return [pytest.param(one, id=one.name, marks=_LARGE if one.large else ()) for one in BUGS]
 
 
 @pytest.mark.parametrize("scenario", _cases())
