@@ -225,6 +225,13 @@ class AgentSettings(IdentitySettings, BaseSettings):
     )
     row_group_rows: Count = Field(1_000_000, description="Rows of a Parquet row group.")
     row_group_bytes: Bytes = Field(128 << 20, description="Arrow bytes after which a row group is closed.")
+    cut_part_bytes_min: Bytes = Field(
+        1 << 20,
+        description=(
+            "A part of this size or more is cut when some of its rows change: row groups without such rows "
+            "are copied as they are."
+        ),
+    )
     part_bytes_max: Bytes = Field(1 << 30, description="A part is closed when it has grown to this size.")
     partitions_per_insert_max: Count = Field(1000, description="Most partitions that one insert may touch.")
     meta_bytes_max: Bytes = Field(1024, description="User metadata of a transaction, as JSON.")

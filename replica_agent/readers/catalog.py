@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import StandbyError
+from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import hdfs
-from tidelock.replica_agent.readers.footers import combined
 from tidelock.replica_agent.readers.paths import PART_SUFFIX, CombinedName
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 

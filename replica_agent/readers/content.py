@@ -1,7 +1,7 @@
 """Verified bytes of parts: whole blocks are read, compared with their digests, and only then returned.
 
-After that, some bytes of the footers of older writers are changed (`readers/footers/float_hints.py`), and
-many small parts are shown as one file (`readers/footers/combined.py`). Blocking file access, for use in a
+After that, some bytes of the footers of older writers are changed (`footers/float_hints.py`), and
+many small parts are shown as one file (`footers/combined.py`). Blocking file access, for use in a
 thread. A damaged, truncated or missing file is a :class:`DamagedPartError`, which describes the damage; no
 byte of a block that does not match ever leaves this module (docs/adr/0004-verified-reads.md; I9).
 """
@@ -18,9 +18,9 @@ from typing import NoReturn, Protocol
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.readers.footers.combined import CombinedFooter
-from tidelock.replica_agent.readers.footers.float_hints import Change
-from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES, footer_length
+from tidelock.replica_agent.footers.combined import CombinedFooter
+from tidelock.replica_agent.footers.float_hints import Change
+from tidelock.replica_agent.footers.thrift import TAIL_BYTES, footer_length
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import tree
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.footers import combined
 from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.paths import CombinedName, NoSuchPathError
 from tidelock.replica_agent.readers.tree import FolderTree

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError, StandbyError
+from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
-from tidelock.replica_agent.readers.footers import combined
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
 from tidelock.replica_agent.readers.messages import ReaderConfig

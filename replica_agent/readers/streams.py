@@ -16,13 +16,13 @@ from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError, StandbyError
+from tidelock.replica_agent.footers import combined, float_hints
+from tidelock.replica_agent.footers.combined import CombinedFooter
+from tidelock.replica_agent.footers.float_hints import Change
+from tidelock.replica_agent.footers.thrift import TAIL_BYTES
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import CombinedFile, DamagedPartError, PartFile, Place, Source
 from tidelock.replica_agent.readers.counters import ReaderCounters
-from tidelock.replica_agent.readers.footers import combined, float_hints
-from tidelock.replica_agent.readers.footers.combined import CombinedFooter
-from tidelock.replica_agent.readers.footers.float_hints import Change
-from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.outflow import Outflow

@@ -4,11 +4,12 @@ Each expression is in separate brackets.
 
 Names with ``#`` are ours, since no table or column has such a name:
 
-* views ``#target`` (the table, with the number of each row's part), ``#affected`` (only the parts that are
+* views ``#target`` (the table, with the row group of each row), ``#affected`` (only the row groups that are
   rewritten) and ``#stream`` (the rows that were sent for a merge);
 * views ``#before`` and ``#after`` (parts that a commit has removed and added);
 * tables ``#source`` (the rows of a merge, with ``#row``), ``#twice`` (keys that occur more than once in it),
-  ``#hits`` (which row of the source matches which part) and ``#net`` (the difference of before and after);
+  ``#hits`` (which row of the source matches a row of which row group) and ``#net`` (the difference of before
+  and after);
 * columns ``#match`` (the row gets new values), ``#value:c`` (the new value of column c, in the type of its
   expression) and ``#misfit`` (a new value outside of its column's type: the column, and the value's text).
 
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidelock.replica_agent.sql.expressions import Expression, literal
 from tidelock.replica_agent.sql.request import quote
-from tidelock.replica_agent.sql.scan import PART_COLUMN
+from tidelock.replica_agent.sql.scan import GROUP_COLUMN
 from tidelock.replica_agent.sql.source import ROW
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.table_columns import Column
@@ -43,7 +44,7 @@ INSERT, DELETE, PREIMAGE, POSTIMAGE = "insert", "delete", "update_preimage", "up
 #: Values of a column from which its distribution is guessed.
 _SAMPLED = 20_000
 
-_PART, _MATCH, _ROW, _COUNT = quote(PART_COLUMN), quote(MATCH), quote(ROW), quote(COUNT)
+_GROUP, _MATCH, _ROW, _COUNT = quote(GROUP_COLUMN), quote(MATCH), quote(ROW), quote(COUNT)
 
 _TYPES = {
     "boolean": "BOOLEAN",
@@ -78,12 +79,12 @@ def type_of(column: Column) -> str:
 
 
 def matching(alias: str, where: Expression) -> str:
-    """Count the rows by part where the predicate is true."""
-    return f"SELECT {_PART}, count(*) FROM {target(alias)} WHERE {where.text} GROUP BY {_PART}"
+    """Count the rows by row group where the predicate is true."""
+    return f"SELECT {_GROUP}, count(*) FROM {target(alias)} WHERE {where.text} GROUP BY {_GROUP}"
 
 
 def remaining(schema: TableSchema, alias: str, where: Expression) -> str:
-    """Select the rows of the affected parts that a delete leaves."""
+    """Select the rows of the affected row groups that a delete leaves."""
     names = _names(schema.columns)
     return f"SELECT {names} FROM ({_judged(alias, where)}) WHERE NOT {_MATCH}"
 
@@ -91,7 +92,7 @@ def remaining(schema: TableSchema, alias: str, where: Expression) -> str:
 def updated(
     schema: TableSchema, alias: str, where: Expression | None, values: Mapping[str, Expression]
 ) -> str:
-    """Select all rows of the affected parts, with new values where the predicate is true."""
+    """Select all rows of the affected row groups, with new values where the predicate is true."""
     new = _values({name: f"CASE WHEN {_MATCH} THEN {value.text} END" for name, value in values.items()})
     # The parts come after the values, so that parameters are numbered in the user's order.
     inner = f"SELECT *, {new} FROM ({_judged(alias, where)}) AS {quote(alias)}"
@@ -162,7 +163,7 @@ def key_among(column: Column, params: Iterable[int]) -> str:
 
 
 def hits(on: Sequence[str], within: Sequence[str], delete: Expression | None) -> str:
-    """Store which row of the source matches which part of the table, and whether it deletes.
+    """Store which row of the source matches a row of which row group, and whether it deletes.
 
     Args:
         on: Columns of the key.
@@ -172,7 +173,7 @@ def hits(on: Sequence[str], within: Sequence[str], delete: Expression | None) ->
     deletes = "FALSE" if delete is None else _true(delete)
     condition = " AND ".join(within) or "TRUE"
     return (
-        f"CREATE TEMP TABLE {quote(HITS)} AS SELECT source.{_ROW}, target.{_PART}, {deletes} AS {_MATCH} "
+        f"CREATE TEMP TABLE {quote(HITS)} AS SELECT source.{_ROW}, target.{_GROUP}, {deletes} AS {_MATCH} "
         f"FROM {met(on)} WHERE {condition}"
     )
 
@@ -211,16 +212,16 @@ def hit_twice(on: Sequence[str]) -> str:
     )
 
 
-def hit_parts(*, only_deleting: bool) -> str:
-    """Count the rows by part that a merge updates or deletes."""
+def hit_groups(*, only_deleting: bool) -> str:
+    """Count the rows by row group that a merge updates or deletes."""
     condition = f"WHERE {_MATCH}" if only_deleting else ""
-    return f"SELECT {_PART}, count(*) FROM {quote(HITS)} {condition} GROUP BY {_PART}"
+    return f"SELECT {_GROUP}, count(*) FROM {quote(HITS)} {condition} GROUP BY {_GROUP}"
 
 
 def merged(
     schema: TableSchema, on: Sequence[str], values: Mapping[str, Expression], delete: Expression | None
 ) -> str:
-    """Select the rows of the affected parts that a merge leaves, with new values where they match."""
+    """Select the rows of the affected row groups that a merge leaves, with new values where they match."""
     matches = f"source.{_ROW} IS NOT NULL"
     new = _values({name: f"CASE WHEN {matches} THEN {value.text} END" for name, value in values.items()})
     old = ", ".join(f"target.{quote(column.name)}" for column in schema.columns)

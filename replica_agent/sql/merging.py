@@ -1,9 +1,9 @@
 """Plans of merges: source rows are matched with the rows of a table by equal keys.
 
 The source is loaded into a table of the engine, which spills, so it may be many times the memory limit. The
-keys of the table are read once: ``#hits`` stores which row of the source matches which part. Joins build
-their hash tables from the source, whatever the optimizer guesses about the size of a table that it cannot
-count.
+keys of the table are read once: ``#hits`` stores which row of the source matches a row of which row group.
+Joins build their hash tables from the source, whatever the optimizer guesses about the size of a table that
+it cannot count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchEr
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
 from tidelock.replica_agent.sql.mutation import MergeRows
-from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, rows_of
+from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import MergeSource
 from tidelock.table_columns import Column
@@ -64,17 +64,18 @@ def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
         _refuse_duplicates(target, action)
     elif action.unique is None:
         _refuse_repeated(target, action, matching=bool(matched))
-    counts = target.count(composition.hit_parts(only_deleting=not updates), {}) if matched else {}
+    hits = target.count(composition.hit_groups(only_deleting=not updates), {}) if matched else {}
     missed = session.fetch(composition.count_missed(), {})[0][0] if inserts else 0
-    target.show_affected(list(counts))
+    rewrite = target.rewrite(hits)
+    target.show_affected(rewrite)
     streams = []
-    if counts:
+    if hits:
         merged = composition.merged(target.schema, action.on, updates, delete)
         streams.append(RowStream(merged, user.params(*matched)))
     if missed:
         streams.append(RowStream(composition.inserted(target.schema, inserts), added, new=True))
-    affected = target.affected(counts, rows_to_insert=missed, keys=keys)
-    return MutationPlan(affected, streams, rows_of(counts), keeps=delete is None)
+    affected = target.affected(hits, rewrite, rows_to_insert=missed, keys=keys)
+    return MutationPlan(affected, streams, rewrite.rows, keeps=delete is None)
 
 
 def _updates(

@@ -1,7 +1,8 @@
 """A mutation in a SQL process: first the parts that it affects, then the rows that replace theirs.
 
-The first pass finds the parts with matching rows; parts excluded by partitions and statistics are never
-opened. The second pass reads the affected parts only. Both passes see the same list of parts, whatever the
+The first pass finds the row groups with matching rows; parts excluded by partitions and statistics are never
+opened. The second pass reads these row groups only; the others of large parts are kept as they are. Both
+passes see the same list of parts, whatever the
 transaction does meanwhile.
 """
 
@@ -26,7 +27,7 @@ from tidelock.replica_agent.sql.mutation import (
     MutationResult,
     UpdateRows,
 )
-from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, rows_of
+from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows
 from tidelock.replica_agent.sql.reading import require_select, without_end
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.sql.sorting import in_order
@@ -133,12 +134,12 @@ def _delete(target: TargetTable, action: DeleteRows) -> MutationPlan:
     session.doing = "in where"
     target.show()
     session.lock()
-    counts = target.count(composition.matching(target.alias, where), user.params(where))
-    whole = [part for part, count in counts.items() if count == part.rows]
-    rest = [part for part, count in counts.items() if count < part.rows]
-    target.show_affected(rest)
+    matched = target.count(composition.matching(target.alias, where), user.params(where))
+    rewrite = target.rewrite(matched, drops=True)
+    target.show_affected(rewrite)
     stream = RowStream(composition.remaining(target.schema, target.alias, where), user.params(where))
-    return MutationPlan(target.affected(counts), [stream] if rest else [], rows_of(rest), rows_of(whole))
+    streams = [stream] if rewrite.parts else []
+    return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, rewrite.dropped)
 
 
 def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
@@ -154,13 +155,15 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
     session.bind(composition.scalars(composition.target(target.alias), new), user.params(*new))
     if where is None:
         session.note_read(target.name)
-        counts = {part: part.rows for part in target.parts}
+        matched, rewrite = all_rows(target.parts)
     else:
-        counts = target.count(composition.matching(target.alias, where), user.params(where))
-    target.show_affected(list(counts))
+        matched = target.count(composition.matching(target.alias, where), user.params(where))
+        rewrite = target.rewrite(matched)
+    target.show_affected(rewrite)
     used = user.params(*new, *([] if where is None else [where]))
     stream = RowStream(composition.updated(target.schema, target.alias, where, values), used)
-    return MutationPlan(target.affected(counts), [stream] if counts else [], rows_of(counts), keeps=True)
+    streams = [stream] if matched else []
+    return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, keeps=True)
 
 
 def _compact(target: TargetTable, action: CompactParts) -> MutationPlan:
@@ -172,10 +175,11 @@ def _compact(target: TargetTable, action: CompactParts) -> MutationPlan:
             table=target.name,
             part=min(missing),
         )
-    target.show_affected(parts)
+    matched, rewrite = all_rows(parts)
+    target.show_affected(rewrite)
     target.session.lock()
-    counts = {part: part.rows for part in parts}
-    return MutationPlan(target.affected(counts), in_order(target, parts), rows_of(parts), keeps=True)
+    streams = in_order(target, parts)
+    return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, keeps=True)
 
 
 def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
@@ -191,7 +195,7 @@ def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
     columns = action.columns if action.columns is not None else found
     _check_columns(target.schema, columns, found, by_name=action.columns is None)
     stream = RowStream(composition.derived(target.schema, rows, columns), action.params, new=True)
-    return MutationPlan(target.affected({}), [stream])
+    return MutationPlan(target.affected(*all_rows(())), [stream])
 
 
 def _check_columns(

@@ -112,12 +112,14 @@ class Affected(msgspec.Struct, frozen=True):
 
     Attributes:
         table: The table that gains the rows.
-        parts: Parts that lose or change rows: all of their other rows are in the stream that follows.
+        parts: Parts that lose or change rows: all of their other rows are in the stream that follows, or in
+            row groups of ``kept``.
         rows_matched: Rows of these parts that are deleted or updated, as counted in the search for parts.
         rows_to_insert: Rows of a merge's source without a match.
         keys: Smallest and largest value of the first column of a merge's ``on`` (integers; dates as days and
             timestamps as microseconds since 1970; text; booleans; decimals as text); None for other types and
             without rows.
+        kept: Row groups without such rows, by part: they stay as they are.
     """
 
     table: TableName
@@ -125,6 +127,7 @@ class Affected(msgspec.Struct, frozen=True):
     rows_matched: int = 0
     rows_to_insert: int = 0
     keys: tuple[Any, Any] | None = None
+    kept: dict[PartId, tuple[int, ...]] = {}
 
 
 class MutationResult(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.mutation import Affected
+from tidelock.replica_agent.sql.scan import row_group, rows_by_group
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import PartRow, TableRow
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -36,8 +37,8 @@ class MutationPlan:
     Attributes:
         affected: The report before the first row.
         streams: The sources of the rows, read one after the other.
-        rewritten: Rows of the parts that the streams read; other affected parts are removed as a whole.
-        dropped: Rows of the parts that are removed as a whole.
+        rewritten: Rows that the streams read of the affected parts.
+        dropped: Rows of parts and row groups that are removed as a whole.
         keeps: Whether all rewritten rows must be in the output.
     """
 
@@ -46,6 +47,29 @@ class MutationPlan:
     rewritten: int = 0
     dropped: int = 0
     keeps: bool = False
+
+
+#: Matching rows by part and row group.
+Matched = Mapping[PartRow, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """The fate of the parts with matching rows.
+
+    Attributes:
+        parts: The parts that have rows to read.
+        groups: The row groups that are read of some of them; of the others, all are.
+        kept: The row groups that stay as they are, by part.
+        rows: Rows that are read.
+        dropped: Rows of parts and row groups that are removed as a whole.
+    """
+
+    parts: Sequence[PartRow]
+    groups: Mapping[PartId, Collection[int]] = field(default_factory=dict)
+    kept: Mapping[PartId, tuple[int, ...]] = field(default_factory=dict)
+    rows: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +99,74 @@ class TargetTable:
         return self.row.name.rpartition(".")[2]
 
     def show(self) -> None:
-        """Show the table as ``#target``, with the number of each row's part."""
+        """Show the table as ``#target``, with the row group of each row."""
         numbers = {part.part: number for number, part in enumerate(self.parts)}
         self.session.view(composition.TARGET, self.session.source(self.row, lambda: self.parts, numbers))
 
-    def show_affected(self, parts: Sequence[PartRow]) -> None:
-        """Show some parts of the table as ``#affected``."""
-        others = frozenset({part.path for part in self.parts} - {part.path for part in parts})
-        self.session.view(composition.AFFECTED, self.session.source(self.row, lambda: parts, others=others))
+    def show_affected(self, rewrite: Rewrite) -> None:
+        """Show the row groups that are read again as ``#affected``."""
+        others = frozenset({part.path for part in self.parts} - {part.path for part in rewrite.parts})
+        source = self.session.source(self.row, lambda: rewrite.parts, groups=rewrite.groups, others=others)
+        self.session.view(composition.AFFECTED, source)
 
-    def count(self, statement: str, params: Mapping[str, Any]) -> dict[PartRow, int]:
-        """Run a statement that counts rows by part."""
-        found = self.session.fetch(statement, params)
-        return {self.parts[number]: count for number, count in sorted(found)}
+    def count(self, statement: str, params: Mapping[str, Any]) -> Matched:
+        """Run a statement that counts rows by row group."""
+        found: dict[PartRow, dict[int, int]] = {}
+        for number, count in sorted(self.session.fetch(statement, params)):
+            part, group = row_group(number)
+            found.setdefault(self.parts[part], {})[group] = count
+        return found
 
-    def affected(self, counts: Mapping[PartRow, int], **more: Any) -> Affected:
+    def rewrite(self, matched: Matched, *, drops: bool = False) -> Rewrite:
+        """Decide the fate of the parts with matching rows.
+
+        Args:
+            matched: The rows that match.
+            drops: They are deleted, so that nothing is read of what has only such rows.
+        """
+        parts: list[PartRow] = []
+        groups: dict[PartId, Collection[int]] = {}
+        kept: dict[PartId, tuple[int, ...]] = {}
+        rows = dropped = 0
+        for part, found in matched.items():
+            if drops and sum(found.values()) == part.rows:
+                dropped += part.rows
+                continue
+            sizes = self._sizes(part)
+            if sizes is None:
+                parts.append(part)
+                rows += part.rows
+                continue
+            again = {group for group, count in found.items() if not (drops and count == sizes[group])}
+            dropped += sum(sizes[group] for group in found.keys() - again)
+            if again:
+                parts.append(part)
+                groups[part.part] = again
+                rows += sum(sizes[group] for group in again)
+            if stays := tuple(group for group in range(len(sizes)) if group not in found):
+                kept[part.part] = stays
+        return Rewrite(parts=parts, groups=groups, kept=kept, rows=rows, dropped=dropped)
+
+    def _sizes(self, part: PartRow) -> tuple[int, ...] | None:
+        """Return the rows of the row groups of a part that may be cut, otherwise None."""
+        session = self.session
+        if part.length < session.config.cut_part_bytes_min:
+            return None
+        return rows_by_group(session.data_dir, part)
+
+    def affected(self, matched: Matched, rewrite: Rewrite, **more: Any) -> Affected:
         """Return the report about parts with matching rows."""
-        return Affected(self.name, tuple(part.part for part in counts), sum(counts.values()), **more)
+        rows = sum(sum(found.values()) for found in matched.values())
+        return Affected(
+            self.name, tuple(part.part for part in matched), rows, kept=dict(rewrite.kept), **more
+        )
 
 
-def rows_of(parts: Sequence[PartRow] | Mapping[PartRow, int]) -> int:
+def all_rows(parts: Sequence[PartRow]) -> tuple[Matched, Rewrite]:
+    """Return what matches if all rows of some parts do, and are read again."""
+    return {part: {0: part.rows} for part in parts}, Rewrite(parts=parts, rows=rows_of(parts))
+
+
+def rows_of(parts: Sequence[PartRow]) -> int:
     """Return the number of rows in some parts."""
     return sum(part.rows for part in parts)

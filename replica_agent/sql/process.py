@@ -86,6 +86,7 @@ class SqlProcess:
             engine_bytes=int(settings.sql_memory_bytes * settings.sql_engine_share),
             temp_bytes=settings.sql_temp_bytes,
             threads=settings.sql_threads,
+            cut_part_bytes_min=settings.cut_part_bytes_min,
         )
         program = Program(
             what="SQL process",

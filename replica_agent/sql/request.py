@@ -104,6 +104,7 @@ class SqlConfig(msgspec.Struct, frozen=True):
         engine_bytes: The share of DuckDB's own operators; the rest decodes parts and encodes results.
         temp_bytes: Most bytes in ``temp_dir``.
         threads: Threads that run a statement.
+        cut_part_bytes_min: A changed part of this length keeps its row groups without changed rows.
     """
 
     data_dir: str
@@ -112,6 +113,7 @@ class SqlConfig(msgspec.Struct, frozen=True):
     engine_bytes: int
     temp_bytes: int
     threads: int
+    cut_part_bytes_min: int
 
 
 def select_statement(

@@ -13,7 +13,7 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import BadRequestError, CorruptError, StandbyError
 from tidelock.parquet_rows import row_bytes
 from tidelock.ranged_file import RangedFile
+from tidelock.replica_agent.footers import cutting
+from tidelock.replica_agent.footers.thrift import footer_in
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -42,8 +44,11 @@ BATCH_ROWS_MIN = 2 * 1024
 #: A part of this size is read and verified at once; a larger one in pieces of this size at most.
 READ_BYTES = 1 << 20
 
-#: Column with the number of each row's part, where requested; no column of a table has such a name.
-PART_COLUMN = "#part"
+#: Column with the row group of each row, where requested, as a number for :func:`row_group`; no column of a
+#: table has such a name.
+GROUP_COLUMN = "#group"
+#: More row groups than a part has.
+_GROUPS = 1 << 32
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _FORMAT = ds.ParquetFileFormat()
@@ -69,7 +74,8 @@ class TableSource:
         failed: Called with the error of a scan, since DuckDB passes on its text only.
         statistics: Returns the catalog's statistics of some parts, in their order.
         pruned: Called by each scan with the partitions that have no row which it could have returned.
-        numbers: The numbers of :data:`PART_COLUMN`; None: no such column exists.
+        numbers: The numbers of the parts in :data:`GROUP_COLUMN`; None: no such column exists.
+        groups: The row groups that are read of some parts; of all others, all are.
         bits: Floating-point numbers are shown as the integers of their bits, so only equal bits are equal:
             for DuckDB all NaN are equal, and -0.0 equals 0.0.
     """
@@ -81,6 +87,7 @@ class TableSource:
     statistics: Callable[[Sequence[PartRow]], Iterable[Statistics]] = _no_statistics
     pruned: Callable[[frozenset[str]], None] = _nothing
     numbers: Mapping[PartId, int] | None = None
+    groups: Mapping[PartId, Collection[int]] = field(default_factory=dict)
     bits: bool = False
 
     @property
@@ -91,7 +98,7 @@ class TableSource:
             arrow = pa.schema([field.with_type(_BITS.get(field.type, field.type)) for field in arrow])
         if self.numbers is None:
             return arrow
-        return arrow.append(pa.field(PART_COLUMN, pa.int32(), nullable=False))
+        return arrow.append(pa.field(GROUP_COLUMN, pa.int64(), nullable=False))
 
 
 class SnapshotTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
@@ -193,10 +200,12 @@ class _Scan:
         parquet = pq.ParquetFile(file, metadata=metadata, buffer_size=sizes.buffer_bytes)
         if row_groups is None:
             row_groups = list(range(parquet.metadata.num_row_groups))
-        constants = folders.scalars(part.path)
-        if self._source.numbers is not None:
-            constants = {**constants, PART_COLUMN: pa.scalar(self._source.numbers[part.part], pa.int32())}
-        for count, stored in self._stored(parquet, row_groups, sizes.batch_rows):
+        if part.part in self._source.groups:
+            row_groups = [group for group in row_groups if group in self._source.groups[part.part]]
+        constants = dict(folders.scalars(part.path))
+        first = 0 if self._source.numbers is None else self._source.numbers[part.part] * _GROUPS
+        for group, count, stored in self._stored(parquet, row_groups, sizes.batch_rows):
+            constants[GROUP_COLUMN] = pa.scalar(first + group, pa.int64())
             arrays = [
                 stored[name] if name in stored else pa.repeat(constants[name], count)
                 for name in self._read_schema.names
@@ -207,16 +216,18 @@ class _Scan:
 
     def _stored(
         self, parquet: pq.ParquetFile, row_groups: Sequence[int], batch_rows: int
-    ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-        """Yield numbers of rows, each with those of the columns that the file has."""
+    ) -> Iterator[tuple[int, int, dict[str, pa.Array]]]:
+        """Yield row groups and numbers of rows, with the columns that the file has of these rows."""
         if self._file_columns:
             for group in row_groups:  # one by one: Arrow keeps the bytes read until the last group
                 for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=self._file_columns):
-                    yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+                    stored = dict(zip(batch.schema.names, batch.columns, strict=True))
+                    yield group, batch.num_rows, stored
             return
         for group in row_groups:
             rows = parquet.metadata.row_group(group).num_rows
-            yield from ((min(BATCH_ROWS, rows - begin), {}) for begin in range(0, rows, BATCH_ROWS))
+            for begin in range(0, rows, BATCH_ROWS):
+                yield group, min(BATCH_ROWS, rows - begin), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +322,37 @@ class _PartFile(RangedFile):
         super().close()
 
 
+def row_group(number: int) -> tuple[int, int]:
+    """Return the number of the part, and that of the row group in it, of a value of :data:`GROUP_COLUMN`."""
+    return divmod(number, _GROUPS)
+
+
+def rows_by_group(data_dir: Path, part: PartRow) -> tuple[int, ...] | None:
+    """Return the rows of each row group of a part; None if its file cannot be cut.
+
+    Raises:
+        CorruptError, StandbyError: As for a scan.
+    """
+    try:
+        with _verified(data_dir, part) as file:
+            return cutting.rows_by_group(footer_in(file.read, part.length))
+    except CorruptError as error:
+        raise _corrupt(part, error.message) from error
+    except ValueError:
+        return None
+
+
 def _open(data_dir: Path, part: PartRow) -> pa.NativeFile:
-    """Open a part for the Parquet reader.
+    """Open a part for the Parquet reader; errors as :func:`_verified`."""
+    bytes_of = _verified(data_dir, part)
+    if part.length > READ_BYTES:
+        return pa.PythonFile(_PartFile(bytes_of, part.length), mode="r")
+    with bytes_of:
+        return pa.BufferReader(bytes_of.read(0, part.length))
+
+
+def _verified(data_dir: Path, part: PartRow) -> VerifiedRange:
+    """Open a part.
 
     Raises:
         CorruptError: The part is quarantined, or its bytes are not the written ones.
@@ -324,11 +364,7 @@ def _open(data_dir: Path, part: PartRow) -> pa.NativeFile:
         raise StandbyError(
             f"part {part.part} of table {part.table} is not on this replica yet; try another", part=part.part
         )
-    bytes_of = VerifiedRange(data_dir, Location(part.file, part.offset, part.length, part.blocks))
-    if part.length > READ_BYTES:
-        return pa.PythonFile(_PartFile(bytes_of, part.length), mode="r")
-    with bytes_of:
-        return pa.BufferReader(bytes_of.read(0, part.length))
+    return VerifiedRange(data_dir, Location(part.file, part.offset, part.length, part.blocks))
 
 
 def _corrupt(part: PartRow, problem: str) -> CorruptError:

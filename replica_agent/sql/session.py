@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -162,6 +163,7 @@ class SqlSession:
         parts: Callable[[], Sequence[PartRow]],
         numbers: Mapping[PartId, int] | None = None,
         *,
+        groups: Mapping[PartId, Collection[int]] = MappingProxyType({}),
         others: frozenset[str] = frozenset(),
     ) -> TableSource:
         """Return the source of the rows of some parts of a table; its scans note what they leave out.
@@ -170,6 +172,7 @@ class SqlSession:
             table: The table.
             parts: Returns the parts.
             numbers: See :class:`TableSource`.
+            groups: See :class:`TableSource`.
             others: Partitions without any of these parts.
         """
         return TableSource(
@@ -180,6 +183,7 @@ class SqlSession:
             statistics=self._statistics,
             pruned=lambda paths: self.note_read(table.name, paths | others),
             numbers=numbers,
+            groups=groups,
         )
 
     def view(self, name: str, source: TableSource) -> None:

@@ -106,6 +106,8 @@ def shared(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluste
             "lock_sweep_interval_s": 0.3,
             "clean_interval_s": 0.5,
             "inline_part_bytes_max": 16 * 1024,  # a part of these rows is a file of its own
+            "row_group_rows": ROWS // 8,  # and an upsert copies row groups of it
+            "cut_part_bytes_min": 1,
         },
         environment_of={HOME: gates.environment(HOME)},
     )

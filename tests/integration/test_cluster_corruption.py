@@ -19,11 +19,11 @@ import urllib3
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
-from tests.support.histories.evidence import data_address, nothing_left
+from tests.support.histories.evidence import data_address, nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import connect
 from tidelock.cluster import LocalCluster
-from tidelock.errors import StandbyError, UnavailableError
+from tidelock.errors import StandbyError, TidelockError, UnavailableError
 from tidelock.replication.core.digest import checksum
 from workloads.agents import ask
 
@@ -34,6 +34,8 @@ SETTINGS = {
     **QUICK,
     "inline_part_bytes_max": INLINE_BYTES_MAX,
     "fetch_range_bytes": 2 * INLINE_BYTES_MAX,
+    "row_group_rows": 2_000,
+    "cut_part_bytes_min": INLINE_BYTES_MAX,
 }
 #: Rows of a part that shares a pack, and of one that is a file of its own. Random numbers do not compress.
 ROWS = {"pack": 1_000, "file": 20_000}
@@ -68,11 +70,12 @@ class Stored:
     path: str
 
     @classmethod
-    def insert(cls, local: LocalCluster, kind: str) -> Stored:
-        """Commit a table whose part is stored in this way."""
+    def insert(cls, local: LocalCluster, kind: str, *, ordered: bool = False) -> Stored:
+        """Commit a table whose part is stored in this way, its numbers in order or not."""
         table = f"t{next(NAMES)}"
         numbers = random.Random(table)
-        rows = pa.table({"k": [numbers.getrandbits(62) for _ in range(ROWS[kind])]})
+        found = [numbers.getrandbits(62) for _ in range(ROWS[kind])]
+        rows = pa.table({"k": sorted(found) if ordered else found})
         with local.connect("r1") as db:
             db.create_table(table, rows.schema)
             csn = db.insert(table, rows, wait="all").csn
@@ -208,6 +211,25 @@ def test_late_reports_do_not_undo_a_repair(local: LocalCluster, kind: str) -> No
             stop.set()
         assert sum(queries) > 0
     stored.mended(DAMAGED)
+
+
+def test_a_change_copies_no_damaged_row_group(local: LocalCluster) -> None:
+    """A delete in the last row group finds the first one damaged, which it would copy; it is repaired."""
+    stored = Stored.insert(local, "file", ordered=True)
+    stored.flip_bit("r1")
+    last = stored.rows["k"][-1].as_py()
+    with local.connect("r1") as db:
+        with pytest.raises(TidelockError, match=stored.part):
+            db.delete(stored.table, "k = ?", [last])
+        stored.mended("r1")
+        with db.begin() as tx:
+            done = tx.delete(stored.table, "k = ?", [last])
+            assert (done.rows_deleted, done.parts_removed, done.parts_added) == (1, 1, 2)
+            tx.commit(wait="all")
+    for replica in REPLICAS:
+        with local.connect(replica) as db:
+            assert sorted(db.read(stored.table)["k"].to_pylist()) == stored.rows["k"].to_pylist()[:-1]
+    require_clean_audit(local, deep=True)
 
 
 @pytest.mark.parametrize("kind", ROWS)

@@ -2,9 +2,10 @@
 
 An SQL process finds the parts with matching rows; they are locked, checked and marked as removed
 (:mod:`tidelock.replica_agent.transactions.statements.removals`) before the first of their remaining rows is
-received. These rows are staged as the rows of an insert are. Parts that the transaction has made itself are
-dropped last, since the process reads them to the end. A statement that does not reach its end leaves the
-transaction to be rolled back.
+received. These rows are staged as the rows of an insert are; row groups of large parts that the statement
+does not touch are copied as they are. Parts that the transaction has made itself are dropped last, since the
+process reads them to the end. A statement that does not reach its end leaves the transaction to be rolled
+back.
 """
 
 from __future__ import annotations
@@ -141,6 +142,12 @@ class Mutations:
             await self.removals.remove_parts(tx, table, committed)
             _, added = await self.staging.stage(tx, table, mutation.pieces(), at=at, path=path)
             ended = mutation.ended
+            kept = [
+                (part, mutation.affected.kept[part.part])
+                for part in parts
+                if part.part in mutation.affected.kept
+            ]
+            added = [*added, *await self.staging.cut(tx, table, kept, at)]
         await self.removals.remove_parts(tx, table, own)
         tx.note_reads(ended.read_set())
         rows = (ended.rows_deleted, ended.rows_updated, ended.rows_inserted)

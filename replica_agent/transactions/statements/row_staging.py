@@ -1,4 +1,4 @@
-"""Row staging: an Arrow IPC stream becomes staged parts of a transaction.
+"""Row staging: an Arrow IPC stream, or row groups of stored parts, become staged parts of a transaction.
 
 Small bodies are turned into Parquet in memory and stay there until the transaction is sealed; large ones
 stream into separate files, each with its undo row first. An upload counts only if its transaction is still
@@ -25,6 +25,7 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
+from tidelock.replica_agent.storage.part_cutter import cut_part
 from tidelock.replica_agent.storage.part_writer import (
     CheckedRows,
     EncodedPart,
@@ -129,6 +130,32 @@ class RowStaging:
             raise
         return rows, upload.parts
 
+    async def cut(
+        self, tx: Transaction, table: TableName, kept: Sequence[tuple[PartRow, Sequence[int]]], at: Csn
+    ) -> Sequence[PartMeta]:
+        """Stage row groups of stored parts as they are, those of each as a part of its own.
+
+        If it raises, nothing is kept.
+
+        Args:
+            tx: It keeps the parts until it ends.
+            table: The table of the parts.
+            kept: The parts, each with the numbers of its row groups, ascending.
+            at: The CSN whose definition counts.
+
+        Raises:
+            CorruptError: The bytes of a part are not the written ones.
+            DiskFullError, UnavailableError: They could not be written.
+        """
+        _, schema = self.tables.schema(table, at)
+        upload = _RowUpload(self, tx, schema, None)
+        try:
+            await upload.cut(kept)
+        except BaseException:
+            await asyncio.shield(upload.discard())
+            raise
+        return upload.parts
+
     async def check(self, tx: Transaction, version: int, schema: TableSchema, stream: bytes) -> CheckedRows:
         """Check the rows of a complete stream, which their transaction keeps until it departs.
 
@@ -230,7 +257,7 @@ class _RowUpload:
     async def run(self, content: AsyncIterable[bytes]) -> int:
         """Stage the body and return its rows; whether it is small is known at its end."""
         self.staging.files.room.admit(DiskUse.NEW, 0)
-        maker = PartMaker(self.schema, self.staging.settings, self.staging.numbers.next, self._open)
+        maker = self._maker()
         pieces = aiter(content)
         head, ended = await _head(pieces, self.staging.settings.inline_part_bytes_max)
         if ended:
@@ -247,6 +274,17 @@ class _RowUpload:
                     await stream.aclose()
         self.staging.transactions.require_open(self.tx)
         return sum(meta.rows for meta in self.parts)
+
+    async def cut(self, kept: Sequence[tuple[PartRow, Sequence[int]]]) -> None:
+        """Stage row groups of stored parts."""
+        self.staging.files.room.admit(DiskUse.NEW, 0)
+        for source, groups in kept:
+            data_dir = self.staging.files.data_dir
+            await self._take(await asyncio.to_thread(cut_part, self._maker(), data_dir, source, groups))
+        self.staging.transactions.require_open(self.tx)
+
+    def _maker(self) -> PartMaker:
+        return PartMaker(self.schema, self.staging.settings, self.staging.numbers.next, self._open)
 
     def _open(self, part: PartId) -> PartSink:
         """Write the undo row, then open the file; called in the encoding thread."""

@@ -39,8 +39,14 @@ def config(directory: DataDir, **limits: int) -> SqlConfig:
     """The configuration of a SQL process."""
     temporary = directory.path / "run" / "sql-test"
     temporary.mkdir(parents=True, exist_ok=True)
-    given = {"memory_bytes": 1 << 30, "engine_bytes": 1 << 29, "temp_bytes": 1 << 30, "threads": 1} | limits
-    return SqlConfig(data_dir=str(directory.path), temp_dir=str(temporary), **given)
+    given = {
+        "memory_bytes": 1 << 30,
+        "engine_bytes": 1 << 29,
+        "temp_bytes": 1 << 30,
+        "threads": 1,
+        "cut_part_bytes_min": 1,
+    }
+    return SqlConfig(data_dir=str(directory.path), temp_dir=str(temporary), **(given | limits))
 
 
 def run(
@@ -51,11 +57,12 @@ def run(
     csn: int | None = None,
     tid: str | None = None,
     adopted: tuple[str, ...] = (),
+    **limits: int,
 ) -> Done:
     """Run a mutation at the newest CSN; raise the error that a caller of the agent would get."""
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
     request = MutationRequest(newest, tid, full_name(table), action, adopted)
-    with closing(SqlSession(config(directory), request)) as session:
+    with closing(SqlSession(config(directory, **limits), request)) as session:
         try:
             made = MutationRun(session, request)
             rows = pa.Table.from_batches(made.batches(), made.schema)
@@ -67,7 +74,10 @@ def run(
 
 
 def after(directory: DataDir, table: str, done: Done, *, csn: int | None = None) -> Counter[Row]:
-    """Return a table's rows after the commit of a mutation: of the remaining parts, and its new rows."""
+    """Return a table's rows after the commit of a mutation.
+
+    They are those of the remaining parts, of the row groups that are kept, and its new rows.
+    """
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
     reader = CatalogReader(directory.path)
     try:
@@ -77,7 +87,9 @@ def after(directory: DataDir, table: str, done: Done, *, csn: int | None = None)
         reader.close()
     assert set(done.affected.parts) <= {part.part for part in shown}
     stay = [part for part in shown if part.part not in done.affected.parts]
-    left = SnapshotTable(TableSource(schema, directory.path, lambda: stay, lambda _: None))
+    stay += [part for part in shown if part.part in done.affected.kept]
+    source = TableSource(schema, directory.path, lambda: stay, lambda _: None, groups=done.affected.kept)
+    left = SnapshotTable(source)
     return as_rows(left.scanner().to_reader().read_all()) + as_rows(done.rows)
 
 

@@ -67,7 +67,7 @@ def test_the_engine_gets_its_share(tmp_path: Path) -> None:
     """Memory and disk of DuckDB are those of the configuration of its process."""
     config = SqlConfig(
         data_dir=str(tmp_path), temp_dir=str(tmp_path / "sql"), memory_bytes=200 << 20,
-        engine_bytes=100 << 20, temp_bytes=300 << 20, threads=1,
+        engine_bytes=100 << 20, temp_bytes=300 << 20, threads=1, cut_part_bytes_min=1,
     )  # fmt: skip
     connection = _locked_connection(config)
     names = ("memory_limit", "max_temp_directory_size")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.replicas.datadir import TIME_MS, DataDir
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.replica_agent.footers.combined import length_of
 from tidelock.replica_agent.readers.catalog import FolderRow, SnapshotCatalog
-from tidelock.replica_agent.readers.footers.combined import length_of
 from tidelock.replica_agent.readers.paths import CombinedName, combined_of, part_of
 
 TABLE = TableName("default.t")

@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.mutations import Row, after, as_rows, run, stream_file
@@ -50,14 +51,17 @@ PARTS = (
 class World:
     """The table `t`, the same rows in DuckDB, and `u` with one row more."""
 
-    def __init__(self, path: Path, partition_by: Sequence[str] = ("p",)) -> None:
+    def __init__(
+        self, path: Path, partition_by: Sequence[str] = ("p",), *, row_group_rows: int = 1 << 20
+    ) -> None:
         self.path = path
         self.directory = DataDir(path / "data")
         self.directory.create_table(2, "t", SCHEMA, partition_by=partition_by)
         self.directory.create_table(2, "ns.u", pa.schema([("k", pa.int64())]))
         self.parts: list[PartId] = []
         for number, content in enumerate(PARTS):
-            made = self.directory.insert(3 + number, {T: pa.table(content, SCHEMA)})
+            rows: dict[str, pa.Table] = {T: pa.table(content, SCHEMA)}
+            made = self.directory.insert(3 + number, rows, row_group_rows=row_group_rows)
             self.parts += [part.part for part in made]
         self.directory.insert(7, {"ns.u": pa.table({"k": [12]}, pa.schema([("k", pa.int64())]))})
         self.twin = duckdb.connect()
@@ -79,10 +83,10 @@ class World:
         return stream_file(self.path / "source", rows)
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+@pytest.fixture(scope="module", params=[1 << 20, 1], ids=["one row group", "a row group for each row"])
+def world(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> World:
     """Return the tables, for tests that do not change them."""
-    made = World(tmp_path_factory.mktemp("world"))
+    made = World(tmp_path_factory.mktemp("world"), row_group_rows=request.param)
     made.twin.from_arrow(SOURCE).create("source")
     return made
 
@@ -127,6 +131,47 @@ def test_delete_takes_rows_where_it_is_true(
     assert set(done.affected.parts) == {world.parts[number] for number in parts}
     gone = (before - expected).total()
     assert (done.ended.rows_deleted, done.ended.rows_updated, done.affected.rows_matched) == (gone, 0, gone)
+
+
+def test_only_row_groups_with_such_rows_are_read_again(tmp_path: Path) -> None:
+    """Row groups without such a row are kept; those that have such rows only are dropped."""
+    directory = DataDir(tmp_path / "data")
+    rows = pa.table({"k": range(100)}, pa.schema([("k", pa.int64())]))
+    directory.create_table(2, "many", rows.schema)
+    [part] = directory.insert(3, {"default.many": rows}, row_group_rows=10)
+    done = run(directory, "many", DeleteRows("k BETWEEN 15 AND 31"))
+    assert done.affected.kept == {part.part: (0, 4, 5, 6, 7, 8, 9)}
+    assert done.rows["k"].to_pylist() == [*range(10, 15), *range(32, 40)]
+    assert (done.ended.rows_deleted, after(directory, "many", done).total()) == (17, 83)
+    done = run(directory, "many", DeleteRows("k >= 90"))
+    assert (done.affected.kept, done.rows.num_rows) == ({part.part: tuple(range(9))}, 0)
+    done = run(directory, "many", UpdateRows({"k": "-k"}, "k = 55"))
+    assert done.affected.kept == {part.part: (0, 1, 2, 3, 4, 6, 7, 8, 9)}
+    assert done.rows["k"].to_pylist() == [50, 51, 52, 53, 54, -55, 56, 57, 58, 59]
+    done = run(directory, "many", DeleteRows("k = 5"), cut_part_bytes_min=part.length + 1)
+    assert (done.affected.kept, done.rows.num_rows) == ({}, 99)
+
+
+@given(st.data(), batches(rows_min=1), st.sets(st.integers(0, 30)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+def test_any_rows_in_any_row_groups(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, batch: pa.RecordBatch, chosen: set[int]
+) -> None:
+    """Rows of all types, of which some are deleted or get another number, in row groups of any size."""
+    directory = DataDir(tmp_path_factory.mktemp("any") / "data")
+    rows = pa.Table.from_batches([batch]).append_column("n", pa.array(range(len(batch))))
+    directory.create_table(2, "t", rows.schema)
+    size = data.draw(st.integers(1, len(batch)))
+    directory.insert(3, {"default.t": rows}, row_group_rows=size)
+    where = f"n IN ({', '.join(map(str, [-1, *sorted(chosen)]))})"
+    gone = chosen & set(range(len(batch)))
+    done = run(directory, "t", DeleteRows(where))
+    assert after(directory, "t", done) == as_rows(rows.filter([n not in gone for n in range(len(batch))]))
+    assert done.ended.rows_deleted == len(gone)
+    done = run(directory, "t", UpdateRows({"n": "-1 - n"}, where))
+    numbers = pa.array([-1 - n if n in gone else n for n in range(len(batch))])
+    assert after(directory, "t", done) == as_rows(rows.set_column(rows.num_columns - 1, "n", numbers))
+    assert done.ended.rows_updated == len(gone)
 
 
 def test_statistics_rule_parts_out(own: World) -> None:

@@ -29,6 +29,23 @@ def footer_length(tail: bytes) -> int | None:
     return int.from_bytes(tail[:4], "little") if len(tail) == TAIL_BYTES and tail[4:] == MAGIC else None
 
 
+def footer_in(read: Callable[[int, int], bytes], length: int) -> bytes:
+    """Return the footer of a file, without the last eight bytes.
+
+    Args:
+        read: Returns so many bytes of the file from a position.
+        length: Bytes of the file.
+
+    Raises:
+        ValueError: It is no Parquet file.
+    """
+    end = max(0, length - TAIL_BYTES)
+    size = footer_length(read(end, length - end))
+    if size is None or size > end:
+        raise ValueError("it is no Parquet file")
+    return read(end - size, size)
+
+
 class Reader:
     """Reads values one after the other.
 

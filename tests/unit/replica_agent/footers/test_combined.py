@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.support.rows import ALL_TYPES, batches
 from tidelock.float_mark import FLOATS_MARK
 from tidelock.part_layout import FloatColumns, form_of, mark, parquet_options
-from tidelock.replica_agent.readers.footers import combined
-from tidelock.replica_agent.readers.footers.thrift import (
+from tidelock.replica_agent.footers import combined
+from tidelock.replica_agent.footers.thrift import (
     TAIL_BYTES,
     Reader,
     count_bytes,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelock.float_mark import FLOATS_MARK
-from tidelock.replica_agent.readers.footers.thrift import INTEGER, LIST, STRUCT, Reader, read_footer
+from tidelock.replica_agent.footers.thrift import INTEGER, LIST, STRUCT, Reader, read_footer
 
 #: The physical types FLOAT and DOUBLE.
 _FLOATS: Final = frozenset({4, 5})

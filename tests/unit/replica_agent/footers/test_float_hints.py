@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.support.rows import ALL_TYPES, batches
 from tidelock.float_mark import FLOATS_MARK
 from tidelock.part_layout import FloatColumns, mark, parquet_options
-from tidelock.replica_agent.readers.footers.float_hints import changes
-from tidelock.replica_agent.readers.footers.thrift import TAIL_BYTES, footer_length
+from tidelock.replica_agent.footers.float_hints import changes
+from tidelock.replica_agent.footers.thrift import TAIL_BYTES, footer_length
 
 #: How older writers, and others than ours, may have written a file.
 LAYOUTS: dict[str, dict[str, Any]] = {

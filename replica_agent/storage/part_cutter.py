@@ -1,0 +1,77 @@
+"""Parts that are cut: some row groups of a stored part, as they are, become a part of their own.
+
+Nothing is decoded: the bytes of the row groups are copied, under a footer of their own
+(:mod:`tidelock.replica_agent.footers.cutting`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidelock.errors import CorruptError
+from tidelock.replica_agent.footers.cutting import cut
+from tidelock.replica_agent.footers.thrift import footer_in
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.part_target import PartTarget
+from tidelock.replica_agent.storage.part_writer import EncodedPart, PartMaker
+from tidelock.replica_agent.tables.statistics import statistics_of
+from tidelock.replication.core.model import Location
+from tidelock.replication.partfs import VerifiedRange
+
+
+def cut_part(maker: PartMaker, data_dir: Path, source: PartRow, kept: Sequence[int]) -> EncodedPart:
+    """Return the part that has only some row groups of another one.
+
+    It blocks for as long as their bytes take to be read and written.
+
+    Args:
+        maker: The needs of the new part.
+        data_dir: The data directory with the other one.
+        source: The other one, which is whole here.
+        kept: The numbers of the row groups, ascending.
+
+    Raises:
+        CorruptError: The bytes on the disk are not the written ones, or were found not to be.
+        DiskFullError, UnavailableError: They could not be written.
+    """
+    if source.state != "held" or source.file is None:
+        raise _corrupt(source, "its bytes were found damaged and have not been fetched again yet")
+    location = Location(source.file, source.offset, source.length, source.blocks)
+    part = maker.new_part()
+    target = PartTarget(functools.partial(maker.open_file, part), maker.settings.inline_part_bytes_max)
+    end = b""
+    try:
+        with VerifiedRange(data_dir, location) as file:
+            for piece in cut(footer_in(file.read, source.length), kept, file.read):
+                target.write(piece)
+                end = piece
+    except CorruptError as error:
+        raise _corrupt(source, error.message) from error
+    except ValueError as error:
+        raise _corrupt(source, str(error)) from error
+    metadata = pq.read_metadata(pa.BufferReader(end))
+    data, digest = target.finish(), target.digest
+    return EncodedPart(
+        part=part,
+        path=source.path,
+        rows=metadata.num_rows,
+        length=digest.length,
+        checksum=digest.checksum(),
+        blocks=digest.blocks(),
+        stats=statistics_of(metadata, maker.schema),
+        data=data,
+        form=None,
+    )
+
+
+def _corrupt(part: PartRow, problem: str) -> CorruptError:
+    return CorruptError(
+        f"part {part.part} of table {part.table} cannot be cut here: {problem}; use another replica",
+        part=part.part,
+        table=part.table,
+    )

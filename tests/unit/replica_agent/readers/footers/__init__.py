@@ -1,1 +1,0 @@
-"""Tests of the room `replica_agent/readers/footers`."""
