@@ -7,7 +7,7 @@ Nothing is decoded: the bytes of the row groups are copied, under a footer of th
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,21 +39,12 @@ def cut_part(maker: PartMaker, data_dir: Path, source: PartRow, kept: Sequence[i
         CorruptError: The bytes on the disk are not the written ones, or were found not to be.
         DiskFullError, UnavailableError: They could not be written.
     """
-    if source.state != "held" or source.file is None:
-        raise _corrupt(source, "its bytes were found damaged and have not been fetched again yet")
-    location = Location(source.file, source.offset, source.length, source.blocks)
     part = maker.new_part()
     target = PartTarget(functools.partial(maker.open_file, part), maker.settings.inline_part_bytes_max)
     end = b""
-    try:
-        with VerifiedRange(data_dir, location) as file:
-            for piece in cut(footer_in(file.read, source.length), kept, file.read):
-                target.write(piece)
-                end = piece
-    except CorruptError as error:
-        raise _corrupt(source, error.message) from error
-    except ValueError as error:
-        raise _corrupt(source, str(error)) from error
+    for piece in _pieces(data_dir, source, kept):
+        target.write(piece)
+        end = piece
     metadata = pq.read_metadata(pa.BufferReader(end))
     data, digest = target.finish(), target.digest
     return EncodedPart(
@@ -67,6 +58,20 @@ def cut_part(maker: PartMaker, data_dir: Path, source: PartRow, kept: Sequence[i
         data=data,
         form=None,
     )
+
+
+def _pieces(data_dir: Path, source: PartRow, kept: Sequence[int]) -> Iterator[bytes]:
+    """Yield the bytes of the new part; the last piece is the end of the file, with its footer."""
+    if source.state != "held" or source.file is None:
+        raise _corrupt(source, "its bytes were found damaged and have not been fetched again yet")
+    location = Location(source.file, source.offset, source.length, source.blocks)
+    try:
+        with VerifiedRange(data_dir, location) as file:
+            yield from cut(footer_in(file.read, source.length), kept, file.read)
+    except CorruptError as error:
+        raise _corrupt(source, error.message) from error
+    except ValueError as error:
+        raise _corrupt(source, str(error)) from error
 
 
 def _corrupt(part: PartRow, problem: str) -> CorruptError:

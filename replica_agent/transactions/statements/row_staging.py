@@ -253,6 +253,7 @@ class _RowUpload:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _sinks: dict[PartId, PartSink] = field(default_factory=dict)
     _files: list[str] = field(default_factory=list)  # of large parts, complete or not
+    _given_up: bool = False
 
     async def run(self, content: AsyncIterable[bytes]) -> int:
         """Stage the body and return its rows; whether it is small is known at its end."""
@@ -278,9 +279,18 @@ class _RowUpload:
     async def cut(self, kept: Sequence[tuple[PartRow, Sequence[int]]]) -> None:
         """Stage row groups of stored parts."""
         self.staging.files.room.admit(DiskUse.NEW, 0)
+        data_dir = self.staging.files.data_dir
         for source, groups in kept:
-            data_dir = self.staging.files.data_dir
-            await self._take(await asyncio.to_thread(cut_part, self._maker(), data_dir, source, groups))
+            work = asyncio.create_task(
+                asyncio.to_thread(cut_part, self._maker(), data_dir, source, groups), name="cut a part"
+            )
+            try:
+                await self._take(await asyncio.shield(work))
+            finally:
+                if not work.done():  # it has been cut short: the thread ends at its next write
+                    self._given_up = True
+                    await asyncio.to_thread(self._abandon)
+                    await asyncio.gather(work, return_exceptions=True)
         self.staging.transactions.require_open(self.tx)
 
     def _maker(self) -> PartMaker:
@@ -294,6 +304,8 @@ class _RowUpload:
         )
         noted.result()
         self._files.append(path)
+        if self._given_up:
+            raise UnavailableError(f"the statement that writes part {part} was given up")
         sink = self._sinks[part] = self.staging.files.begin(part, use=DiskUse.NEW)
         return sink
 
@@ -320,10 +332,13 @@ class _RowUpload:
             if transactions.memory_bytes > self.staging.settings.staged_memory_bytes_max:
                 await self.staging.write_out(self.tx)
 
+    def _abandon(self) -> None:
+        for sink in list(self._sinks.values()):
+            sink.abandon()
+
     async def discard(self) -> None:
         """Take back what this upload has added; its transaction can only be rolled back."""
-        for sink in self._sinks.values():
-            await asyncio.to_thread(sink.abandon)
+        await asyncio.to_thread(self._abandon)
         dropped = [meta.part for meta in self.parts]
         for part in dropped:
             self.staging.transactions.drop_memory(self.tx, part)
