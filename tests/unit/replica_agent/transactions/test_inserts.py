@@ -1,15 +1,17 @@
-"""Inserts beside other statements of one transaction: confirmed rows are kept, those of cut inserts not."""
+"""Rows that are staged beside other statements: confirmed ones are kept, those of cut statements not."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.aio import until
@@ -19,7 +21,7 @@ from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.model import AddPart
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
-from tidelock.errors import DiskFullError, TooLargeError, TransactionClosedError
+from tidelock.errors import CorruptError, DiskFullError, TooLargeError, TransactionClosedError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -38,8 +40,8 @@ from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.lag import LagVerdict
-from tidelock.replication.core.model import CountedCopies, PartMeta
-from tidelock.replication.partfs import PartFs
+from tidelock.replication.core.model import CountedCopies, Location, PartMeta
+from tidelock.replication.partfs import PartFs, PartSink
 
 HOME = ReplicaId("r1")
 SCHEMA = pa.schema([("k", pa.int64())])
@@ -299,3 +301,59 @@ async def test_large_inserts_have_a_bound(home: Home) -> None:
     first.cancel()
     assert (await second)[0] == 2 * LARGE
     await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_row_groups_of_a_part_become_a_part(home: Home) -> None:
+    """They are staged like rows that are inserted, the large ones in files of their own."""
+    tx = home.transactions.begin(Csn(5))
+    await home.insert(tx, Body(stream(rows(LARGE))))
+    [source] = home.catalog.reader.parts_of(str(tx.tid))
+    [made] = await home.staging.cut(tx, source.table, [(source, [0])], Csn(5))
+    stored = home.catalog.reader.part(made.part)
+    assert stored is not None
+    assert stored.file is not None
+    assert stored.file != source.file
+    location = Location(stored.file, stored.offset, stored.length, stored.blocks)
+    assert pq.read_table(pa.BufferReader(home.files.read(location))).num_rows == made.rows == LARGE
+    assert {part.part for part in tx.staged.parts} == {source.part, made.part}
+
+
+async def test_a_cut_that_is_given_up_leaves_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread is in the middle of a write, and ends before what it has written is taken back."""
+    tx = home.transactions.begin(Csn(5))
+    await home.insert(tx, Body(stream(rows(LARGE))))
+    [source] = home.catalog.reader.parts_of(str(tx.tid))
+    writes, gate, write = threading.Event(), threading.Event(), PartSink.write
+
+    def slow(sink: PartSink, data: bytes) -> int:
+        writes.set()
+        gate.wait()
+        return write(sink, data)
+
+    monkeypatch.setattr(PartSink, "write", slow)
+    cut = asyncio.create_task(home.staging.cut(tx, source.table, [(source, [0])], Csn(5)))
+    await until(writes.is_set)
+    cut.cancel()
+    await asyncio.sleep(0.05)
+    assert not cut.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await cut
+    assert {part.part for part in tx.staged.parts} == {source.part}
+    assert home.catalog.reader.files() == ({source.file}, [])
+    assert [path.name for path in home.files.data_dir.glob("tmp/*")] == []
+
+
+async def test_a_part_that_is_damaged_is_not_cut(home: Home) -> None:
+    """The error names it; nothing of the others is kept either."""
+    tx = home.transactions.begin(Csn(5))
+    for _ in range(2):
+        await home.insert(tx, Body(stream(rows(LARGE))))
+    first, second = home.catalog.reader.parts_of(str(tx.tid))
+    assert second.file is not None
+    path = home.files.data_dir / second.file
+    path.write_bytes(bytes(len(path.read_bytes())))
+    with pytest.raises(CorruptError, match=second.part):
+        await home.staging.cut(tx, first.table, [(first, [0]), (second, [0])], Csn(5))
+    assert {part.part for part in tx.staged.parts} == {first.part, second.part}
+    assert home.catalog.reader.files() == ({first.file, second.file}, [])
