@@ -2,7 +2,8 @@
 
 Rows that are spread over every part, and rows that are next to each other in the sort order: the first
 rewrite the whole table, the second show whether parts and row groups are left out. Tidelock commits on three
-replicas, each copy forced to disk; deltalake writes one copy, and does not fsync.
+replicas, each copy forced to disk; deltalake writes one copy, and does not fsync. Both ways of Tidelock run
+one after the other, each on a cluster of its own, with deltalake beside it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ from typing import Any, Final
 
 from deltalake import DeltaTable, write_deltalake
 
+from bench import tpch
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
+from workloads.tpch import data
 from workloads.tpch.tables import LINEITEM
 
 _SHARE: Final = 100
+#: The ways in which Tidelock changes a part, with the settings of their agents.
+_WAYS: Final = {
+    "row groups": {},
+    "whole parts": {"TIDELOCK_CUT_PART_BYTES_MIN": str(1 << 40)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,7 @@ class BenchStatement:
 class MutationFigures:
     """Seconds of one statement, its commit included, and how many rows it changed."""
 
+    way: str
     statement: str
     rows: int
     tidelock_s: float
@@ -48,18 +57,28 @@ class MutationFigures:
     ratio: float
 
 
-def run(cluster: LocalCluster, folder: Path) -> list[dict[str, Any]]:
-    """Run every statement at both, one after the other; lineitem must be loaded.
+def run(folder: Path) -> list[dict[str, Any]]:
+    """Run every statement in each way and at deltalake, one after the other, over the tables in a folder.
 
     RuntimeError when they do not change the same number of rows.
     """
-    with cluster.connect("r1") as db:
-        rows = db.read(LINEITEM.name)
+    runs = []
+    for way, environment in _WAYS.items():
+        place = folder / f"mutations, {way}"
+        with LocalCluster.create(place, environment=environment) as cluster:
+            runs += _run(cluster, folder, str(place / "deltalake"), way)
+    return runs
+
+
+def _run(cluster: LocalCluster, folder: Path, path: str, way: str) -> list[dict[str, Any]]:
+    with cluster.connect("r1") as db, data.TpchRows(tpch.source(folder)) as source:
+        data.create_tables(db)
+        rows = source.rows(LINEITEM).read_all()
+        db.insert(LINEITEM.name, rows, wait="all")
         largest = max(rows["l_orderkey"].to_pylist())
-        path = str(folder / "deltalake")
         write_deltalake(path, rows, partition_by=list(LINEITEM.partition_by))
         del rows
-        return [asdict(_measure(db, path, statement)) for statement in _statements(largest)]
+        return [asdict(_measure(db, path, way, statement)) for statement in _statements(largest)]
 
 
 def _statements(largest: int) -> list[BenchStatement]:
@@ -74,7 +93,7 @@ def _statements(largest: int) -> list[BenchStatement]:
     ]
 
 
-def _measure(db: Database, path: str, statement: BenchStatement) -> MutationFigures:
+def _measure(db: Database, path: str, way: str, statement: BenchStatement) -> MutationFigures:
     begun = time.monotonic()
     with db.begin() as tx:
         if statement.update is None:
@@ -91,6 +110,7 @@ def _measure(db: Database, path: str, statement: BenchStatement) -> MutationFigu
     if other != changed:
         raise RuntimeError(f"{statement.name}: Tidelock changed {changed} rows, deltalake {other}")
     return MutationFigures(
+        way=way,
         statement=statement.name,
         rows=changed,
         tidelock_s=round(home_s, 2),

@@ -115,14 +115,22 @@ def _clone(axis: Any, figures: Mapping[str, Any]) -> None:
 def _mutations(axis: Any, figures: Mapping[str, Any]) -> None:
     """Seconds of deletes and updates, beside deltalake."""
     runs = figures["mutations"]
-    places = range(len(runs))
-    theirs, ours = ([run[key] for run in runs] for key in ("deltalake_s", "tidelock_s"))
-    axis.bar([place - 0.2 for place in places], theirs, 0.4, label="deltalake, one copy", color=_OTHERS)
-    bars = axis.bar(
-        [place + 0.2 for place in places], ours, 0.4, label="tidelock, durable on two", color=_OURS
+    ways = list(dict.fromkeys(run["way"] for run in runs))
+    names = list(dict.fromkeys(run["statement"] for run in runs))
+    for number, way in enumerate(ways):
+        chosen = [run for run in runs if run["way"] == way]
+        at = [place + 0.4 * number for place in range(len(names))]
+        theirs, ours = ([run[key] for run in chosen] for key in ("deltalake_s", "tidelock_s"))
+        label = "deltalake, one copy" if not number else None
+        axis.bar([place - 0.1 for place in at], theirs, 0.18, label=label, color=_OTHERS)
+        bars = axis.bar(
+            [place + 0.1 for place in at], ours, 0.18, label=f"tidelock, durable on two: {way}", color=_OURS,
+            alpha=1 - 0.4 * number,
+        )  # fmt: skip
+        axis.bar_label(bars, [f"{run['ratio']:.2f}x" for run in chosen])
+    axis.set_xticks(
+        [place + 0.2 for place in range(len(names))], [name.replace(", ", "\n") for name in names]
     )
-    axis.bar_label(bars, [f"{run['ratio']:.2f}x" for run in runs])
-    axis.set_xticks(list(places), [run["statement"].replace(", ", "\n") for run in runs])
     axis.set_ylabel("seconds")
     axis.set_title("One row in a hundred of lineitem")
     axis.legend()

@@ -318,10 +318,10 @@ def _scans(compaction: Mapping[str, Any]) -> Sheet:
 def _mutations(runs: Sequence[Mapping[str, Any]]) -> Sheet:
     return Sheet(
         "One row in a hundred of lineitem is deleted or updated",
-        ("statement", "rows", "s, durable on 2", "s, on all replicas", "deltalake s", "ratio"),
+        ("way", "statement", "rows", "s, durable on 2", "s, on all replicas", "deltalake s", "ratio"),
         [
             _texts(
-                *(run["statement"], run["rows"], run["tidelock_s"], run["everywhere_s"]),
+                *(run["way"], run["statement"], run["rows"], run["tidelock_s"], run["everywhere_s"]),
                 *(run["deltalake_s"], run["ratio"]),
             )
             for run in runs
