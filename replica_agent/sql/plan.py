@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.replica_agent.sql import composition
@@ -48,6 +48,9 @@ class MutationPlan:
     dropped: int = 0
     keeps: bool = False
 
+
+#: A part with more row groups is rewritten: their numbers are in the answer before the first row.
+GROUPS_MAX: Final = 1024
 
 #: Matching rows by part and row group.
 Matched = Mapping[PartRow, Mapping[int, int]]
@@ -149,10 +152,10 @@ class TargetTable:
 
     def _sizes(self, part: PartRow) -> tuple[int, ...] | None:
         """Return the rows of the row groups of a part that may be cut, otherwise None."""
-        session = self.session
-        if part.length < session.config.cut_part_bytes_min:
+        if part.length < self.session.config.cut_part_bytes_min:
             return None
-        return rows_by_group(session.data_dir, part)
+        sizes = rows_by_group(self.session.data_dir, part)
+        return None if sizes is not None and len(sizes) > GROUPS_MAX else sizes
 
     def affected(self, matched: Matched, rewrite: Rewrite, **more: Any) -> Affected:
         """Return the report about parts with matching rows."""

@@ -27,6 +27,7 @@ from tidelock.errors import (
     SerializationConflictError,
     UnknownTableError,
 )
+from tidelock.replica_agent.sql import plan
 from tidelock.replica_agent.sql.expressions import Expressions
 from tidelock.replica_agent.sql.mutation import (
     CompactParts,
@@ -133,7 +134,9 @@ def test_delete_takes_rows_where_it_is_true(
     assert (done.ended.rows_deleted, done.ended.rows_updated, done.affected.rows_matched) == (gone, 0, gone)
 
 
-def test_only_row_groups_with_such_rows_are_read_again(tmp_path: Path) -> None:
+def test_only_row_groups_with_such_rows_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Row groups without such a row are kept; those that have such rows only are dropped."""
     directory = DataDir(tmp_path / "data")
     rows = pa.table({"k": range(100)}, pa.schema([("k", pa.int64())]))
@@ -149,6 +152,9 @@ def test_only_row_groups_with_such_rows_are_read_again(tmp_path: Path) -> None:
     assert done.affected.kept == {part.part: (0, 1, 2, 3, 4, 6, 7, 8, 9)}
     assert done.rows["k"].to_pylist() == [50, 51, 52, 53, 54, -55, 56, 57, 58, 59]
     done = run(directory, "many", DeleteRows("k = 5"), cut_part_bytes_min=part.length + 1)
+    assert (done.affected.kept, done.rows.num_rows) == ({}, 99)
+    monkeypatch.setattr(plan, "GROUPS_MAX", 9)
+    done = run(directory, "many", DeleteRows("k = 5"))
     assert (done.affected.kept, done.rows.num_rows) == ({}, 99)
 
 
