@@ -229,6 +229,7 @@ def template(plan: RunPlan, replicas: list[str]) -> AgentSettings:
         epoch_limit=plan.epoch_limit,
         reader_workers=1,
         compaction=plan.compaction,
+        row_group_rows=1,  # so that changes keep row groups as they are
         **known,
     )
 

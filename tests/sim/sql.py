@@ -190,19 +190,16 @@ class _Statement:
     async def _rewrite(
         self, table: TableName, where: Condition, rewrite: _Rewrite, *, deletes: bool
     ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
-        """Rewrite the parts in which a condition is true for a row: which they are is told first."""
+        """Rewrite the row groups in which a condition is true for a row: which they are is told first."""
         parts = await self._list(table)
-        hit: list[PartRow] = []
-        matched = 0
-        for part in parts:
-            count = sum(holds(where, row) for row in await self._rows(part))
-            matched += count
-            hit += [part] if count else []
-        yield _affected(Affected(table, tuple(part.part for part in hit), matched))
+        hits = [_Hit(part, await self._groups(part), partial(holds, where)) for part in parts]
+        matched = sum(hit.matched for hit in hits)
+        hits = [hit for hit in hits if hit.matched]
+        yield _affected(_found(table, hits, matched))
         updated = 0
         tables = []
-        for part in hit:
-            rows, new = rewrite(await self._rows(part))  # as a process, which scans twice
+        for hit in hits:
+            rows, new = rewrite(hit.read(await self._groups(hit.part)))  # as a process, which scans twice
             updated += new
             tables += [_table(rows)] if rows else []
         yield AnswerKind.DATA, _stream(tables)
@@ -214,15 +211,14 @@ class _Statement:
         data = await asyncio.to_thread(source.read_bytes)
         with pa.ipc.open_stream(data) as reader:
             by_key = {row[1]: row for row in rows_of(reader.read_all())}
-        parts = await self._list(table)
-        found = {part.part: await self._rows(part) for part in parts}
-        hit = [part for part in parts if any(k in by_key for _, k, _ in found[part.part])]
-        there = {k for rows in found.values() for _, k, _ in rows}
+        found = [(part, await self._groups(part)) for part in await self._list(table)]
+        there = {k for _, groups in found for rows in groups for _, k, _ in rows}
         fresh = [row for k, row in by_key.items() if k not in there]
-        matched = sum(k in by_key for rows in found.values() for _, k, _ in rows)
-        affected = Affected(table, tuple(part.part for part in hit), matched, len(fresh))
-        yield _affected(affected)
-        rows = [by_key.get(row[1], row) for part in hit for row in await self._rows(part)]
+        hits = [_Hit(part, groups, lambda row: row[1] in by_key) for part, groups in found]
+        matched = sum(hit.matched for hit in hits)
+        hits = [hit for hit in hits if hit.matched]
+        yield _affected(_found(table, hits, matched, len(fresh)))
+        rows = [by_key.get(row[1], row) for hit in hits for row in hit.read(await self._groups(hit.part))]
         yield AnswerKind.DATA, _stream([_table([*rows, *fresh])])
         yield _ended(MutationResult(reads={table: None}, rows_updated=matched, rows_inserted=len(fresh)))
 
@@ -260,6 +256,12 @@ class _Statement:
     async def _rows(self, part: PartRow) -> list[Row]:
         return part_rows(await self._bytes(part), part.path)
 
+    async def _groups(self, part: PartRow) -> list[list[Row]]:
+        """The rows of each row group."""
+        data = await self._bytes(part)
+        count = pq.read_metadata(pa.BufferReader(data)).num_row_groups
+        return [part_rows(data, part.path, group) for group in range(count)]
+
     async def _bytes(self, part: PartRow) -> bytes:
         if part.file is None or part.state != "held":
             raise CorruptError(f"part {part.part} is {part.state} here", part=part.part)
@@ -284,9 +286,33 @@ class _Statement:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def part_rows(data: bytes, path: str) -> list[Row]:
-    """Return the rows of a part of a table of `table_model`."""
-    found = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+class _Hit:
+    """A part, and its row groups in which a condition is true for a row.
+
+    Attributes:
+        matched: Rows for which it is true.
+        kept: The other row groups.
+    """
+
+    def __init__(self, part: PartRow, groups: Sequence[Sequence[Row]], where: Callable[[Row], bool]) -> None:
+        counts = [sum(map(where, rows)) for rows in groups]
+        self.part, self.matched = part, sum(counts)
+        self.kept = tuple(group for group, count in enumerate(counts) if not count)
+
+    def read(self, groups: Sequence[Sequence[Row]]) -> list[Row]:
+        """Return the rows of the row groups that are not kept."""
+        return [row for group, rows in enumerate(groups) if group not in self.kept for row in rows]
+
+
+def _found(table: TableName, hits: Sequence[_Hit], matched: int, fresh: int = 0) -> Affected:
+    kept = {hit.part.part: hit.kept for hit in hits if hit.kept}
+    return Affected(table, tuple(hit.part.part for hit in hits), matched, fresh, kept=kept)
+
+
+def part_rows(data: bytes, path: str, group: int | None = None) -> list[Row]:
+    """Return the rows of a part of a table of `table_model`, or of one row group of it."""
+    file = pq.ParquetFile(pa.BufferReader(data))
+    found = file.read(use_threads=False) if group is None else file.read_row_group(group, use_threads=False)
     p: Any = values_of(path, _MODEL)["p"]
     return as_rows(found.append_column(SCHEMA.field("p"), pa.array([p] * found.num_rows, pa.int32())))
 

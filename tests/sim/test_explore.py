@@ -12,7 +12,6 @@ from tests.sim.explore.bugs import BUGS
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.scenarios import SCENARIOS, ExploredScenario
 
-
 #: The largest scenarios visit all their states in minutes of a core, which three other workers share.
 _LARGE = (pytest.mark.slow, pytest.mark.timeout(1800))
 
