@@ -17,7 +17,7 @@ FIXED = (0, 5, 8, 12, 38, 43)
 #: Fresh seeds of every run.
 FRESH = 2
 #: Of the long form, in blocks of so many: a block that fails does not keep the others from running.
-BLOCKS, PER_BLOCK = 12, 10
+BLOCKS, PER_BLOCK = 6, 10
 
 
 def hold(seed: int) -> None:
@@ -65,5 +65,5 @@ def test_the_product_holds_under_fresh_seeds() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_the_product_holds_under_many_seeds(block: int) -> None:
-    """The long form: over a hundred."""
+    """The long form: sixty."""
     hold_fresh(PER_BLOCK)

@@ -7,6 +7,7 @@ faults, a state can be reached in which everything is settled (I13, I14).
 
 from __future__ import annotations
 
+import gc
 import time
 from array import array
 from collections.abc import Hashable, Iterable
@@ -128,7 +129,13 @@ def explore(model: Model, *, states_max: int = 5_000_000) -> ExplorationReport:
     """Visit every state; ends early at the first broken promise, or (``cut``) at the bound."""
     begun = time.process_time()
     graph = _Graph(model.initial())
-    report = _visit(model, graph, states_max)
+    collects = gc.isenabled()
+    gc.disable()  # millions of states are kept, and none of them is part of a cycle
+    try:
+        report = _visit(model, graph, states_max)
+    finally:
+        if collects:
+            gc.enable()
     report.states, report.depth = len(graph.states), max(graph.depths)
     report.cpu_s = time.process_time() - begun
     return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,10 +40,12 @@ class CommitTx:
     alters: bool = False
     carries: tuple[str | None, ...] = ()
 
+    @functools.cache  # noqa: B019 - there are a few of them, and each is asked in every state
     def tid(self, boot: int) -> Tid:
         """Its tid, if it is begun in this life of its home."""
         return Tid(Csn(1), NAMES[self.home], boot, self.counter)
 
+    @functools.cache  # noqa: B019
     def riders(self, boot: int) -> tuple[TidRecord, ...]:
         """Return the entries of the transactions that it carries."""
         tids = (Tid(Csn(1), NAMES[self.home], boot, 100 * self.counter + n) for n in range(len(self.carries)))
