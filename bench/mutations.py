@@ -24,7 +24,7 @@ from workloads.tpch.tables import LINEITEM
 _SHARE: Final = 100
 #: The ways in which Tidelock changes a part, with the settings of their agents.
 _WAYS: Final = {
-    "row groups": {},
+    "row groups": {"TIDELOCK_ROW_GROUP_ROWS": "131072"},
     "whole parts": {"TIDELOCK_CUT_PART_BYTES_MIN": str(1 << 40)},
 }
 
