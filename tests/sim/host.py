@@ -55,7 +55,6 @@ _BOUNDS: Final = {
     "compaction_quiet_s": 2.0,
     "compaction_retry_wait_max_s": 1.0,
     "clone_manifest_ttl_s": 10.0,
-    "row_group_rows": 1,  # so that changes keep row groups as they are
     "disk_reserve_bytes": 0,  # the room on the machine that runs it decides nothing
     "check_invariants": True,
 }
@@ -63,7 +62,6 @@ _BOUNDS: Final = {
 _TIGHT: Final = {
     "push_bytes_max": 6000,  # a few transactions
     "inline_part_bytes_max": 6000,  # larger ones are encoded in threads, which a run does not have
-    "row_group_rows": 1_000_000,  # several row groups would be larger
     "batch_tids_max": 2,
     "read_ahead": 1,
     "apply_records_max": 2,
