@@ -12,14 +12,14 @@ A page index has positions among the data, which stay as they are: files with on
 
 from __future__ import annotations
 
-import functools
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tidelock.replica_agent.footers.float_hints import is_marked
-from tidelock.replica_agent.footers.pieces import Footer, Number
+from tidelock.replica_agent.footers.pieces import Footer
 from tidelock.replica_agent.footers.thrift import TAIL_BYTES
 
 #: Most parts in one file, and most column chunks. Each task that reads a piece of a file parses the whole
@@ -83,7 +83,7 @@ def combine(parts: Sequence[tuple[int, bytes]]) -> CombinedFooter:
     if any(group.has_index for one in found for group in one.groups):
         raise ValueError("a part has a page index")
     groups = [
-        group.moved(one.data, functools.partial(_moved, start))
+        group.moved(one.data, operator.methodcaller("moved", start))
         for one, start in zip(found, starts, strict=False)
         for group in one.groups
     ]
@@ -92,7 +92,3 @@ def combine(parts: Sequence[tuple[int, bytes]]) -> CombinedFooter:
     if starts[-1] + len(end) > length:
         raise ValueError(f"a footer of {len(end)} bytes has no room in the file")
     return CombinedFooter(starts, end, length)
-
-
-def _moved(start: int, position: Number) -> int:
-    return position.value + start if position.value else 0

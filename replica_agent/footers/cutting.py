@@ -100,7 +100,7 @@ class _Moved:
         """Return the new value of a number."""
         match number.kind:
             case Kind.DATA:
-                return number.value + self.data if number.value else 0
+                return number.moved(self.data)
             case Kind.COLUMN_INDEX:
                 return self.column_indexes.get(number.value, 0)
             case Kind.OFFSET_INDEX:

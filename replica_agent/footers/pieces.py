@@ -52,6 +52,10 @@ class Number:
         value = reader.count()
         return cls(begin, reader.at, value, kind)
 
+    def moved(self, by: int) -> int:
+        """Return a position that has moved with its data; 0, which is none, stays."""
+        return self.value + by if self.value else 0
+
 
 @dataclass(slots=True)
 class Chunk:

@@ -20,7 +20,7 @@ from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.footers.combined import CombinedFooter
 from tidelock.replica_agent.footers.float_hints import Change
-from tidelock.replica_agent.footers.thrift import TAIL_BYTES, footer_length
+from tidelock.replica_agent.footers.thrift import footer_in
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 
@@ -166,10 +166,10 @@ class PartFile:
         Raises:
             DamagedPartError: As :meth:`read`.
         """
-        size = footer_length(self._end(min(self.length, TAIL_BYTES)))
-        if size is None or size + TAIL_BYTES > self.length:
+        try:
+            return footer_in(self._stored, self.length)
+        except ValueError:
             return None
-        return self._end(size + TAIL_BYTES)[:-TAIL_BYTES]
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -177,14 +177,14 @@ class PartFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _end(self, size: int) -> bytes:
-        """Return the last bytes as they are stored."""
+    def _stored(self, at: int, size: int) -> bytes:
+        """Return bytes as they are stored."""
         found = bytearray()
         while len(found) < size:
-            start = self.length - size + len(found)
-            begin, length = self._blocks_for(start, self.length, BLOCK_BYTES)
+            start = at + len(found)
+            begin, length = self._blocks_for(start, at + size, BLOCK_BYTES)
             data = self._verified(begin, self._pread(length, self.place.offset + begin))
-            found += data[start - begin :]
+            found += data[start - begin : at + size - begin]
         return bytes(found)
 
     def _shown(self, start: int, data: memoryview) -> memoryview:
