@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import types
@@ -32,6 +33,8 @@ _PLAIN: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+#: The types whose values may be NaN, or a zero of either sign.
+FLOATING: Final = frozenset({"float", "double"})
 _NAME_OF: dict[pa.DataType, str] = {arrow: name for name, arrow in _PLAIN.items()}
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 

@@ -60,6 +60,9 @@ class FloatColumns:
         return FloatColumns(self.nan | other.nan, self.zero | other.zero)
 
 
+NO_FLOATS: Final = FloatColumns()
+
+
 def parquet_options(rows: int, small: bool, schema: pa.Schema, floats: FloatColumns) -> Mapping[str, Any]:
     """Return the settings for a file, as arguments of `pyarrow.parquet.ParquetWriter`.
 

@@ -7,7 +7,7 @@ history of inserts (proved by the property tests):
 
 * a row is rewritten at most log2 n times before its part has target size, then never again;
 * when nothing is worth merging, n rows are in at most ``parts_min`` + O(log n) parts below target size;
-* planning ends: every group replaces several parts by fewer.
+* planning ends: every group replaces several parts by fewer, one of them at most below target size.
 
 A partition that got no part for ``quiet_s`` is merged completely: two parts suffice.
 

@@ -120,7 +120,8 @@ class Runner:
         tx.staged.removed |= dict.fromkeys(group.parts, table)
         request = MutationRequest(csn=at, tid=None, table=table, action=CompactParts(group.parts))
         async with self.sql.mutate(request) as merge:
-            rows, _ = await self.staging.stage(tx, table, merge.pieces())
+            floats = merge.affected.floats
+            rows, _ = await self.staging.stage(tx, table, merge.pieces(), floats=floats)
         if rows != group.rows:
             raise CorruptError(
                 f"the compaction of {len(group.parts)} parts of table {table} found {rows} rows, the catalog "

@@ -281,6 +281,14 @@ def ordered(schema: TableSchema, within: str = "TRUE") -> str:
     return f"SELECT {_names(schema.columns)} FROM {quote(AFFECTED)} WHERE {within}{order}"
 
 
+def floats(names: Sequence[str]) -> str:
+    """Return a query for one row about `#affected`: whether each float column has a NaN, then a zero."""
+    columns = [quote(name) for name in names]
+    nan = [f"bool_or(isnan({column}))" for column in columns]
+    zero = [f"bool_or({column} = 0)" for column in columns]
+    return f"SELECT {', '.join([*nan, *zero])} FROM {quote(AFFECTED)}"
+
+
 def quantiles(column: Column, count: int) -> str:
     """Select, as text, values that cut a column of the affected parts into about equal ranges, in order."""
     name = quote(column.name)

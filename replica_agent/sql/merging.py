@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelock.column_types import FLOATING
 from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchError
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
@@ -136,7 +137,7 @@ def _find(
         ranges.append([low, high] if columns[name].type.startswith("decimal") else known)
         if low is None:
             within.append("FALSE")  # only nulls, or no rows at all
-        elif columns[name].type not in {"float", "double"}:  # Arrow and DuckDB order NaN differently
+        elif columns[name].type not in FLOATING:  # Arrow and DuckDB order NaN differently
             within.append(composition.key_between(columns[name], *_bound(params, action, [low, high])))
         if name in target.schema.partition_by:
             within += _among(target, columns[name], params, action)

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelock.column_types import FLOATING
 from tidelock.errors import CorruptError, SchemaMismatchError, SerializationConflictError
+from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expressions
 from tidelock.replica_agent.sql.merging import merge
@@ -178,8 +180,25 @@ def _compact(target: TargetTable, action: CompactParts) -> MutationPlan:
     matched, rewrite = all_rows(parts)
     target.show_affected(rewrite)
     target.session.lock()
-    streams = in_order(target, parts)
-    return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, keeps=True)
+    affected = target.affected(matched, rewrite, floats=_floats(target))
+    return MutationPlan(affected, in_order(target, parts), rewrite.rows, keeps=True)
+
+
+def _floats(target: TargetTable) -> FloatColumns:
+    """Return the float columns of the rows that `#affected` shows.
+
+    A file is begun by the columns of all its rows. Otherwise a NaN behind its first row group would begin
+    another one: a merge would give as many parts as it took, and they would be merged again, forever.
+    """
+    names = [column.name for column in target.schema.columns if column.type in FLOATING]
+    if not names:
+        return NO_FLOATS
+    (found,) = target.session.fetch(composition.floats(names))
+    nan, zero = found[: len(names)], found[len(names) :]
+    return FloatColumns(
+        frozenset(name for name, has in zip(names, nan, strict=True) if has),
+        frozenset(name for name, has in zip(names, zero, strict=True) if has),
+    )
 
 
 def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:

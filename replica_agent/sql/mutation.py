@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.wire.statements import Value
 
 
@@ -120,6 +121,7 @@ class Affected(msgspec.Struct, frozen=True):
             timestamps as microseconds since 1970; text; booleans; decimals as text); None for other types and
             without rows.
         kept: Row groups without such rows, by part: they stay as they are.
+        floats: Those of the rows that a compaction streams.
     """
 
     table: TableName
@@ -128,6 +130,7 @@ class Affected(msgspec.Struct, frozen=True):
     rows_to_insert: int = 0
     keys: tuple[Any, Any] | None = None
     kept: dict[PartId, tuple[int, ...]] = {}
+    floats: FloatColumns = NO_FLOATS
 
 
 class MutationResult(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
+from tidelock.column_types import FLOATING
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.plan import RowStream, TargetTable, rows_of
 from tidelock.replica_agent.storage.catalog_reads import PartRow
@@ -24,8 +25,6 @@ _MERGE_SHARE, _RANGE_SHARE = 1 / 2, 1 / 3
 _RANGES_MAX: Final = 256
 #: Bytes of a value in memory; a text has more, which the bytes on disk indicate.
 _VALUE_BYTES, _VARIABLE = 8, frozenset({"string", "binary"})
-#: NaN is above all numbers for the engine, but not for the reader of files: such columns are not cut.
-_FLOATING: Final = frozenset({"float", "double"})
 
 
 def in_order(target: TargetTable, parts: Sequence[PartRow]) -> list[RowStream]:
@@ -39,9 +38,12 @@ def in_order(target: TargetTable, parts: Sequence[PartRow]) -> list[RowStream]:
 
 
 def _cut(target: TargetTable) -> Column | None:
-    """Return the column to cut, the first one of the order, if it exists and can be cut."""
+    """Return the column to cut, the first one of the order, if it exists and can be cut.
+
+    NaN is above all numbers for the engine, but not for the reader of files: float columns are not cut.
+    """
     for column in target.schema.columns:
-        if column.name in target.schema.sort_by[:1] and column.type not in _FLOATING:
+        if column.name in target.schema.sort_by[:1] and column.type not in FLOATING:
             return column
     return None
 

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.errors import BadRequestError, TooLargeError
-from tidelock.part_layout import PAGE_INDEX_ROWS, FloatColumns, mark, parquet_options, sorted_by
+from tidelock.part_layout import NO_FLOATS, PAGE_INDEX_ROWS, FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.replica_agent.config.allocator import give_back
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -72,12 +72,14 @@ class PartMaker:
     """The common needs of the parts of an insert: the table, the limits, an id, a sink for a large part.
 
     ``open_file`` is called in the thread that encodes, before the first byte of the part that it names.
+    ``floats`` are those that rows may have, as far as they are known before the first row.
     """
 
     schema: TableSchema
     settings: AgentSettings
     new_part: Callable[[], PartId]
     open_file: Callable[[PartId], Sink]
+    floats: FloatColumns = NO_FLOATS
 
 
 class PartWriter:
@@ -218,7 +220,7 @@ class _Partitions:
         self._writers: dict[str, PartWriter] = {}
         self._seen: set[str] = set()
         #: Grows only. So an insert has at most one more part for each float column and open partition.
-        self._floats = FloatColumns()
+        self._floats = maker.floats
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPart]:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelock.column_types import FLOATING
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.table_columns import Column
 
@@ -36,7 +37,7 @@ def statistics_of(metadata: Any, schema: TableSchema) -> Statistics:
 
 def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
     nulls = sum(group.null_count for group in groups)
-    if kind in {"float", "double", "binary"}:
+    if kind in FLOATING or kind == "binary":
         return [None, None, nulls]
     # As stored: Python has no date beyond the year 9999.
     raw = kind in {"date", "timestamp", "timestamp_ntz"}

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelock.column_types import FLOATING
 from tidelock.errors import CorruptError, SchemaMismatchError
 from tidelock.float_mark import FLOATS_MARK
 from tidelock.replica_agent.tables.partitions import values_of
@@ -172,7 +173,7 @@ def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
     if FLOATS_MARK not in (file.metadata.metadata or {}):
         return
     for column in schema.columns:
-        if column.type not in {"float", "double"} or column.name in schema.partition_by:
+        if column.type not in FLOATING or column.name in schema.partition_by:
             continue
         index = file.schema_arrow.get_field_index(column.name)
         for number, group in enumerate(_groups(file.metadata)):

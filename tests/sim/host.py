@@ -217,7 +217,7 @@ def template(plan: RunPlan, replicas: list[str]) -> AgentSettings:
         bounds["inline_entries_bytes_max"] = _MANIFEST_BYTES
     if plan.tight:
         bounds |= _TIGHT
-    elif not plan.compaction:  # merges of floats in row groups of one row would not come to an end
+    else:
         bounds["row_group_rows"] = 1  # so that changes keep row groups as they are
     if plan.history_s:
         bounds |= {"history_retention_s": plan.history_s, "log_keep_records": plan.log_keep}

@@ -36,6 +36,7 @@ from tests.support.histories.table_model import (
 )
 from tidelock.csnlog.core.ids import TableName
 from tidelock.errors import CorruptError, SerializationConflictError, StandbyError, TidelockError
+from tidelock.part_layout import FloatColumns
 from tidelock.partition_paths import path_of
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import (
@@ -147,9 +148,10 @@ class _Statement:
             what = f"part {min(missing)} of table {table} does not exist any more"
             raise SerializationConflictError(what, table=table, part=min(missing))
         rows = sum(part.rows for part in parts)
-        yield _affected(Affected(table, tuple(part.part for part in parts), rows))
         schema = await asyncio.to_thread(self._schema, table)
         whole = pa.concat_tables([await self._content(schema, part) for part in parts])
+        floats = FloatColumns.of(whole)
+        yield _affected(Affected(table, tuple(part.part for part in parts), rows, floats=floats))
         if schema.sort_by:
             whole = whole.sort_by([(column, "ascending") for column in schema.sort_by])
         yield AnswerKind.DATA, _stream([whole])

@@ -20,6 +20,7 @@ import msgspec
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid
 from tidelock.errors import SchemaMismatchError, TidelockError, UnavailableError
+from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -105,6 +106,7 @@ class RowStaging:
         *,
         at: Csn | None = None,
         path: str | None = None,
+        floats: FloatColumns = NO_FLOATS,
     ) -> tuple[int, Sequence[PartMeta]]:
         """Stage rows as they are, from pieces of one Arrow IPC stream; return their number and their parts.
 
@@ -116,6 +118,7 @@ class RowStaging:
             pieces: The pieces of the stream.
             at: The CSN whose definition counts; None: the transaction's snapshot.
             path: Partition that all rows must belong to, or None.
+            floats: Those of the rows, as far as they are known.
 
         Raises:
             RefusedError: The rows do not fit the table, or a limit was passed.
@@ -123,7 +126,7 @@ class RowStaging:
         version, schema = self.tables.schema(table, tx.tid.snapshot if at is None else at)
         upload = _RowUpload(self, tx, schema, path)
         try:
-            rows = await upload.run(pieces)
+            rows = await upload.run(pieces, floats)
             tx.use(table, version)
         except BaseException:
             await asyncio.shield(upload.discard())
@@ -255,10 +258,10 @@ class _RowUpload:
     _files: list[str] = field(default_factory=list)  # of large parts, complete or not
     _given_up: bool = False
 
-    async def run(self, content: AsyncIterable[bytes]) -> int:
+    async def run(self, content: AsyncIterable[bytes], floats: FloatColumns) -> int:
         """Stage the body and return its rows; whether it is small is known at its end."""
         self.staging.files.room.admit(DiskUse.NEW, 0)
-        maker = self._maker()
+        maker = self._maker(floats)
         pieces = aiter(content)
         head, ended = await _head(pieces, self.staging.settings.inline_part_bytes_max)
         if ended:
@@ -293,8 +296,8 @@ class _RowUpload:
                     await asyncio.gather(work, return_exceptions=True)
         self.staging.transactions.require_open(self.tx)
 
-    def _maker(self) -> PartMaker:
-        return PartMaker(self.schema, self.staging.settings, self.staging.numbers.next, self._open)
+    def _maker(self, floats: FloatColumns = NO_FLOATS) -> PartMaker:
+        return PartMaker(self.schema, self.staging.settings, self.staging.numbers.next, self._open, floats)
 
     def _open(self, part: PartId) -> PartSink:
         """Write the undo row, then open the file; called in the encoding thread."""

@@ -60,11 +60,11 @@ class Merging:
         """Sort in another process."""
         try:
             await self.sorted.wait()
-            yield SimpleNamespace(pieces=lambda: None)
+            yield SimpleNamespace(pieces=lambda: None, affected=SimpleNamespace(floats=None))
         finally:
             self.ended += 1
 
-    async def stage(self, *_: object) -> tuple[int, int]:
+    async def stage(self, *_: object, **__: object) -> tuple[int, int]:
         """Stage the rows."""
         return GROUP.rows, 1
 

@@ -27,6 +27,7 @@ from tidelock.errors import (
     SerializationConflictError,
     UnknownTableError,
 )
+from tidelock.part_layout import FloatColumns
 from tidelock.replica_agent.sql import plan
 from tidelock.replica_agent.sql.expressions import Expressions
 from tidelock.replica_agent.sql.mutation import (
@@ -334,6 +335,7 @@ def test_values_of_all_types_pass_unchanged(
     done = run(directory, "t", CompactParts(parts))
     assert as_rows(done.rows) == as_rows(rows)
     assert done.rows["id"].to_pylist() == sorted(rows["id"].to_pylist())
+    assert done.affected.floats == FloatColumns.of(rows)
 
 
 def _literal(value: Any) -> Literal:
