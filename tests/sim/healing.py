@@ -53,18 +53,21 @@ _CATCHES_UP_S: Final = 10.0
 
 
 async def converge(world: SimWorld) -> None:
-    """Wait until all replicas serve, commit, agree and hold nothing that is not needed; then ask them all."""
+    """Wait until all replicas serve, commit, agree and hold nothing that is not needed; then ask them all.
+
+    A replica may still be removed meanwhile: by a request that was held up, and that the operator has given up.
+    """
     if not await _within(world, lambda: all(host.serving for host in world.hosts)):
         states = {host.name: host.agent and host.agent.condition for host in world.hosts}
         world.oracle.violated("I14 LIVE", f"not all replicas serve {CONVERGE_S:.0f} s after: {states}")
         return
     for host in world.hosts:
-        await _commits(world, host.name)
+        await _commits(world, host)
     await _nothing_left(world)
     for host in world.hosts if world.plan.changers else ():
-        await _removes(world, host.name)
+        await _removes(world, host)
     for host in world.hosts:  # what is removed last is not the last of the log: then its locks can go
-        await _commits(world, host.name, " again")
+        await _commits(world, host, " again")
     end = max(world.oracle.records)
     if not await _within(world, lambda: all(_reached(host.agent) >= end for host in world.hosts)):
         at = {host.name: (_reached(host.agent), _blocked(host.agent)) for host in world.hosts}
@@ -93,12 +96,12 @@ async def _nothing_left(world: SimWorld) -> None:
     """No replica holds undecided parts, marks or files that nothing needs (I13)."""
     for host in world.hosts:
         await _within(world, functools.partial(_is_clean, host))
-        if left := leftovers(host.disk.data):
+        if not host.retired and (left := leftovers(host.disk.data)):
             world.oracle.violated("I13 NOLEAK", f"{host.name}: {left}")
 
 
 def _is_clean(host: Host) -> bool:
-    return not leftovers(host.disk.data)
+    return host.retired or not leftovers(host.disk.data)
 
 
 def _reached(agent: Agent | None) -> Csn:
@@ -109,10 +112,10 @@ def _blocked(agent: Agent | None) -> Any:
     return agent.parts.replication.applier.blocked if agent is not None else None
 
 
-async def _commits(world: SimWorld, replica: str, when: str = "") -> None:
+async def _commits(world: SimWorld, host: Host, when: str = "") -> None:
     """Every replica commits again (I14)."""
-    until_s, number = world.loop.time() + CONVERGE_S, 0
-    while True:
+    until_s, number, replica = world.loop.time() + CONVERGE_S, 0, host.name
+    while not host.retired:
         number += 1
         await SimWriter(world, f"c-{replica}{when}-{number}").write_at(replica)
         last = world.lines[-1]
@@ -124,12 +127,12 @@ async def _commits(world: SimWorld, replica: str, when: str = "") -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _removes(world: SimWorld, replica: str) -> None:
+async def _removes(world: SimWorld, host: Host) -> None:
     """Every replica removes again: no lock is left in its way (I14)."""
-    until_s, number = world.loop.time() + CONVERGE_S, 0
+    until_s, number, replica = world.loop.time() + CONVERGE_S, 0, host.name
     changer = Changer(world, f"cx-{replica}")
     statements: list[Statement] = [Truncate(table) for table in CHANGED]
-    while True:
+    while not host.retired:
         number += 1
         life = await changer.transaction(number, replica, statements, commits=True)
         if life is not None and life.end is CallEnd.OK:
