@@ -55,7 +55,7 @@ _CATCHES_UP_S: Final = 10.0
 async def converge(world: SimWorld) -> None:
     """Wait until all replicas serve, commit, agree and hold nothing that is not needed; then ask them all.
 
-    A replica may still be removed meanwhile: by a request that was held up, and that the operator has given up.
+    A replica may still be removed meanwhile, by a request that was held up and that the operator gave up.
     """
     if not await _within(world, lambda: all(host.serving for host in world.hosts)):
         states = {host.name: host.agent and host.agent.condition for host in world.hosts}
