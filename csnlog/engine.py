@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
+import msgspec
 import structlog
 
 from tidelock.csnlog import faults
@@ -63,13 +64,11 @@ class LogClocks(Protocol):
 Deliverer = Callable[[list[LogRecord]], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class _ForCommitter:
+class _ForCommitter(msgspec.Struct, frozen=True):
     event: commits.Event
 
 
-@dataclass(frozen=True, slots=True)
-class _ForFollower:
+class _ForFollower(msgspec.Struct, frozen=True):
     event: follows.FollowEvent
 
 

@@ -42,8 +42,9 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from tidelock.errors import ConfigError
 
@@ -68,8 +69,7 @@ class LostReply(Exception):  # noqa: N818 - as above
     """The work behind the fault point was done, but its answer counts as lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArmedFault:
+class ArmedFault(msgspec.Struct, frozen=True):
     """The action of an armed point: ``kind`` at pass ``at``, while ``file`` exists if one is named."""
 
     kind: str

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, epoch_of
@@ -47,16 +49,14 @@ _TOPS: Final = (
 _TOGETHER: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(msgspec.Struct, frozen=True):
     """A replica in the tree."""
 
     session: SessionState
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True)
-class TreePlan:
+class TreePlan(msgspec.Struct, frozen=True):
     """The content of the tree.
 
     Attributes:

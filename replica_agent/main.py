@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
 
 # Loading goes without collections, which would look at all modules again and again: a tenth of a start.
 gc.disable()
-# pyarrow imports numpy, which starts a BLAS thread for each core, and agents multiply no matrices.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from tidelock.replica_agent.config import lean_start
+
+if __name__ == "__main__":  # not in a process that imports this module
+    lean_start.leave_out("numpy", "pandas", "rich")
+    lean_start.import_aiohttp()
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import sys
@@ -26,7 +30,6 @@ from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.config.allocator import map_large_blocks
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.logs import configure
-from tidelock.replica_agent.config.no_pandas import leave_pandas_out
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 
@@ -97,7 +100,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     _raise_file_limit()
     map_large_blocks()
-    leave_pandas_out()
     configure(settings.replica, settings.log_level, settings.log_format)
     begun = time.monotonic()
     try:

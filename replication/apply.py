@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 import structlog
+from msgspec.structs import replace
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.codec import decode_entries

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.csnlog.core.log_time import WITNESSES_MAX, ClockReading, agreed
 from tidelock.csnlog.core.store import Written
@@ -27,8 +29,7 @@ def uptime_s() -> float:
     return time.clock_gettime(_UPTIME)
 
 
-@dataclass(frozen=True, slots=True)
-class ClockCheck:
+class ClockCheck(msgspec.Struct, frozen=True):
     """The own wall clock compared with the others.
 
     Attributes:
@@ -42,8 +43,7 @@ class ClockCheck:
     ahead_s: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Heard:
+class _Heard(msgspec.Struct, frozen=True):
     """A clock: how far it is ahead of the uptime (ms), and when that was heard."""
 
     ahead_ms: float

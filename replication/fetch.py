@@ -21,6 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
+import msgspec
 import structlog
 
 from tidelock.csnlog import faults
@@ -45,8 +46,7 @@ SMALL_BYTES_MAX = 64 << 20
 _log = structlog.get_logger("fetch")
 
 
-@dataclass(frozen=True, slots=True)
-class _FetchLane:
+class _FetchLane(msgspec.Struct, frozen=True):
     """The places for small and for large parts; the longest wait ends first. ``groups`` reads small ones."""
 
     small: FetchPlaces

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.csnlog.cluster.replica_progress import Fenced, ReplicaProgress, read_progress
 from tidelock.csnlog.core import codec, tree
@@ -29,8 +30,7 @@ _NO_PIN: Final = Refused(Reason.NO_NODE)
 _ANY_VERSION: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class HorizonReading:
+class HorizonReading(msgspec.Struct, frozen=True):
     """The result of one read, in one session and in the order that matters.
 
     Attributes:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.cluster.replica_progress import Fenced
@@ -36,8 +38,7 @@ _TRIES: Final = 50
 _AGAIN_S: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberChanges:
+class MemberChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Makes changes of the members, for one agent.
 
     Attributes:

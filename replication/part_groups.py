@@ -22,14 +22,15 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import assert_never
 
+import msgspec
+
 from tidelock.errors import CorruptError, RefusedError, StandbyError, UnavailableError
 from tidelock.replication.core.model import PartMeta
 from tidelock.replication.core.part_frames import GROUP_BYTES_MAX, GROUP_PARTS_MAX, LackedPart, SentPart
 from tidelock.replication.peers import NoGroupsError, PeerClient
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Read:
+class _Read(msgspec.Struct, frozen=True, eq=False):
     """One part that is waited for."""
 
     meta: PartMeta

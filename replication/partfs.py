@@ -23,9 +23,10 @@ import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+
+import msgspec
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import PartId, parse_part_id
@@ -69,8 +70,7 @@ _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errn
 _VERIFY_BYTES = 16 * BLOCK_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(msgspec.Struct, frozen=True):
     """The result of a sweep.
 
     Attributes:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from tidelock.csnlog import faults
@@ -59,8 +60,7 @@ class _Later:
     by_reference: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Hint:
+class _Hint(msgspec.Struct, frozen=True):
     """Parts that a replica already has."""
 
     tid: Tid

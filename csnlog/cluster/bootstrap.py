@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -59,8 +58,7 @@ BEGIN: Final = faults.step("csnlog.begin")
 _RETRY_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class OwnSession:
+class OwnSession(msgspec.Struct, frozen=True):
     """A boot of an agent that has begun: its number, its fence, and what ZooKeeper held at that moment."""
 
     replica: ReplicaId
@@ -76,7 +74,7 @@ class OwnSession:
     #: Why this boot has to replace the catalog by that of a peer, "" if it serves.
     clone: str = ""
     #: The records that operators have skipped. A later word fences this boot.
-    skips: Skips = field(default_factory=lambda: NO_SKIPS)
+    skips: Skips = msgspec.field(default_factory=lambda: NO_SKIPS)
 
     @property
     def state(self) -> SessionState:

@@ -12,8 +12,9 @@ import os
 import random
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from tidelock.csnlog.cluster.refusals import refusal
 from tidelock.csnlog.core import tree
@@ -66,8 +67,7 @@ def members(connect: str, *, timeout_s: float) -> list[str]:
     return [one.id for one in _run(_agents(connect, timeout_s)) or ()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Agent:
+class _Agent(msgspec.Struct, frozen=True):
     """A registered replica; its API address is empty if it was never started."""
 
     id: str

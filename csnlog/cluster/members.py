@@ -16,9 +16,10 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
+
+import msgspec
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId
@@ -37,8 +38,7 @@ _RETRY_S = 0.2
 _ROSTER = f"{tree.REPLICAS}#data"
 
 
-@dataclass(frozen=True, slots=True)
-class MemberView:
+class MemberView(msgspec.Struct, frozen=True):
     """One registered replica.
 
     Attributes:

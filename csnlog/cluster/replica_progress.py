@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
@@ -28,8 +29,7 @@ from tidelock.csnlog.core.store import Check, Op, Store
 Fenced = Callable[[tuple[Op, ...]], Awaitable[Ok[tuple[object, ...]] | Refused | Unknown]]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaProgress:
+class ReplicaProgress(msgspec.Struct, frozen=True):
     """The result of one read of the replicas.
 
     Attributes:

@@ -7,7 +7,8 @@ difference shows in what the catalog of the replica remembers (rule restart; F19
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.disks import folder_of, names_folder
@@ -30,8 +31,7 @@ from tidelock.errors import ClusterMismatchError, ConfigError, CorruptError, Upg
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class KnownState:
+class KnownState(msgspec.Struct, frozen=True):
     """The state of ZooKeeper that the catalog of this replica remembers; the defaults mean an empty catalog.
 
     Attributes:
@@ -62,8 +62,7 @@ class KnownState:
     passed: frozenset[Csn] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterReading:
+class ClusterReading(msgspec.Struct, frozen=True):
     """The result of one read, in one ZooKeeper session and behind a write barrier."""
 
     cluster: ClusterState

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId, TableName
@@ -30,8 +31,7 @@ from tidelock.csnlog.core.store import Check, Create, Op, SetData, Written, mult
 KIB = 1 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """One sealed transaction that is to be committed, or a carrier with its riders.
 
     A carrier is a transaction of the home itself: its parts hold the rows of small transactions, its riders.
@@ -83,8 +83,7 @@ class Proposal:
         return hash(self.record.tid)
 
 
-@dataclass(frozen=True, slots=True)
-class LogLimits:
+class LogLimits(msgspec.Struct, frozen=True):
     """The bounds of the log; see the configuration reference for what each means to an operator.
 
     Attributes:
@@ -108,8 +107,7 @@ class LogLimits:
     retry_s: float = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(msgspec.Struct, frozen=True):
     """A proposal with its bytes: ``payloads`` go into the record, ``op_bytes`` bounds its elements."""
 
     tid: str
@@ -153,16 +151,14 @@ class ElementRole(enum.Enum):
 _SHARED: Final = frozenset({ElementRole.TABLE, ElementRole.HEAD, ElementRole.ROSTER, ElementRole.LABELS})
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
+class Element(msgspec.Struct, frozen=True):
     """One element of the multi: its role and its path."""
 
     part: ElementRole
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitPlan:
+class CommitPlan(msgspec.Struct, frozen=True):
     """A commit multi without the record itself, whose clocks only the shell knows. A tick has no batch.
 
     Attributes:
@@ -198,8 +194,7 @@ class CommitPlan:
         return _made(self.record(clock), ops[-1], values[-1], values[-2])
 
 
-@dataclass(frozen=True, slots=True)
-class Rollover:
+class Rollover(msgspec.Struct, frozen=True):
     """The multi that closes an epoch (F4).
 
     The END record is the last one of its epoch, because every later commit into it fails the check of

@@ -47,8 +47,10 @@ know which parts exist or which replicas hold them.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
 from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core import committer_messages as msg
@@ -78,8 +80,7 @@ class Flight(enum.Enum):
     LOG_READ = "log read"
 
 
-@dataclass(frozen=True, slots=True)
-class CommitterState:
+class CommitterState(msgspec.Struct, frozen=True):
     """The whole state of a :class:`Committer`.
 
     Attributes:

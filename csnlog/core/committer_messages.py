@@ -14,7 +14,8 @@ guaranteed (Z7).
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.csnlog.core.batch import CommitPlan, Proposal, Rollover
 from tidelock.csnlog.core.ids import Csn
@@ -49,16 +50,14 @@ class Cause(enum.Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(msgspec.Struct, frozen=True):
     """Certainly not committed. ``detail`` names the table, label or limit."""
 
     cause: Cause
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Undecided:
+class Undecided(msgspec.Struct, frozen=True):
     """The caller's time is up and the outcome is not known. The committer keeps finding it out."""
 
 
@@ -67,16 +66,14 @@ CommitDecision = Committed | Rejected | Undecided
 # --------------------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
-class LinkChanged:
+class LinkChanged(msgspec.Struct, frozen=True):
     """The new state of the store's link and session."""
 
     connected: bool
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(msgspec.Struct, frozen=True):
     """A caller requests a commit; a repeated request for the same tid joins the one under way."""
 
     proposal: Proposal
@@ -87,66 +84,57 @@ class Propose:
         return "Propose", self.proposal.tid
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(msgspec.Struct, frozen=True):
     """The caller of this tid waits no longer."""
 
     tid: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallOff:
+class CallOff(msgspec.Struct, frozen=True):
     """This tid is not to be committed if it can still be helped; its callers are answered with the truth."""
 
     tid: str
 
 
-@dataclass(frozen=True, slots=True)
-class NonceDrawn:
+class NonceDrawn(msgspec.Struct, frozen=True):
     """A unique random text; the answer to :class:`DrawNonce`."""
 
     nonce: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitEnded:
+class CommitEnded(msgspec.Struct, frozen=True):
     """Result of :class:`SendCommit`."""
 
     result: MultiResult
 
 
-@dataclass(frozen=True, slots=True)
-class RolloverEnded:
+class RolloverEnded(msgspec.Struct, frozen=True):
     """Result of :class:`SendRollover`."""
 
     result: MultiResult
 
 
-@dataclass(frozen=True, slots=True)
-class RaiseEnded:
+class RaiseEnded(msgspec.Struct, frozen=True):
     """Result of :class:`SendRaise`."""
 
     result: MultiResult
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class FenceRead:
+class FenceRead(msgspec.Struct, frozen=True):
     """Result of :class:`ReadFence`: the own session znode."""
 
     result: ReadResult
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpochRead:
+class EpochRead(msgspec.Struct, frozen=True):
     """Result of :class:`ReadEpoch`."""
 
     result: ReadResult
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(msgspec.Struct, frozen=True):
     """Result of :class:`ReadLog`: the CSN of each own tid met, or None when the end was not reached."""
 
     own_csns: dict[str, Csn] | None
@@ -158,8 +146,7 @@ class LogRead:
         return "LogRead", None if self.own_csns is None else len(self.own_csns), self.session
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(msgspec.Struct, frozen=True):
     """The follower has all records up to ``end``; ``own`` lists this replica's tids in the new records."""
 
     end: Csn
@@ -171,34 +158,29 @@ class Followed:
         return "Followed", self.end, len(self.own)
 
 
-@dataclass(frozen=True, slots=True)
-class TickWanted:
+class TickWanted(msgspec.Struct, frozen=True):
     """The log's time is to go on: write a record without transactions, unless others wait for theirs."""
 
 
-@dataclass(frozen=True, slots=True)
-class FenceWanted:
+class FenceWanted(msgspec.Struct, frozen=True):
     """A fenced multi ended Unknown under the fence ``above``: raise the fence beyond it."""
 
     above: int
 
 
-@dataclass(frozen=True, slots=True)
-class FenceDoubted:
+class FenceDoubted(msgspec.Struct, frozen=True):
     """A multi was refused because of its fence ``used``: find out who raised the fence."""
 
     used: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(msgspec.Struct, frozen=True):
     """The log must go no further on this replica."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(msgspec.Struct, frozen=True):
     """The pause that :class:`RetryLater` requested is over."""
 
 
@@ -222,8 +204,7 @@ Event = Command | StoreAnswer
 # --------------------------------------------------------------------------------------------- instructions
 
 
-@dataclass(frozen=True, slots=True)
-class SendCommit:
+class SendCommit(msgspec.Struct, frozen=True):
     """Send the commit multi."""
 
     plan: CommitPlan
@@ -234,77 +215,65 @@ class SendCommit:
         return "SendCommit", next((item.tid for item in self.plan.batch), ""), len(self.plan.batch)
 
 
-@dataclass(frozen=True, slots=True)
-class SendRollover:
+class SendRollover(msgspec.Struct, frozen=True):
     """Close the epoch and open the next one."""
 
     plan: Rollover
 
 
-@dataclass(frozen=True, slots=True)
-class SendRaise:
+class SendRaise(msgspec.Struct, frozen=True):
     """Raise the own fence: the only write that checks no fence."""
 
     ops: tuple[Op, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DrawNonce:
+class DrawNonce(msgspec.Struct, frozen=True):
     """Answer with :class:`NonceDrawn`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFence:
+class ReadFence(msgspec.Struct, frozen=True):
     """Read the own session znode."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEpoch:
+class ReadEpoch(msgspec.Struct, frozen=True):
     """Read ``csn/epoch``."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLog:
+class ReadLog(msgspec.Struct, frozen=True):
     """Read the log to its end in this session, from the first record that no :class:`Followed` covers."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCallers:
+class AnswerCallers(msgspec.Struct, frozen=True):
     """Answer all callers that wait for this tid."""
 
     tid: str
     decision: CommitDecision
 
 
-@dataclass(frozen=True, slots=True)
-class FenceRaised:
+class FenceRaised(msgspec.Struct, frozen=True):
     """The new own fence, seen in this session: nothing sent under a lower fence can be applied any more."""
 
     fence: int
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class FenceLost:
+class FenceLost(msgspec.Struct, frozen=True):
     """Another replica has raised the fence: nothing new is accepted; a batch in doubt is still looked up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(msgspec.Struct, frozen=True):
     """Another replica raised the fence. Final: open transactions are aborted, no lock may be assumed held."""
 
 
-@dataclass(frozen=True, slots=True)
-class Halted:
+class Halted(msgspec.Struct, frozen=True):
     """The committer found an impossible state, and stops (I15). Final."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RetryLater:
+class RetryLater(msgspec.Struct, frozen=True):
     """Answer with :class:`Resumed` after a pause."""
 
 

@@ -11,10 +11,10 @@ behind, and means nothing.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core import codec
 from tidelock.csnlog.core.model import CLONING, FENCED, REMOVED, STRUCK, SessionState
@@ -38,8 +38,7 @@ class FenceFinding(enum.Enum):
     UNCHANGED = "unchanged"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnFence:
+class OwnFence(msgspec.Struct, frozen=True):
     """The knowledge about the own fence.
 
     Attributes:

@@ -44,8 +44,9 @@ seen before. The follower does not say what "newest" is; see ``barrier`` in :mod
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final, assert_never
+
+import msgspec
 
 from tidelock.csnlog.core import anchor, phase
 from tidelock.csnlog.core import follower_messages as msg
@@ -96,8 +97,7 @@ class Access(enum.Enum):
 _OPEN: Final = Access.OPEN
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerState:
+class FollowerState(msgspec.Struct, frozen=True):
     """The whole state of a :class:`Follower`.
 
     Attributes:

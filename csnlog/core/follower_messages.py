@@ -8,16 +8,16 @@ and one moment only.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from tidelock.csnlog.core.committer_messages import LinkChanged, Resumed, RetryLater
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.model import LogRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True):
     """Bytes that this version of Tidelock cannot read as a record."""
 
     reason: str
@@ -63,8 +63,7 @@ class Chain(enum.Enum):
     RECHECK = "recheck"
 
 
-@dataclass(frozen=True, slots=True)
-class Inquiry:
+class Inquiry(msgspec.Struct, frozen=True):
     """A chain of questions, asked one after the other in one session.
 
     Attributes:
@@ -85,8 +84,7 @@ class Inquiry:
 # --------------------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(msgspec.Struct, frozen=True):
     """A record was read, or is known because this replica wrote it."""
 
     csn: Csn
@@ -98,37 +96,32 @@ class Got:
         return "Got", self.csn
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
+class Missed(msgspec.Struct, frozen=True):
     """A record did not exist when it was read."""
 
     csn: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """A record could not be read."""
 
     csn: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(msgspec.Struct, frozen=True):
     """Result of :class:`Probe`; None = it failed and no watch is armed."""
 
     csn: Csn
     exists: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
+class Woken(msgspec.Struct, frozen=True):
     """The watch on this record fired. A hint: it may fire for nothing, and it may not fire."""
 
     csn: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class Poked:
+class Poked(msgspec.Struct, frozen=True):
     """This replica has written this record, so all records below exist too. The content saves the read."""
 
     record: LogRecord
@@ -139,8 +132,7 @@ class Poked:
         return "Poked", self.record.csn
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(msgspec.Struct, frozen=True):
     """Result of :class:`Inquire`; ``finding`` None = it failed."""
 
     number: int
@@ -153,13 +145,11 @@ class Learned:
         return "Learned", self.number, self.session, _small(self.finding)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True):
     """The receiver has accepted what :class:`Deliver` handed over, and accepts more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """``recheck_s`` has passed."""
 
 
@@ -172,22 +162,19 @@ FollowEvent = FollowCommand | FollowAnswer
 # --------------------------------------------------------------------------------------------- instructions
 
 
-@dataclass(frozen=True, slots=True)
-class Get:
+class Get(msgspec.Struct, frozen=True):
     """Read a record; several may be under way."""
 
     csn: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """Ask whether a record exists and watch for its creation, in one request."""
 
     csn: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class Inquire:
+class Inquire(msgspec.Struct, frozen=True):
     """Ask one question of a chain. The chain is sound because each is asked after the last was answered."""
 
     number: int
@@ -195,36 +182,31 @@ class Inquire:
     csn: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class Proven:
+class Proven(msgspec.Struct, frozen=True):
     """Over this connection ZooKeeper holds the history that was taken: requests may rely on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Took:
+class Took(msgspec.Struct, frozen=True):
     """The next records of the log, in order; they need not be delivered yet."""
 
     records: tuple[LogRecord, ...]
     brief: ClassVar = "Took"
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True):
     """Hand these records over, in order, and answer with :class:`Delivered`."""
 
     records: tuple[LogRecord, ...]
     brief: ClassVar = "Deliver"
 
 
-@dataclass(frozen=True, slots=True)
-class TooLate:
+class TooLate(msgspec.Struct, frozen=True):
     """Records that this replica lacks are already deleted; only a clone helps. Final."""
 
     tail: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(msgspec.Struct, frozen=True):
     """The record at ``csn`` cannot be passed: it is unreadable here, or impossible (I15). Final."""
 
     csn: Csn

@@ -8,7 +8,8 @@ epochs as a plain integer. CSNs are compared as integers only, never as text (ZO
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.wire.ids import Csn, PartId, ReplicaId, TableName
 
@@ -44,8 +45,7 @@ CSN_NONE = Csn(0)
 CSN_IMPORT = Csn(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(msgspec.Struct, frozen=True):
     """ZooKeeper's mark on a write, the same for everything that one multi writes (Z19).
 
     Attributes:
@@ -98,8 +98,7 @@ def replica_id(text: str) -> ReplicaId:
     return ReplicaId(text)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Tid:
+class Tid(msgspec.Struct, frozen=True, order=True):
     """Transaction id, made by the home replica alone.
 
     It never repeats, because ``boot`` is raised and fenced at each start of the home's agent.

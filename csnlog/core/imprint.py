@@ -7,8 +7,9 @@ since the backup, the record at that CSN is another one, or does not exist (rule
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.model import LogRecord
@@ -22,8 +23,7 @@ NEXT_STEP: Final = (
 _SHOWN_DIGITS: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Imprint:
+class Imprint(msgspec.Struct, frozen=True):
     """The memory of a replica of the last record that it has taken.
 
     Attributes:

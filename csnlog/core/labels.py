@@ -9,13 +9,12 @@ that no stream's label was deleted since the read: a deletion raises the version
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tidelock.csnlog.core.model import LabelState
 
 
-@dataclass(frozen=True, slots=True)
-class LabelRead:
+class LabelRead(msgspec.Struct, frozen=True):
     """A label as it was read.
 
     Attributes:
@@ -29,28 +28,24 @@ class LabelRead:
     deletions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     """Move a stream's label upwards; the multi checks both versions."""
 
     version: int
     deletions: int
 
 
-@dataclass(frozen=True, slots=True)
-class Make:
+class Make(msgspec.Struct, frozen=True):
     """Create the label."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """The label was committed before: the plain label, this batch, or a later batch of the stream."""
 
     state: LabelState
 
 
-@dataclass(frozen=True, slots=True)
-class OtherKind:
+class OtherKind(msgspec.Struct, frozen=True):
     """A batch was requested under a plain label, or a plain commit under a stream's label."""
 
     state: LabelState

@@ -12,8 +12,9 @@ version, so that all replicas agree on its time whenever they apply it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.csnlog.core.model import Record
 
@@ -26,8 +27,7 @@ NEVER_MS: Final = (1 << 63) - 1
 WITNESSES_MAX: Final = 15
 
 
-@dataclass(frozen=True, slots=True)
-class ClockReading:
+class ClockReading(msgspec.Struct, frozen=True):
     """The clocks that a home knows at one moment.
 
     Attributes:
@@ -55,8 +55,7 @@ def agreed(agents: Sequence[int], server: int | None) -> int:
     return clocks[(len(clocks) - 1) // 2]
 
 
-@dataclass(frozen=True, slots=True)
-class Clocking:
+class Clocking(msgspec.Struct, frozen=True):
     """The clocks of one record, as far as they matter for its effective time.
 
     Attributes:

@@ -20,8 +20,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from tidelock.errors import CorruptError
 
@@ -48,8 +49,7 @@ class InvariantError(CorruptError):
         return list(self.details["story"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Together:
+class _Together(msgspec.Struct, frozen=True):
     """Events of one step in a story."""
 
     events: Sequence[object]

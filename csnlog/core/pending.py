@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.batch import CommitPlan, LogLimits, Proposal, Queued, too_large
 from tidelock.csnlog.core.committer_messages import AnswerCallers, Cause, CommitDecision, Rejected, Undecided
@@ -22,8 +24,7 @@ from tidelock.errors import CorruptError
 REMEMBERED_MAX: Final = 8192
 
 
-@dataclass(frozen=True, slots=True)
-class SentBatch:
+class SentBatch(msgspec.Struct, frozen=True):
     """Transactions that were sent.
 
     Attributes:
@@ -51,8 +52,7 @@ class SentBatch:
         return self.plan.batch
 
 
-@dataclass(frozen=True, slots=True)
-class PendingState:
+class PendingState(msgspec.Struct, frozen=True):
     """The whole state of :class:`Pending` except the answers, which are taken out after every step.
 
     Attributes:

@@ -7,8 +7,9 @@ concerns; all other transactions of the batch are sent again (F10, F21).
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.csnlog.core import committer_messages as msg
 from tidelock.csnlog.core.batch import ElementRole
@@ -26,8 +27,7 @@ class Requeue(enum.Enum):
     READ_EPOCH = "read epoch"
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(msgspec.Struct, frozen=True):
     """The transactions that the element belongs to are rejected; the others are sent again."""
 
     cause: msg.Cause

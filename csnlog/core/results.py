@@ -8,8 +8,9 @@ applied, or may still be). No other result leaves the store, and an answer that 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn
 
@@ -28,30 +29,26 @@ class Reason(enum.Enum):
     DENIED = "denied"
 
 
-@dataclass(frozen=True, slots=True)
-class Ok(Generic[T]):
+class Ok(msgspec.Struct, Generic[T], frozen=True):
     """The call was applied; ``value`` is its answer."""
 
     value: T
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The call certainly changed nothing. ``index`` is the refused element of a multi."""
 
     reason: Reason
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """The call may have been applied, or may still be. ``cause`` is for people only; decide nothing by it."""
 
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The transaction is visible from ``csn`` on.
 
     ``time_ms`` is the effective wall time (Unix, ms), 0 where the record is not applied yet.
@@ -61,21 +58,18 @@ class Committed:
     time_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Aborted:
+class Aborted(msgspec.Struct, frozen=True):
     """The transaction never became and never will become visible."""
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(msgspec.Struct, frozen=True):
     """The transaction is not decided: its home may still commit it.
 
     It may also be committed while the replica that answers has not applied its record yet.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class TooOld:
+class TooOld(msgspec.Struct, frozen=True):
     """The transaction is older than the outcomes that are kept.
 
     ``floor`` is the oldest snapshot CSN still answered.
@@ -84,13 +78,11 @@ class TooOld:
     floor: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedUnseen:
+class CommittedUnseen(msgspec.Struct, frozen=True):
     """The home says that its transaction is committed; this replica has not seen the record with its CSN."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotMine:
+class NotMine(msgspec.Struct, frozen=True):
     """The replica that was asked cannot answer.
 
     The transaction belongs to another home or to another boot of this one, or its outcome is older than the
@@ -98,18 +90,15 @@ class NotMine:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class NeverBegun:
+class NeverBegun(msgspec.Struct, frozen=True):
     """The home says that it has begun no such transaction in its present boot."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
+class NoAnswer(msgspec.Struct, frozen=True):
     """The home gave no answer in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogReading:
+class LogReading(msgspec.Struct, frozen=True):
     """One search in ZooKeeper for a transaction: first its home's session znode, then the log to its end.
 
     Attributes:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -85,8 +84,7 @@ def shown_instead(applied: Csn, passed: AbstractSet[Csn], skips: Skips) -> Csn |
     return min((csn for csn in skips if csn <= applied and csn not in passed), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """A replica, as the znodes show it that decide about a word.
 
     Attributes:
@@ -109,8 +107,7 @@ class Member:
         return codec.decode_progress(self.progress.data)
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True):
     """All that ZooKeeper shows about a record, as one session has read it behind a barrier.
 
     Attributes:

@@ -8,9 +8,10 @@ method raises for an answer of the store: see :mod:`tidelock.csnlog.core.results
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
@@ -19,8 +20,7 @@ from tidelock.csnlog.core.results import Ok, Refused, Unknown
 ANY_VERSION: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """The data version of ``path`` must be ``version`` (ZooKeeper compares no other counter).
 
     At :data:`ANY_VERSION` it only has to exist.
@@ -30,8 +30,7 @@ class Check:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     """Create ``path``; ``sequential`` appends ten digits. The result of the element is the created path."""
 
     path: str
@@ -40,8 +39,7 @@ class Create:
     ephemeral: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(msgspec.Struct, frozen=True):
     """Set the data of ``path``, at any ``version`` if None. The result of the element is :class:`Written`."""
 
     path: str
@@ -49,16 +47,14 @@ class SetData:
     version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """The result of a :class:`SetData`: the new data version, and the stamp of the multi as a whole."""
 
     version: int
     stamp: Stamp
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """Delete ``path`` at ``version``; -1 is any version, for a path that is never created a second time."""
 
     path: str
@@ -84,8 +80,7 @@ def multi_bytes(ops: tuple[Op, ...], root: str = "") -> int:
     return size
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """Data and metadata of a znode.
 
     ``created`` is the stamp of the write that has created it, ``modified`` the zxid of that of its data.

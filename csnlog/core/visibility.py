@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn, Tid
 
 
-@dataclass(frozen=True, slots=True)
-class PartVersions:
+class PartVersions(msgspec.Struct, frozen=True):
     """The creation and removal of a part. A CSN is None until the transaction beside it is committed.
 
     Raises:
@@ -78,8 +78,7 @@ def visible_args(snapshot: Csn, own: str | None = None, adopted: Iterable[str] =
     return {"s": snapshot, "own": own, "adopted": json.dumps([*adopted])}
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(msgspec.Struct, frozen=True):
     """A part that a committed merge has replaced: the merge's textual tid, and the part's creation."""
 
     merge: str

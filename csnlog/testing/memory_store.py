@@ -14,8 +14,10 @@ import contextvars
 import enum
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import Stamp
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
@@ -48,8 +50,7 @@ class RequestFault(enum.Enum):
     REPLY_LOST_EXPIRED = "reply lost and session expired"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRequest:
+class StoreRequest(msgspec.Struct, frozen=True):
     """One request, as a plan sees it: the ``number``-th of its store, from 1. ``ops`` is empty for a read."""
 
     store: str
@@ -93,8 +94,7 @@ def random_faults(
     return plan
 
 
-@dataclass(frozen=True, slots=True)
-class EnsembleBackup:
+class EnsembleBackup(msgspec.Struct, frozen=True):
     """A state of all servers; ``zxid`` is the number of their last write."""
 
     tree: ZnodeTree

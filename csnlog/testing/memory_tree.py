@@ -7,7 +7,9 @@ were measured on a real server (docs/design/zookeeper-facts.md); one test suite 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import NO_STAMP, Stamp
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
@@ -19,8 +21,7 @@ _SEQUENCE_DIGITS = 10
 _SEQUENCE_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Znode:
+class Znode(msgspec.Struct, frozen=True):
     """One znode. ``creates`` counts all children ever made below it: the next sequence number."""
 
     data: bytes
@@ -39,8 +40,7 @@ class Znode:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TreeChanges:
+class TreeChanges(msgspec.Struct, frozen=True):
     """The changes of a multi, for watches: znodes changed in data or existence, and in their children."""
 
     nodes: frozenset[str]

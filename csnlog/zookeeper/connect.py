@@ -7,7 +7,8 @@ ensemble differ in nothing else.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.errors import ConfigError
 
@@ -19,8 +20,7 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?", re.AS
 _SEGMENT = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectString:
+class ConnectString(msgspec.Struct, frozen=True):
     """Servers as ``host:port``, and the root as an absolute path without a slash at its end."""
 
     servers: tuple[str, ...]

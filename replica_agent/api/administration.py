@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from aiohttp import web
+from msgspec.structs import asdict
 
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import BadRequestError
@@ -51,7 +52,7 @@ class AdministrationRoutes:
         found = await self.service.optimize(
             asked.table, asked.partition, timeout_s=asked.timeout_s, min_csn=min_csn
         )
-        return answer(OptimizeAnswer(**asdict(found), csn=self.service.reached))
+        return answer(OptimizeAnswer(**found.describe(), csn=self.service.reached))
 
     async def resolve_lost(self, request: web.Request) -> web.Response:
         """Say what is lost with a part that no replica holds, and declare it lost if that is confirmed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from types import MethodType
 from typing import Any, Literal
@@ -19,8 +18,7 @@ from tidelock.replica_agent.uploads.tokens import Right
 Handler = Callable[[Any, web.Request], Awaitable[web.StreamResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(msgspec.Struct, frozen=True):
     """A body other than the JSON of a struct: its media type and its description."""
 
     media_type: str
@@ -31,8 +29,7 @@ class Content:
 Body = type[msgspec.Struct] | type[list[Any]] | Content
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     """A parameter of the query string.
 
     Attributes:
@@ -56,8 +53,7 @@ class AnyToken(Enum):
     ANY = "any"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiRoute:
+class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     """One route of an agent's API.
 
     Attributes:

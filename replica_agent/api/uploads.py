@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import quote, urlencode
 
+import msgspec
 import structlog
 from aiohttp import web
 
@@ -206,8 +206,7 @@ class WriteRoutes:
         return _done(done=done)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """A request with a valid token; ``table`` is None above the folders of the tables."""
 
     request: web.Request

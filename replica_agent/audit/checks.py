@@ -6,7 +6,6 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -49,8 +48,7 @@ class AuditCheck(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class AuditedAgent:
+class AuditedAgent(msgspec.Struct, frozen=True):
     """The services of the running agent for checks.
 
     Attributes:

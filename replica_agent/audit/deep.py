@@ -12,10 +12,10 @@ import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import structlog
 import xxhash
 
@@ -37,8 +37,7 @@ _PAGE: Final = 500
 _PROGRESS_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     part: PartId
     table: str
     checksum: str

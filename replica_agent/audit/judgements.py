@@ -7,7 +7,6 @@ as a fault here. The caller has to find out whether a finding lasts (see the pac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -36,8 +35,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     findings: frozenset[AuditFinding]
 
 
-@dataclass(frozen=True, slots=True)
-class PartRemoval:
+class PartRemoval(msgspec.Struct, frozen=True):
     """A part that leaves its table: at a CSN, or marked by an undecided transaction."""
 
     part: PartId
@@ -47,8 +45,7 @@ class PartRemoval:
     csn: Csn | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(msgspec.Struct, frozen=True):
     """One label: the znode's name, the transaction that it names, and its batch if it is a stream's label."""
 
     name: str
@@ -61,8 +58,7 @@ class Label:
         return f"{tree.LABELS}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(msgspec.Struct, frozen=True):
     """A table's newest definition, and its number."""
 
     version: int
@@ -180,8 +176,7 @@ def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iter
 # ---------------------------------------------------------------------------------------------------- labels
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
+class Labelled(msgspec.Struct, frozen=True):
     """A committed transaction: its label, None if it has none, and its batch if the label is a stream's."""
 
     tid: str

@@ -8,14 +8,14 @@ as the catalog has noted them, ``:block`` bytes of a block and ``:digest`` bytes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.wire.audit import Severity
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule: its subject, what to do, and the query that finds its violations."""
 
     fault: str
@@ -24,8 +24,7 @@ class Rule:
     severity: Severity = Severity.ERROR
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSet:
+class RuleSet(msgspec.Struct, frozen=True):
     """The rules of one check; the sum of the ``counts`` queries is the number of things checked."""
 
     check: str

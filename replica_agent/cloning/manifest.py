@@ -13,10 +13,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import xxhash
 
 from tidelock.csnlog.core.ids import Csn, PartId, parse_part_id
@@ -57,8 +57,7 @@ _READ_BYTES: Final = 1 << 20
 _STEPS: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestFacts:
+class ManifestFacts(msgspec.Struct, frozen=True):
     """A finished manifest.
 
     Attributes:
@@ -143,8 +142,7 @@ def _checksum_of(path: Path, given_up: Callable[[], bool] = lambda: False) -> st
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPart:
+class FoundPart(msgspec.Struct, frozen=True):
     """The whole bytes of a part of a manifest, in a file that the own catalog does not name."""
 
     part: PartId

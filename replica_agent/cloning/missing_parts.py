@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.core.ids import PartId, Tid
@@ -33,8 +34,7 @@ _TOLD_S: Final = 10.0
 _STATES: Final = ("wanted", "quarantined")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """How much of what is visible is here: parts and bytes, of how many."""
 
     parts: int = 0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.csnlog.cluster.members import MemberView
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import SERVING
 
 
-@dataclass(frozen=True, slots=True)
-class ClonePeer:
+class ClonePeer(msgspec.Struct, frozen=True):
     """A peer that may send its catalog.
 
     Attributes:

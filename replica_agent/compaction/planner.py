@@ -24,9 +24,9 @@ at the locks of the parts, and one yields.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+import msgspec
 import xxhash
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
@@ -38,8 +38,7 @@ GROWTH = 2
 _PAIR = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A visible part that no transaction is about to remove.
 
     Attributes:
@@ -62,8 +61,7 @@ class Candidate:
     era: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The bounds of a group; the settings ``compaction_*`` of the agent.
 
     Attributes:
@@ -82,8 +80,7 @@ class Limits:
     quiet_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """Parts of one partition to be merged, in the order in which they became visible."""
 
     path: str

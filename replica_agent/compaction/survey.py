@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName
 from tidelock.errors import UnavailableError, UnknownTableError
 from tidelock.replica_agent.compaction.planner import Candidate, Group, Limits, plan, quiet_in_s
@@ -32,8 +34,7 @@ _TARGETS_IN_A_GROUP = 3
 _LOOKED_AT_ONCE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class MergeWork:
+class MergeWork(msgspec.Struct, frozen=True):
     """A group of a table that is worth merging, and the number of parts of its partition."""
 
     table: TableName

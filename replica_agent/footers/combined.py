@@ -15,8 +15,9 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.replica_agent.footers.float_hints import is_marked
 from tidelock.replica_agent.footers.pieces import Footer
@@ -32,8 +33,7 @@ _CHUNKS_MAX: Final = 1024
 _ROOM_SHARE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class CombinedFooter:
+class CombinedFooter(msgspec.Struct, frozen=True):
     """The layout of a combined file.
 
     Attributes:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+import msgspec
+
 from tidelock.replica_agent.footers.thrift import (
     MAGIC,
     STRUCT,
@@ -36,8 +38,7 @@ class Kind(Enum):
     OFFSET_INDEX_LENGTH = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A number in a footer: its bytes are those from ``begin`` to ``end``."""
 
     begin: int

@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import socket
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.core.model import MemberState
@@ -31,8 +31,7 @@ BACKLOG = 1024
 _SHOWN = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Local:
+class Local(msgspec.Struct, frozen=True):
     """The local parts of an agent, open."""
 
     settings: AgentSettings

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
 from tidelock.csnlog.core.ids import PartId, ReplicaId
@@ -56,8 +57,7 @@ class Events(Protocol):
         """Report that a state machine contradicts itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class Means(msgspec.Struct, frozen=True, kw_only=True):
     """The resources that every part of an agent is made from.
 
     Attributes:

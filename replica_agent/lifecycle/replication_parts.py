@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.csnlog.cluster.members import Members
 from tidelock.csnlog.log import CsnLog, LogLimits
@@ -35,8 +36,7 @@ from tidelock.replication.push import Pusher
 _READ_ANSWER_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicationParts:
+class ReplicationParts(msgspec.Struct, frozen=True, kw_only=True):
     """The log, the other replicas, and the parts that bring data here and to them."""
 
     numbers: PartNumbers

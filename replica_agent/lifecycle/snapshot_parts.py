@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.replica_agent.audit.auditor import Auditor
@@ -23,8 +24,7 @@ from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, AUDIT_UNDECIDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotParts:
+class SnapshotParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that keep old CSNs readable, and release them."""
 
     pinned: Snapshots

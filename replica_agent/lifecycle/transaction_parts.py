@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
@@ -31,8 +32,7 @@ from tidelock.replication.core.lock_rules import LockLimits
 from tidelock.replication.locks.removal_locks import Locks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionParts:
+class TransactionParts(msgspec.Struct, frozen=True, kw_only=True):
     """The transactions of this home, and the parts that run them."""
 
     registry: Transactions

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
@@ -21,8 +22,7 @@ from tidelock.replica_agent.uploads.tokens import key_of
 from tidelock.replica_agent.uploads.uploads import Uploads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadParts:
+class UploadParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that receive files of jobs."""
 
     eager: EagerReplication

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import FencedError, NoSuchCsnError, SnapshotTooOldError, StandbyError, TidelockError
@@ -16,8 +17,7 @@ Availability = Literal["ready", "standby", "suspended", "beyond", "too_old", "fe
 _NAMES: frozenset[str] = frozenset(get_args(Availability))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAvailability:
+class ReadAvailability(msgspec.Struct, frozen=True):
     """The agent's answer about one CSN; ``reason`` is shown to the user and says what to do."""
 
     state: Availability

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
@@ -22,8 +24,7 @@ from tidelock.replica_agent.readers.paths import PART_SUFFIX, CombinedName
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 
 
-@dataclass(frozen=True, slots=True)
-class FolderRow:
+class FolderRow(msgspec.Struct, frozen=True):
     """The files of one folder in a listing: its parts, or several small ones as one file.
 
     Attributes:
@@ -38,7 +39,7 @@ class FolderRow:
     files: int
     length: int
     entries: bytes
-    combined: dict[str, tuple[PartId, ...]] = field(default_factory=dict)
+    combined: dict[str, tuple[PartId, ...]] = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True)

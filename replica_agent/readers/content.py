@@ -12,9 +12,10 @@ import bisect
 import errno
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
+
+import msgspec
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
@@ -25,8 +26,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES, BLOCK_DIGEST_BYTES, block_digest, blocks_of
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The location of a part when it was opened. A repaired part has another file, inode or time."""
 
     file: str
@@ -56,8 +56,7 @@ class Readable(Protocol):
         """As :meth:`read`, but None where that would wait for the disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Where bytes of a file that is served are read: in ``file``, from ``start`` up to ``end``."""
 
     file: Readable
@@ -234,8 +233,7 @@ class PartFile:
         raise DamagedPartError(self.part, detail, self.place)
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     """Bytes in memory."""
 
     data: bytes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import BadRequestError, StandbyError
@@ -27,8 +28,7 @@ from tidelock.replica_agent.readers.tree import FolderTree
 from tidelock.replication.core import digest
 
 
-@dataclass(frozen=True, slots=True)
-class FolderNode:
+class FolderNode(msgspec.Struct, frozen=True):
     """A folder, with its serialised listing; a folder above the tables has no ``tree``."""
 
     listing: bytes
@@ -44,8 +44,7 @@ class FolderNode:
         return self.tree.totals(self.path) if self.tree is not None else (1, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class PartsNode:
+class PartsNode(msgspec.Struct, frozen=True):
     """A file with the rows of one part, or of several small ones, that are visible at the CSN of the path.
 
     Attributes:
@@ -67,8 +66,7 @@ class PartsNode:
         return hdfs.file_entry("", self.length, self.time_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataNode:
+class MetadataNode(msgspec.Struct, frozen=True):
     """The virtual file with a table's schema at the CSN of the path."""
 
     data: bytes

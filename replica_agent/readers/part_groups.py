@@ -8,10 +8,10 @@ and the answer goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import PartId
@@ -28,8 +28,7 @@ _MEDIA_TYPE: Final = "application/vnd.tidelock.parts"
 _ROWS_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class PartGroupAnswers:
+class PartGroupAnswers(msgspec.Struct, frozen=True):
     """Sends groups of parts, committed or not."""
 
     catalog: SnapshotCatalog

@@ -8,8 +8,9 @@ once more, so one decoding restores it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
 
 from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, TableName, parse_part_id
 from tidelock.errors import BadRequestError, RefusedError
@@ -27,8 +28,7 @@ class NoSuchPathError(RefusedError):
     http_status = 404
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTarget:
+class RequestTarget(msgspec.Struct, frozen=True):
     """A decoded request target: path segments (empty ones dropped), query fields (names in lower case)."""
 
     segments: tuple[str, ...]
@@ -40,8 +40,7 @@ class RequestTarget:
         return "/" + "/".join(self.segments)
 
 
-@dataclass(frozen=True, slots=True)
-class CombinedName:
+class CombinedName(msgspec.Struct, frozen=True):
     """The name of a file that is made of several parts of its folder.
 
     It says which they are at any CSN that is served, so each replica finds the same ones.
@@ -60,8 +59,7 @@ class CombinedName:
         return f"combined1-{self.last}-{self.parts}-{self.length}{PART_SUFFIX}"
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPath:
+class SnapshotPath(msgspec.Struct, frozen=True):
     """A position in the snapshot tree; the levels below a None are None as well.
 
     Attributes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.replica_agent.readers import hdfs
@@ -16,8 +17,7 @@ ENTRY_BYTES = 64 << 10
 _PART_BYTES = 80
 
 
-@dataclass(frozen=True, slots=True)
-class TableFolder:
+class TableFolder(msgspec.Struct, frozen=True):
     """One folder.
 
     Attributes:
@@ -33,8 +33,7 @@ class TableFolder:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class FolderTree:
+class FolderTree(msgspec.Struct, frozen=True):
     """All folders of a table at a CSN by their path below it; ``""``, the table's own, always exists.
 
     Attributes:
@@ -43,7 +42,7 @@ class FolderTree:
     """
 
     folders: dict[str, TableFolder]
-    combined: dict[str, tuple[PartId, ...]] = field(default_factory=dict)
+    combined: dict[str, tuple[PartId, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def weight(self) -> int:

@@ -7,6 +7,11 @@ drains and closes its workers itself.
 
 from __future__ import annotations
 
+from tidelock.replica_agent.config import lean_start
+
+if __name__ == "__main__":  # not in a process that imports this module
+    lean_start.import_aiohttp()
+
 import asyncio
 import signal
 import traceback

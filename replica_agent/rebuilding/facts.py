@@ -6,9 +6,10 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, parse_part_id
 from tidelock.csnlog.core.model import LabelState, SkipPart, SkippedRecord
@@ -30,8 +31,7 @@ _NOT_OPENED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class UndecidedFacts:
+class UndecidedFacts(msgspec.Struct, frozen=True):
     """A transaction that a replica has sealed or received, and whose outcome it does not know.
 
     Attributes:
@@ -44,8 +44,7 @@ class UndecidedFacts:
     tables: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogFacts:
+class CatalogFacts(msgspec.Struct, frozen=True):
     """The facts of one catalog.
 
     Attributes:

@@ -7,8 +7,9 @@ others have. It decides what the tree says. The others are compared with it, and
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
@@ -19,8 +20,7 @@ from tidelock.errors import ClusterMismatchError, ConfigError
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, UndecidedFacts
 
 
-@dataclass(frozen=True, slots=True)
-class Doubts:
+class Doubts(msgspec.Struct, frozen=True):
     """The limits of what the catalogs prove; an operator has to accept them.
 
     Attributes:

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.core import tree
@@ -54,8 +55,7 @@ _PAGE = 500
 _LOOK_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPart:
+class FoundPart(msgspec.Struct, frozen=True):
     """A part as the log or the catalog says it.
 
     Attributes:

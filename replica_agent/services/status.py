@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from msgspec.structs import asdict
 from prometheus_client import generate_latest
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.cluster.members import MemberView
@@ -33,8 +34,7 @@ _AGAIN_S = 0.1
 _TRIES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(msgspec.Struct, frozen=True):
     """The horizon before and after a move, and the reason that bounds it."""
 
     before: Csn

@@ -12,10 +12,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
+import msgspec
 
 from tidelock.errors import BadRequestError, SchemaMismatchError
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -46,8 +46,7 @@ _NO_CLAUSE: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(msgspec.Struct, frozen=True):
     """An expression that was checked.
 
     Attributes:

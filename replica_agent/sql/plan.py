@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from tidelock.csnlog.core.ids import PartId, TableName
 from tidelock.replica_agent.sql import composition
@@ -15,8 +16,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow, TableRow
 from tidelock.replica_agent.tables.schema import TableSchema
 
 
-@dataclass(frozen=True, slots=True)
-class RowStream:
+class RowStream(msgspec.Struct, frozen=True):
     """A statement whose rows will be added.
 
     Attributes:
@@ -30,8 +30,7 @@ class RowStream:
     new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MutationPlan:
+class MutationPlan(msgspec.Struct, frozen=True):
     """The plan of a mutation.
 
     Attributes:
@@ -56,8 +55,7 @@ GROUPS_MAX: Final = 1024
 Matched = Mapping[PartRow, Mapping[int, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     """The fate of the parts with matching rows.
 
     Attributes:
@@ -69,14 +67,13 @@ class Rewrite:
     """
 
     parts: Sequence[PartRow]
-    groups: Mapping[PartId, Collection[int]] = field(default_factory=dict)
-    kept: Mapping[PartId, tuple[int, ...]] = field(default_factory=dict)
+    groups: Mapping[PartId, Collection[int]] = msgspec.field(default_factory=dict)
+    kept: Mapping[PartId, tuple[int, ...]] = msgspec.field(default_factory=dict)
     rows: int
     dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TargetTable:
+class TargetTable(msgspec.Struct, frozen=True):
     """The table that a mutation changes.
 
     Attributes:

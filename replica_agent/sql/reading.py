@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import duckdb
+import msgspec
 import pyarrow as pa
 
 from tidelock.csnlog.core.ids import TableName
@@ -43,8 +43,7 @@ _INSTEAD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class InsertSelect:
+class InsertSelect(msgspec.Struct, frozen=True):
     """An INSERT INTO ... SELECT: the table, and the source of its rows."""
 
     table: TableName

@@ -13,10 +13,10 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -63,8 +63,7 @@ def _nothing(_: frozenset[str]) -> None:
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class TableSource:
+class TableSource(msgspec.Struct, frozen=True):
     """The source of a table's rows for scans.
 
     Attributes:
@@ -87,7 +86,7 @@ class TableSource:
     statistics: Callable[[Sequence[PartRow]], Iterable[Statistics]] = _no_statistics
     pruned: Callable[[frozenset[str]], None] = _nothing
     numbers: Mapping[PartId, int] | None = None
-    groups: Mapping[PartId, Collection[int]] = field(default_factory=dict)
+    groups: Mapping[PartId, Collection[int]] = msgspec.field(default_factory=dict)
     bits: bool = False
 
     @property
@@ -230,8 +229,7 @@ class _Scan:
                 yield group, min(BATCH_ROWS, rows - begin), {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Sizes(msgspec.Struct, frozen=True):
     """The sizes with which a file is read, so that the memory for it does not grow with its columns.
 
     Attributes:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from tidelock.replica_agent.config import lean_start
+
+if __name__ == "__main__":  # not in a process that imports this module
+    lean_start.leave_out("numpy", "pandas")
+
 import queue
 import signal
 import socket
@@ -13,10 +18,6 @@ from typing import NoReturn
 import duckdb
 import msgspec
 import pyarrow as pa
-
-from tidelock.replica_agent.config.no_pandas import leave_pandas_out
-
-leave_pandas_out()  # before the modules below, which import pyarrow.dataset
 
 from tidelock.errors import TidelockError, TooLargeError
 from tidelock.replica_agent.sql.changes import ChangedRows

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import msgspec
 
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.imprint import Imprint
@@ -22,8 +23,7 @@ from tidelock.replica_agent.tables.names import no_table
 from tidelock.replication.core.model import PartKind, PartMeta
 
 
-@dataclass(frozen=True, slots=True)
-class PartRow:
+class PartRow(msgspec.Struct, frozen=True):
     """One part of the catalog.
 
     Attributes:
@@ -75,8 +75,7 @@ class PartRow:
         return f"{self.path}/{self.part}.parquet" if self.path else f"{self.part}.parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(msgspec.Struct, frozen=True):
     """A table's definition at a CSN (``definition``: docs/protocol.md#bytes)."""
 
     name: TableName
@@ -87,8 +86,7 @@ class TableRow:
     common_metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeRow:
+class OutcomeRow(msgspec.Struct, frozen=True):
     """A committed transaction: its tid, its CSN, and that CSN's effective time (Unix, ms)."""
 
     tid: str
@@ -96,8 +94,7 @@ class OutcomeRow:
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedPart:
+class SkippedPart(msgspec.Struct, frozen=True):
     """A part that an operator has declared lost; the attributes as in :class:`SkipPart`.
 
     Attributes:
@@ -115,8 +112,7 @@ class SkippedPart:
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndingLabel:
+class EndingLabel(msgspec.Struct, frozen=True):
     """A label that is to be released: the last transaction that it named, and whether it is a stream's."""
 
     tid: str

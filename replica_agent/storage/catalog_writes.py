@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
 from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart, SkippedRecord
@@ -19,8 +20,7 @@ from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
 from tidelock.replication.core.model import Location, PartMeta, Wanted
 
 
-@dataclass(frozen=True, slots=True)
-class StagedPart:
+class StagedPart(msgspec.Struct, frozen=True):
     """A part whose bytes are durable here, and the undecided transaction that made it."""
 
     meta: PartMeta
@@ -28,8 +28,7 @@ class StagedPart:
     tid: Tid
 
 
-@dataclass(frozen=True, slots=True)
-class TableForms:
+class TableForms(msgspec.Struct, frozen=True):
     """The derived forms of a table definition, made once when it is applied."""
 
     definition: dict[str, Any]
@@ -37,8 +36,7 @@ class TableForms:
     common_metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedTid:
+class AppliedTid(msgspec.Struct, frozen=True):
     """A committed transaction with its resolved entries; ``carrier`` has its rows if it has no parts."""
 
     tid: str
@@ -49,8 +47,7 @@ class AppliedTid:
     carrier: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedRecord:
+class AppliedRecord(msgspec.Struct, frozen=True):
     """One record of the log, ready to become visible.
 
     ``tables`` holds the derived forms of its DDL entries. ``digest`` is that of the record's bytes,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 
-@dataclass(frozen=True, slots=True)
-class PartChange:
+class PartChange(msgspec.Struct, frozen=True):
     """A part that a commit has added or removed.
 
     Attributes:
@@ -30,8 +30,7 @@ class PartChange:
         return self.since <= csn and (self.until is None or csn < self.until)
 
 
-@dataclass(frozen=True, slots=True)
-class CsnChanges:
+class CsnChanges(msgspec.Struct, frozen=True):
     """The changes of a table by the transactions of one CSN, without compaction.
 
     Attributes:
@@ -57,8 +56,7 @@ class CsnChanges:
         return sorted({part.tid for part in self.parts})
 
 
-@dataclass(frozen=True, slots=True)
-class CsnChangePage:
+class CsnChangePage(msgspec.Struct, frozen=True):
     """The change sets of a table in (since, to], in the order of their CSNs.
 
     Attributes:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid, part_id
 from tidelock.errors import TidelockError
@@ -25,8 +27,7 @@ from tidelock.replication.partfs import PartFs
 PACK = faults.step("agent.pack")
 
 
-@dataclass(frozen=True, slots=True)
-class StagedBytes:
+class StagedBytes(msgspec.Struct, frozen=True):
     """A small part in memory, with the transaction that made it."""
 
     meta: PartMeta
@@ -34,8 +35,7 @@ class StagedBytes:
     tid: Tid
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(msgspec.Struct, frozen=True):
     parts: Sequence[StagedBytes]
     prepared: Sequence[Tid]
     done: asyncio.Future[None]

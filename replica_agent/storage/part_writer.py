@@ -22,9 +22,9 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -40,8 +40,7 @@ from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPart:
+class EncodedPart(msgspec.Struct, frozen=True):
     """A finished part.
 
     Attributes:
@@ -67,8 +66,7 @@ class EncodedPart:
     form: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PartMaker:
+class PartMaker(msgspec.Struct, frozen=True):
     """The common needs of the parts of an insert: the table, the limits, an id, a sink for a large part.
 
     ``open_file`` is called in the thread that encodes, before the first byte of the part that it names.
@@ -356,8 +354,7 @@ def _whole(body: bytes) -> tuple[Any, Callable[[], tuple[bytes, bool]]]:
     return source, end
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedRows:
+class CheckedRows(msgspec.Struct, frozen=True):
     """Rows of one insert that a table takes, by partition, and not yet encoded.
 
     Attributes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -40,8 +41,7 @@ _COLUMN = re.compile(r"[a-z0-9_]{1,128}")
 _RESERVED = frozenset({"_change_type", "_commit_csn", "_commit_time"})
 
 
-@dataclass(frozen=True, slots=True)
-class Derivation:
+class Derivation(msgspec.Struct, frozen=True):
     """The origin of the rows of a derived table.
 
     Attributes:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tidelock.csnlog.core.ids import PartId, ReplicaId
 from tidelock.replica_agent.transactions.staging_area import StagingArea
 from tidelock.replication.core.model import Location, PartMeta
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(msgspec.Struct, frozen=True):
     """A file of an area: the part that it may become.
 
     The replica that receives the file writes an undo row before the first byte. Here the file gets a row of

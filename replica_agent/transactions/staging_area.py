@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+import msgspec
+
 from tidelock.errors import BadRequestError, TooLargeError, UnsealedWriteError
 from tidelock.replica_agent.transactions.staging_paths import (
     ATTEMPT_DEPTH,
@@ -56,24 +58,21 @@ class JobPhase(Enum):
     CLOSING = "closing"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A file or folder as a listing shows it; ``length`` is None for a folder."""
 
     name: str
     length: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class InPlace:
+class InPlace(msgspec.Struct, frozen=True):
     """A file that a job has moved into place."""
 
     number: int
     place: StagingPath
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(msgspec.Struct, frozen=True):
     """The result of a delete.
 
     Attributes:

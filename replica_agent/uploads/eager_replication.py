@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import PartId, ReplicaId
 from tidelock.errors import TidelockError, UnavailableError

@@ -6,6 +6,11 @@ file of a client is opened in the agent's process.
 
 from __future__ import annotations
 
+from tidelock.replica_agent.config import lean_start
+
+if __name__ == "__main__":  # not in a process that imports this module
+    lean_start.leave_out("numpy", "pandas")
+
 import signal
 from pathlib import Path
 from typing import NoReturn

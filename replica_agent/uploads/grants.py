@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
 from tidelock.errors import TokenExpiredError, TokenForeignError
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
@@ -21,8 +23,7 @@ GRANT_TTL_S: Final = 60.0
 _CONTEXT: Final = b"tidelock upload 1\0"
 
 
-@dataclass(frozen=True, slots=True)
-class UploadGrant:
+class UploadGrant(msgspec.Struct, frozen=True):
     """The content of a grant.
 
     Attributes:

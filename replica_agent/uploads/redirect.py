@@ -10,8 +10,10 @@ once, concurrently, and the seal waits for them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
+
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
 from tidelock.errors import BadRequestError

@@ -13,8 +13,9 @@ import hashlib
 import hmac
 import json
 import re
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tidelock.errors import TokenForgedError
 from tidelock.token_text import PREFIX
@@ -22,8 +23,7 @@ from tidelock.token_text import PREFIX
 _FORM = re.compile(rf"{PREFIX}\.([\w-]+)\.([\w-]+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Signed:
+class Signed(msgspec.Struct, frozen=True):
     """A parsed text whose signature is not verified yet.
 
     Attributes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import msgspec
+
 from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import MemberState
 from tidelock.errors import BadRequestError, TokenFinishedError, TokenForeignError, UnknownTransactionError
@@ -18,8 +20,7 @@ _OPEN = frozenset({TxState.OPEN})
 _COMMITTABLE = frozenset({TxState.OPEN, TxState.FAILED, TxState.SEALED, TxState.COMMITTED})
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedToken:
+class IssuedToken(msgspec.Struct, frozen=True):
     """A token that was just made, and when it expires: Unix time in seconds."""
 
     token: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
+
+import msgspec
 
 from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
 from tidelock.errors import TokenExpiredError, TokenForeignError, TokenRightError
@@ -40,8 +41,7 @@ class Right(Enum):
 DEFAULT_RIGHTS: Final = tuple(map(Right, TOKEN_RIGHTS))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenClaims:
+class TokenClaims(msgspec.Struct, frozen=True):
     """The claims of a token.
 
     Attributes:

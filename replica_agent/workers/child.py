@@ -13,8 +13,9 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.replica_agent.workers.frames import pack, read_frame, receive_frame
 
@@ -23,8 +24,7 @@ _PR_SET_PDEATHSIG: Final = 1
 STARTED: Final = pack()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Given(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a worker process at its start: its configuration and its sockets.
 
     Attributes:

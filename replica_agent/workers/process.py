@@ -9,8 +9,9 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.workers.frames import pack, read_frame
@@ -31,8 +32,7 @@ class WorkerDiedError(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(msgspec.Struct, frozen=True, kw_only=True):
     """The program of a worker process, and its limits.
 
     Attributes:
@@ -52,8 +52,7 @@ class Program:
     buffer_bytes: int = 64 << 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WorkerProcess:
+class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A running worker. Made by :meth:`start`; :meth:`end` must always be called.
 
     Attributes:

@@ -23,8 +23,10 @@ copy is the one that it has persisted.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
 from typing import Final, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.csnlog.core.machine import Machine
@@ -40,8 +42,7 @@ class CopyStage(enum.Enum):
     SHORT = "short"
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionCopies:
+class TransactionCopies(msgspec.Struct, frozen=True):
     """An open transaction of this home.
 
     Attributes:
@@ -59,8 +60,7 @@ class TransactionCopies:
     above: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CopiesState:
+class CopiesState(msgspec.Struct, frozen=True):
     """The whole state of a :class:`Copies`.
 
     Attributes:

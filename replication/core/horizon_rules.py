@@ -18,14 +18,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from tidelock.csnlog.core import codec
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.model import PinState, Progress
 from tidelock.csnlog.core.store import Node
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """A bound of the horizon: its cause and its CSN.
 
     Attributes:

@@ -10,8 +10,9 @@ shard needs, and commits are refused before the log grows without a bound.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, epoch_of, sequence_of
 from tidelock.csnlog.core.model import ClusterState, ReplicaPhase
@@ -21,8 +22,7 @@ from tidelock.replication.core.model import Peer
 STUCK: Final = frozenset({ReplicaPhase.BLOCKED, ReplicaPhase.FULL})
 
 
-@dataclass(frozen=True, slots=True)
-class Epochs:
+class Epochs(msgspec.Struct, frozen=True):
     """The records of the epochs of a log.
 
     Attributes:
@@ -35,8 +35,7 @@ class Epochs:
     closed: Csn = CSN_NONE
 
 
-@dataclass(frozen=True, slots=True)
-class LagLimits:
+class LagLimits(msgspec.Struct, frozen=True):
     """The bounds of :class:`LagWatch`.
 
     Attributes:
@@ -53,8 +52,7 @@ class LagLimits:
     epochs: Epochs
 
 
-@dataclass(frozen=True, slots=True)
-class LagVerdict:
+class LagVerdict(msgspec.Struct, frozen=True):
     """The consequence of the present lags for a commit.
 
     Attributes:

@@ -7,14 +7,15 @@ exist, whatever happens to the request, to its answer, or to its caller.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.replication.core.lock_rules import Scope
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLock:
+class OwnLock(msgspec.Struct, frozen=True):
     """A lock of this replica.
 
     Attributes:

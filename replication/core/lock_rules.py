@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -36,28 +35,24 @@ _BYTES_SHARE = 0.5
 # --------------------------------------------------------------------------------------------- what is locked
 
 
-@dataclass(frozen=True, slots=True)
-class OnePart:
+class OnePart(msgspec.Struct, frozen=True):
     """One part, and the path of its partition."""
 
     part: PartId
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class WholeTable:
+class WholeTable(msgspec.Struct, frozen=True):
     """All parts of a table, including those that other transactions are just adding."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnePartition:
+class OnePartition(msgspec.Struct, frozen=True):
     """All parts of a partition; ``path`` as in the catalog, or its first segments."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRange:
+class KeyRange(msgspec.Struct, frozen=True):
     """The rows with a key from ``low`` to ``high``, both included.
 
     Bounds are JSON values that compare with each other (numbers, texts, lists of such); None = no bound.
@@ -72,8 +67,7 @@ Wide = WholeTable | OnePartition | KeyRange
 Scope = OnePart | Wide
 
 
-@dataclass(frozen=True, slots=True)
-class LockAsk:
+class LockAsk(msgspec.Struct, frozen=True):
     """The locks that a statement requests in one table.
 
     Attributes:
@@ -83,12 +77,11 @@ class LockAsk:
     """
 
     table: TableName
-    parts: Mapping[PartId, str] = field(default_factory=dict)
+    parts: Mapping[PartId, str] = msgspec.field(default_factory=dict)
     wide: tuple[Wide, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LockInfo:
+class LockInfo(msgspec.Struct, frozen=True):
     """One lock as it is stored in ZooKeeper."""
 
     znode: str
@@ -98,8 +91,7 @@ class LockInfo:
     merge: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LockLimits:
+class LockLimits(msgspec.Struct, frozen=True):
     """The bounds of :class:`tidelock.replication.locks.removal_locks.Locks`.
 
     Attributes:

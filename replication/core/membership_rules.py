@@ -16,7 +16,6 @@ two changes, one after the other, take all copies of a commit away.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -42,8 +41,7 @@ from tidelock.replication.core.lag import Epochs, csns_behind
 _COPIES_MIN: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class MemberReading:
+class MemberReading(msgspec.Struct, frozen=True):
     """One replica as it was read behind the roster."""
 
     member: MemberState
@@ -54,8 +52,7 @@ class MemberReading:
     alive: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MembersReading:
+class MembersReading(msgspec.Struct, frozen=True):
     """The members as read in one ZooKeeper session, the roster first.
 
     Attributes:
@@ -107,23 +104,20 @@ class MembersReading:
         return progress.phase is ReplicaPhase.FOLLOWING and progress.snapshot >= self.asked
 
 
-@dataclass(frozen=True, slots=True)
-class AddReplica:
+class AddReplica(msgspec.Struct, frozen=True):
     """A replica is registered; it serves from the end of the log at its registration on."""
 
     replica: ReplicaId
     rack: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveReplica:
+class RemoveReplica(msgspec.Struct, frozen=True):
     """A replica leaves for good; its id is never used again."""
 
     replica: ReplicaId
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceReplica:
+class ReplaceReplica(msgspec.Struct, frozen=True):
     """A replica leaves for good, and another one is registered in the same multi."""
 
     old: ReplicaId
@@ -131,31 +125,27 @@ class ReplaceReplica:
     rack: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StrikeReplica:
+class StrikeReplica(msgspec.Struct, frozen=True):
     """A replica holds nothing back any more, and has to clone before it serves again."""
 
     replica: ReplicaId
 
 
-@dataclass(frozen=True, slots=True)
-class DrainReplica:
+class DrainReplica(msgspec.Struct, frozen=True):
     """A replica begins no transactions and its copies do not count; ``undo`` takes that back."""
 
     replica: ReplicaId
     undo: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetCopies:
+class SetCopies(msgspec.Struct, frozen=True):
     """A commit needs another number of copies, and racks count or not; None keeps what is."""
 
     copies: int
     racks: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotYet:
+class NotYet(msgspec.Struct, frozen=True):
     """A change that those which stay are not ready for; ``error`` refuses it if that lasts."""
 
     error: MembershipError

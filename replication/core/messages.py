@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.model import Entry, LogRecord
@@ -21,8 +21,7 @@ from tidelock.replication.core.model import (
 # ------------------------------------------------------------------------------- the executed prefix: events
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRead:
+class RecordRead(msgspec.Struct, frozen=True):
     """The next record of the log, with those of its parts that are held and of its tids that are applied."""
 
     record: LogRecord
@@ -35,22 +34,19 @@ class RecordRead:
         return "RecordRead", self.record.csn
 
 
-@dataclass(frozen=True, slots=True)
-class PartHeld:
+class PartHeld(msgspec.Struct, frozen=True):
     """A part or manifest is durable and verified here now, by whatever route it arrived."""
 
     part: PartId
 
 
-@dataclass(frozen=True, slots=True)
-class PartLost:
+class PartLost(msgspec.Struct, frozen=True):
     """A part or manifest was found damaged or missing."""
 
     part: PartId
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestRead:
+class ManifestRead(msgspec.Struct, frozen=True):
     """The entries of a held manifest. ``held``: those of their parts that are held."""
 
     part: PartId
@@ -63,15 +59,13 @@ class ManifestRead:
         return "ManifestRead", self.part, len(self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """The batch of the last :class:`Apply` is durable and visible; ``csn`` is its last CSN."""
 
     csn: Csn
 
 
-@dataclass(frozen=True, slots=True)
-class NotApplied:
+class NotApplied(msgspec.Struct, frozen=True):
     """The batch of the last :class:`Apply` could not be made durable; nothing of it is visible."""
 
 
@@ -84,22 +78,19 @@ PrefixEvent = PrefixCommand | PrefixAnswer
 # ------------------------------------------------------------------------- the executed prefix: instructions
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPart:
+class FetchPart(msgspec.Struct, frozen=True):
     """Get this part (or manifest) from any replica that has it."""
 
     wanted: Wanted
 
 
-@dataclass(frozen=True, slots=True)
-class ReadManifest:
+class ReadManifest(msgspec.Struct, frozen=True):
     """Read the entries of this held manifest and answer with :class:`ManifestRead`."""
 
     part: PartId
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(msgspec.Struct, frozen=True):
     """Make these contiguous, executed records visible in one durable transaction."""
 
     records: tuple[ResolvedRecord, ...]
@@ -110,8 +101,7 @@ class Apply:
         return "Apply", self.records[0].csn, self.records[-1].csn
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(msgspec.Struct, frozen=True):
     """The next record cannot be applied: ``part`` of ``tid`` is missing, for ``reason``."""
 
     csn: Csn
@@ -120,8 +110,7 @@ class Blocked:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unblocked:
+class Unblocked(msgspec.Struct, frozen=True):
     """Nothing that has been read is held back any more."""
 
 
@@ -130,8 +119,7 @@ PrefixInstruction = FetchPart | ReadManifest | Apply | Blocked | Unblocked
 # ---------------------------------------------------------------------------------- durable copies: events
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionSealed:
+class TransactionSealed(msgspec.Struct, frozen=True):
     """A transaction of this home accepts no more statements; ``parts`` is everything that it adds."""
 
     tid: Tid
@@ -143,22 +131,19 @@ class TransactionSealed:
         return "Sealed", str(self.tid), len(self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class PersistedAtHome:
+class PersistedAtHome(msgspec.Struct, frozen=True):
     """Files, rows and prepared mark of the transaction are durable at its home."""
 
     tid: Tid
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(msgspec.Struct, frozen=True):
     """A peer reports what it holds. The report is a state: a later answer may withdraw a transaction."""
 
     held: Held
 
 
-@dataclass(frozen=True, slots=True)
-class RulesChanged:
+class RulesChanged(msgspec.Struct, frozen=True):
     """The member list shows other disks, racks or members, or another number of copies."""
 
     rules: CountingRules
@@ -169,30 +154,26 @@ class RulesChanged:
         return "RulesChanged", self.rules.version, len(self.rules.places)
 
 
-@dataclass(frozen=True, slots=True)
-class CountAgain:
+class CountAgain(msgspec.Struct, frozen=True):
     """The commit was refused, since ``replicas`` is at a version above ``above`` now: count there."""
 
     tid: Tid
     above: int
 
 
-@dataclass(frozen=True, slots=True)
-class Deadline:
+class Deadline(msgspec.Struct, frozen=True):
     """The commit timeout of the transaction has passed."""
 
     tid: Tid
 
 
-@dataclass(frozen=True, slots=True)
-class RolledBack:
+class RolledBack(msgspec.Struct, frozen=True):
     """The home has rolled the transaction back."""
 
     tid: Tid
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionDecided:
+class TransactionDecided(msgspec.Struct, frozen=True):
     """The log has decided the transaction; its copies are not awaited any more."""
 
     tid: Tid
@@ -213,16 +194,14 @@ CopiesEvent = (
 # ---------------------------------------------------------------------------- durable copies: instructions
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """The transaction may go into a commit record, with these copies."""
 
     tid: Tid
     copies: CountedCopies
 
 
-@dataclass(frozen=True, slots=True)
-class NotEnough:
+class NotEnough(msgspec.Struct, frozen=True):
     """The transaction did not get its copies in time: ``have`` of ``need``; ``missing`` did not confirm."""
 
     tid: Tid

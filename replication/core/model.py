@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName, Tid
 from tidelock.csnlog.core.model import RecordKind, ReplicaPhase, SkippedRecord, TidRecord
@@ -39,16 +40,14 @@ class PartBytes(NamedTuple):
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SealedTid:
+class SealedTid(msgspec.Struct, frozen=True):
     """A transaction that accepts no more statements, with every part that it adds (its manifest included)."""
 
     tid: Tid
     parts: tuple[PartMeta, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(msgspec.Struct, frozen=True):
     """The location of the durable bytes of a part.
 
     Attributes:
@@ -64,8 +63,7 @@ class Location:
     blocks: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """A part that this replica lacks.
 
     Attributes:
@@ -81,8 +79,7 @@ class Wanted:
     holders: tuple[ReplicaId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True):
     """Another replica, as the member list in ZooKeeper shows it at the moment.
 
     Attributes:
@@ -106,8 +103,7 @@ class Peer:
     phase: ReplicaPhase = ReplicaPhase.FOLLOWING
 
 
-@dataclass(frozen=True, slots=True)
-class CopyPlace:
+class CopyPlace(msgspec.Struct, frozen=True):
     """The place of a replica's copies.
 
     Attributes:
@@ -119,8 +115,7 @@ class CopyPlace:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class CountingRules:
+class CountingRules(msgspec.Struct, frozen=True):
     """The facts at one version of ``replicas`` that decide whose copies count.
 
     Attributes:
@@ -136,16 +131,14 @@ class CountingRules:
     places: tuple[tuple[ReplicaId, CopyPlace], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CountedCopies:
+class CountedCopies(msgspec.Struct, frozen=True):
     """The replicas that hold a transaction, the home first, as counted at a version of ``replicas``."""
 
     holders: tuple[ReplicaId, ...]
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRecord:
+class ResolvedRecord(msgspec.Struct, frozen=True):
     """A record that is executed here and may be applied.
 
     Attributes:

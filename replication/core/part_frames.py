@@ -8,7 +8,6 @@ answer that broke off counts.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import msgspec
 
@@ -24,16 +23,14 @@ _HEAD_BYTES_MAX = 4096
 _LENGTH = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class SentPart:
+class SentPart(msgspec.Struct, frozen=True):
     """A part with the bytes that the holder has sent; the receiver verifies them."""
 
     part: PartId
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LackedPart:
+class LackedPart(msgspec.Struct, frozen=True):
     """A part that the holder cannot send now; ``why`` is for people."""
 
     part: PartId

@@ -6,15 +6,14 @@ bytes that arrive count as movement, and so does every part that the record lack
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.model import BlockedBy, ReplicaPhase
 from tidelock.replication.core.messages import Blocked
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(msgspec.Struct, frozen=True):
     """The facts that tell the phase, as they are at one moment.
 
     Attributes:
@@ -32,8 +31,7 @@ class Signs:
     full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseReport:
+class PhaseReport(msgspec.Struct, frozen=True):
     """A phase.
 
     Attributes:

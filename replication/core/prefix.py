@@ -54,8 +54,7 @@ class _Waiting:
         return not self.missing and not self.unread
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingState:
+class WaitingState(msgspec.Struct, frozen=True):
     """A record that was read and is not applied.
 
     Attributes:
@@ -71,8 +70,7 @@ class WaitingState:
     unread: tuple[tuple[PartId, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixState:
+class PrefixState(msgspec.Struct, frozen=True):
     """The whole state of a :class:`Prefix`.
 
     Attributes:

@@ -7,7 +7,8 @@ stops to take what it may refuse while there is still room for what it must do.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 
 class DiskUse(enum.Enum):
@@ -21,8 +22,7 @@ class DiskUse(enum.Enum):
     COMMITTED = "committed"
 
 
-@dataclass(frozen=True, slots=True)
-class RoomLimits:
+class RoomLimits(msgspec.Struct, frozen=True):
     """The bounds as they are set.
 
     Attributes:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.model import CLONING
 from tidelock.replication.core.membership_rules import MembersReading
@@ -26,8 +28,7 @@ from tidelock.replication.core.membership_rules import MembersReading
 ZNODE_BYTES: Final = 800
 
 
-@dataclass(frozen=True, slots=True)
-class StrikeLimits:
+class StrikeLimits(msgspec.Struct, frozen=True):
     """The bounds; see the settings of the same names."""
 
     strike_timeout_s: float
@@ -35,16 +36,14 @@ class StrikeLimits:
     max_records_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRecords:
+class HeldRecords(msgspec.Struct, frozen=True):
     """The records that a replica holds back in ZooKeeper, and their bytes there, as estimated."""
 
     records: int
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogLength:
+class LogLength(msgspec.Struct, frozen=True):
     """The log in ZooKeeper as an observer has read it.
 
     Attributes:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, TableName, Tid

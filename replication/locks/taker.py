@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.ids import Csn, TableName, Tid
 from tidelock.csnlog.core.results import Ok, Outcome, Reason, Refused, Unknown
@@ -44,8 +46,7 @@ class InTheWayError(Exception):
         self.lock, self.state, self.csn = lock, state, csn
 
 
-@dataclass(frozen=True, slots=True)
-class _New:
+class _New(msgspec.Struct, frozen=True):
     """A lock that is to be made, and its operation."""
 
     lock: OwnLock

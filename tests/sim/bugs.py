@@ -10,10 +10,11 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from unittest import mock
+
+from msgspec.structs import replace
 
 from tests.sim.disk import SimDisk
 from tests.sim.member_bugs import MEMBER_BUGS

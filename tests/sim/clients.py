@@ -11,10 +11,10 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tests.sim.log_lives import LogLife
 from tests.sim.network import RefusedConnectionError, Serve

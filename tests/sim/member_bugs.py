@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 from unittest import mock
 
 import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import ReplicaId
 from tidelock.csnlog.core.imprint import Imprint

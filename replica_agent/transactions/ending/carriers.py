@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.core.codec import encode_tid
@@ -39,8 +40,7 @@ _log = structlog.get_logger("commit")
 _WIDEST_TID = "9" * 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rider:
+class Rider(msgspec.Struct, frozen=True, eq=False):
     """A sealed transaction that keeps rows, and nothing else.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import msgspec
@@ -119,7 +118,7 @@ class ProposalBuilder:
         assert proposal.roster is not None, "a commit that names no copies was refused because of them"
         counted = await self.copies.count_again(tx.tid, proposal.roster, timeout_s)
         record = msgspec.structs.replace(proposal.record, holders=counted.holders)
-        return dataclasses.replace(proposal, record=record, roster=counted.version)
+        return msgspec.structs.replace(proposal, record=record, roster=counted.version)
 
     async def _make_copies(self, tx: Transaction, timeout_s: float) -> CountedCopies | None:
         """Make the copies of every part; return None for a transaction without parts."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import structlog
 
 from tidelock.csnlog.core.model import TidRecord
@@ -61,14 +61,14 @@ class Settlement:
         tx.require_wanted()
         proposal = await self.proposals.build(tx, deadline - self.clock())
         if riders:
-            proposal = dataclasses.replace(proposal, riders=tuple(riders))
+            proposal = msgspec.structs.replace(proposal, riders=tuple(riders))
         if tx.isolation is not Isolation.SERIALIZABLE:
             return await self._commit_labelled(tx, proposal, deadline)
 
         async def validate_and_commit() -> Committed:
             async with tx.cuttable_wait():
                 version = await self.validation.validate(tx, deadline - self.clock())
-            validated = dataclasses.replace(proposal, head_version=version)
+            validated = msgspec.structs.replace(proposal, head_version=version)
             return await self._commit_labelled(tx, validated, deadline)
 
         # After a commit in between it validates again.
@@ -114,7 +114,7 @@ class Settlement:
         left = max(_CALL_S, deadline - self.clock())
         async with tx.cuttable_wait():
             move = await self.labels.place(tx.label, tx.batch, proposal.tid, left)
-        return dataclasses.replace(proposal, move=move)
+        return msgspec.structs.replace(proposal, move=move)
 
     async def _commit_once(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         tx.require_wanted()

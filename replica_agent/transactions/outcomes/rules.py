@@ -18,8 +18,10 @@ The order of the questions protects three conclusions:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
 from tidelock.csnlog.core.results import (
@@ -40,8 +42,7 @@ from tidelock.csnlog.core.results import (
 # ----------------------------------------------------------------------------------------------- the policies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The purpose of a question, and the means that are allowed for an answer.
 
     Attributes:
@@ -75,8 +76,7 @@ UNDECIDED: Final = Policy(may_fence=True, held_here=True, home_first=True)
 # -------------------------------------------------------------------------------------------- the known facts
 
 
-@dataclass(frozen=True, slots=True)
-class OwnFacts:
+class OwnFacts(msgspec.Struct, frozen=True):
     """The knowledge of this replica about a transaction, without a request to another process.
 
     The commit is looked up first and the floor last, since an outcome that is forgotten raises the floor.
@@ -101,8 +101,7 @@ class OwnFacts:
     issued: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeReading:
+class OutcomeReading(msgspec.Struct, frozen=True):
     """One reading of ZooKeeper, then of the own catalog, then of the floor.
 
     Attributes:
@@ -122,8 +121,7 @@ class OutcomeReading:
     after_home: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeFacts:
+class OutcomeFacts(msgspec.Struct, frozen=True):
     """All facts that one question for an outcome has brought so far.
 
     Attributes:
@@ -139,7 +137,7 @@ class OutcomeFacts:
     tid: Tid
     other_home: bool
     commit: Committed | None = None
-    own: OwnOutcome = field(default_factory=NotMine)
+    own: OwnOutcome = msgspec.field(default_factory=NotMine)
     reading: OutcomeReading | None = None
     home: HomeAnswer | NoAnswer | None = None
     fence_tried: bool = False
@@ -186,8 +184,7 @@ def own_outcome(tid: Tid, facts: OwnFacts) -> OwnOutcome:
 # ------------------------------------------------------------------------------------------ the next question
 
 
-@dataclass(frozen=True, slots=True)
-class SearchLog:
+class SearchLog(msgspec.Struct, frozen=True):
     """Read the home's session znode, the log to its end, the own catalog, the floor, in this order.
 
     Attributes:
@@ -197,18 +194,15 @@ class SearchLog:
     newest: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AskHome:
+class AskHome(msgspec.Struct, frozen=True):
     """Ask the home, which may not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class FenceHome:
+class FenceHome(msgspec.Struct, frozen=True):
     """Raise the fence of the home in the boot of the transaction, if the home has long been silent."""
 
 
-@dataclass(frozen=True, slots=True)
-class NeverWas:
+class NeverWas(msgspec.Struct, frozen=True):
     """No such transaction exists: no replica has that name, or it has not begun it.
 
     Attributes:

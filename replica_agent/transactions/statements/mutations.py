@@ -41,8 +41,7 @@ from tidelock.wire.statements import ChangeResult
 _WRITE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Changed:
+class _Changed(msgspec.Struct, frozen=True):
     """The result of a statement, and the parts that it has added."""
 
     counts: ChangeResult

@@ -8,11 +8,11 @@ exploration.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import msgspec
+from msgspec.structs import replace
 
 from tests.sim.explore.clone_bugs import CLONE_BUGS
 from tests.sim.explore.collecting import Collecting, History_

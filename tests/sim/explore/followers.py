@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from tests.sim.explore.ensemble import Numbered
 from tidelock.csnlog.core.follower import Follower, FollowerState

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final
 from unittest import mock
+
+import msgspec
 
 from tests.sim.explore.labelling import Labelling, LabelRun, RunLog
 from tests.sim.explore.planted import Bug
@@ -30,7 +31,7 @@ class LabelAfterwards(RunLog):
     async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
         """The commit says nothing of the label."""
         del timeout_s
-        done = await self.send(proposal, self.plan(dataclasses.replace(proposal, label=None, move=None)))
+        done = await self.send(proposal, self.plan(msgspec.structs.replace(proposal, label=None, move=None)))
         ops = tuple(op for op, part in _ELEMENTS(proposal) if part is ElementRole.LABEL)
         await self._store.multi(ops)
         return done
@@ -39,7 +40,7 @@ class LabelAfterwards(RunLog):
 def _moved_at_any_version(proposal: Proposal) -> Iterator[tuple[Op, ElementRole]]:
     for op, part in _ELEMENTS(proposal):
         if part is ElementRole.LABEL and isinstance(op, SetData):
-            yield dataclasses.replace(op, version=None), part
+            yield msgspec.structs.replace(op, version=None), part
         else:
             yield op, part
 

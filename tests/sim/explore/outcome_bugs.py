@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 from unittest import mock
+
+from msgspec.structs import replace
 
 from tests.sim.explore.planted import Bug
 from tests.sim.explore.replay import Replays

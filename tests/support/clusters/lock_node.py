@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.clusters.log_node import R1, LogNode
 from tidelock.csnlog.core import codec, tree
@@ -58,9 +59,7 @@ class LockNode(LogNode):
         **more: Any,
     ) -> None:
         super().__init__(store, replica, **more)
-        self.lock_limits = LockLimits(
-            **({name: getattr(LIMITS, name) for name in LIMITS.__slots__} | dict(limits or {}))
-        )
+        self.lock_limits = replace(LIMITS, **(limits or {}))
         #: Replicas that this one regards as silent for long.
         self.silent: set[ReplicaId] = silent if silent is not None else set()
         #: Own transactions that are rolled back.

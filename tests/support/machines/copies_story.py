@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from tests.support.machines.names import HOME, part, short, tid
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName

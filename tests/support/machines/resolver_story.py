@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from tests.support.machines.stories import options_of
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from tests.support.machines.committing import ITEMS, LOST, ORDERS, R1, Bench, new_tree, proposal, records, tid
 from tidelock.csnlog.core import codec, tree

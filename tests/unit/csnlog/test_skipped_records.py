@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.aio import until
 from tests.support.clusters.boots import R1, R2, R3, R9, begin

@@ -6,9 +6,9 @@ import asyncio
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.clusters.boots import R1, R2, any_request, begin, paths
 from tidelock.csnlog import patience, tree_maker

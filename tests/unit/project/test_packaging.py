@@ -83,27 +83,41 @@ def test_reader_processes_import_no_pyarrow() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_sql_processes_import_no_pandas() -> None:
-    """A SQL process uses Arrow's datasets, which load pandas where it is installed, and needs none."""
-    code = (
-        "import sys, tidelock.replica_agent.sql.worker; print({'pandas', 'pyarrow.dataset'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "{'pyarrow.dataset'}"
+@pytest.mark.parametrize("module", ["main", "sql.worker", "readers.worker", "uploads.examiner_process"])
+def test_processes_of_an_agent_load_no_packages_of_clients(module: str) -> None:
+    """They use Arrow, DuckDB and structlog, which load these where they are installed."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", f"tidelock.replica_agent.{module}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode, "it was started without its arguments"
+    loaded = {line.split("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
+    assert "msgspec._core" in loaded
+    # A module of each: the package itself is listed when its import fails, too.
+    assert not loaded & {"numpy.version", "pandas.core", "rich.console"}
 
 
-@pytest.mark.parametrize(
-    ("leave_out", "imported"), [("no_pandas.leave_pandas_out(); ", "False"), ("", "True")]
-)
-def test_agents_import_no_pandas(leave_out: str, imported: str) -> None:
-    """Without the measure, the first Python values that Arrow converts would import it."""
+def test_arrow_converts_values_without_numpy_and_pandas() -> None:
+    """The first Python values that it converts would import pandas."""
     code = (
-        "import sys, pyarrow as pa; from tidelock.replica_agent import main; "
-        f"from tidelock.replica_agent.config import no_pandas; {leave_out}"
-        "pa.array(['a']); print('pandas.core' in sys.modules)"
+        "from tidelock.replica_agent.config import lean_start; lean_start.leave_out('numpy', 'pandas'); "
+        "import pyarrow as pa, sys; assert pa.array(['a', 1.5][:1]).to_pylist() == ['a']; "
+        "print({'numpy', 'pandas'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == imported
+    assert done.stdout.strip() == "set()"
+
+
+def test_agents_load_no_certificates_of_the_system() -> None:
+    """The TLS context that aiohttp makes stays empty, and the environment is as before."""
+    code = (
+        "import os; os.environ['SSL_CERT_DIR'] = '/certificates'; before = dict(os.environ); "
+        "from tidelock.replica_agent.config import lean_start; lean_start.import_aiohttp(); "
+        "import aiohttp.connector; "
+        "print(aiohttp.connector._SSL_CONTEXT_VERIFIED.cert_store_stats()['x509'], before == os.environ)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0 True"
 
 
 def test_unknown_names_are_refused() -> None:

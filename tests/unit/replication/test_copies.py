@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tests.support.machines.copies_story import copies_event, three
 from tests.support.machines.names import HOME, tid

@@ -7,11 +7,11 @@ import random
 import shutil
 import socket
 from collections.abc import AsyncIterator, Collection
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.aio import until
 from tests.support.machines.names import part, tid

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.clusters.log_node import LogNode, make_cluster
 from tidelock.csnlog.core import codec, tree
@@ -213,9 +214,7 @@ async def test_progress_that_moves_during_a_registration_makes_it_read_again(sha
             data = codec.encode_progress(Progress(Csn(99), Csn(99)))
             shard.ensemble.tree.apply((SetData(tree.progress(R1), data),), 0)
 
-    shard.changes = MemberChanges(
-        **{name: getattr(shard.changes, name) for name in shard.changes.__slots__} | {"end": end}
-    )
+    shard.changes = replace(shard.changes, end=end)
     shard.ensemble.plan = plan
     assert await shard.make(AddReplica(R4))
     found = await shard.ensemble.store().get(tree.progress(R4))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,7 +168,7 @@ def test_a_quiet_partition_is_finished_up() -> None:
     pair = [part(10, age_s=150.0), part(10, age_s=60.0)]
     assert plan(pair, LIMITS) == []
     assert quiet_in_s(pair, LIMITS) == pytest.approx(40.0)
-    old = [dataclasses.replace(item, age_s=item.age_s + 41.0) for item in pair]
+    old = [msgspec.structs.replace(item, age_s=item.age_s + 41.0) for item in pair]
     assert [group.rows for group in plan(old, LIMITS)] == [20]
     assert quiet_in_s(old, LIMITS) is None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
 from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, LabelState, SkippedRecord

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -135,7 +134,7 @@ async def test_nothing_is_applied_whose_bytes_are_not_held(catalog: Catalog, rea
 async def test_an_early_copy_learns_what_it_is(catalog: Catalog, told_by: str) -> None:
     """A part known by its bytes alone is in no table, even for its own transaction; then it is described."""
     whole = staged(1)
-    alone = dataclasses.replace(
+    alone = msgspec.structs.replace(
         whole, meta=bytes_alone(whole.meta.part, whole.meta.length, whole.meta.checksum)
     )
     await catalog.write(lambda db: jobs.add_staged(db, [alone], []))
@@ -156,7 +155,7 @@ async def test_an_early_copy_learns_what_it_is(catalog: Catalog, told_by: str) -
 async def test_a_seal_leaves_the_size_of_a_pack_as_it_is(catalog: Catalog) -> None:
     """Files that were fetched share a pack, also with those of other tasks; one was never announced."""
     fetched = [
-        dataclasses.replace(part, meta=bytes_alone(part.meta.part, part.meta.length, part.meta.checksum))
+        msgspec.structs.replace(part, meta=bytes_alone(part.meta.part, part.meta.length, part.meta.checksum))
         for part in (staged(1), staged(2))
     ]
     await catalog.write(lambda db: jobs.add_staged(db, fetched, []))

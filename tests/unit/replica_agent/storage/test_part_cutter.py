@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -66,7 +66,7 @@ def test_a_damaged_row_group_is_not_copied(directory: DataDir) -> None:
 
 def test_a_part_that_was_found_damaged_is_not_cut(directory: DataDir) -> None:
     """Its file may be about to go."""
-    part = dataclasses.replace(source(directory), state="quarantined")
+    part = msgspec.structs.replace(source(directory), state="quarantined")
     with pytest.raises(CorruptError, match="fetched again"):
         cut_part(Sinks().maker(TABLE), directory.path, part, [5])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 import random
 import threading
@@ -11,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -117,7 +117,7 @@ def test_no_chunk_hides_a_nan_or_the_other_zero_from_a_reader(
     batches = [rows.slice(at, batch_rows) for at in range(0, rows.num_rows, batch_rows)]
     maker = sinks.maker(TableSchema.from_request("t", schema), row_group_rows=rows_per_group)
     if foreseen:
-        maker = dataclasses.replace(maker, floats=FloatColumns.of(rows))
+        maker = msgspec.structs.replace(maker, floats=FloatColumns.of(rows))
     parts = encode_small(stream(*batches), maker)
     assert repr(rows_of(parts, sinks)) == repr(rows.to_pylist())
     # Otherwise a part for each column that gets a NaN, or a zero, later on.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid
 from tidelock.csnlog.core.results import (

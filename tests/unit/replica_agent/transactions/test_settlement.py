@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.support.rows import settings
@@ -145,7 +145,7 @@ class Changing(Refusing):
         del tx, timeout_s
         self.counted.append(proposal.roster)
         record = TidRecord(proposal.tid, holders=(R1, ReplicaId("r3")))
-        return dataclasses.replace(proposal, record=record, roster=(proposal.roster or 0) + 1)
+        return msgspec.structs.replace(proposal, record=record, roster=(proposal.roster or 0) + 1)
 
     async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
         """Commit (`CsnLog`)."""
