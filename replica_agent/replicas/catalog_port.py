@@ -60,10 +60,10 @@ class ReplicaCatalogPort:
         if self.catalog.reader.is_skipped(part):
             return encode_entries(())
         row = self.catalog.reader.part(part)
-        if row is None or row.file is None:
+        location = row.held if row is not None else None
+        if location is None:
             msg = f"part {part} is not held here"
             raise CorruptError(msg, part=part)
-        location = Location(row.file, row.offset, row.length, row.blocks)
         try:
             return await asyncio.to_thread(self.files.read, location)
         except CorruptError:
@@ -136,9 +136,9 @@ class ReplicaCatalogPort:
         moved while it is read looks like a deleted one.
         """
         row = self.catalog.reader.part(part)
-        if row is None or row.state != "held" or row.file is None:
+        location = row.held if row is not None else None
+        if location is None:
             return True
-        location = Location(row.file, row.offset, row.length, row.blocks)
         try:
             await asyncio.to_thread(self.files.verify, location)
         except CorruptError:

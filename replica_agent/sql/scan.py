@@ -33,7 +33,6 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, bounds_of
-from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
 
 #: Most rows decoded at a time; fewer if they are wide.
@@ -358,11 +357,12 @@ def _verified(data_dir: Path, part: PartRow) -> VerifiedRange:
     """
     if part.state == "quarantined":
         raise CorruptError("its bytes were found damaged and have not been fetched again yet")
-    if part.state != "held" or part.file is None:
+    location = part.held
+    if location is None:
         raise StandbyError(
             f"part {part.part} of table {part.table} is not on this replica yet; try another", part=part.part
         )
-    return VerifiedRange(data_dir, Location(part.file, part.offset, part.length, part.blocks))
+    return VerifiedRange(data_dir, location)
 
 
 def _corrupt(part: PartRow, problem: str) -> CorruptError:

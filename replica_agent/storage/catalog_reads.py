@@ -20,7 +20,7 @@ from tidelock.csnlog.core.model import SkippedRecord
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.tables.names import no_table
-from tidelock.replication.core.model import PartKind, PartMeta
+from tidelock.replication.core.model import Location, PartKind, PartMeta
 
 
 class PartRow(msgspec.Struct, frozen=True):
@@ -55,6 +55,13 @@ class PartRow(msgspec.Struct, frozen=True):
     blocks: bytes
     kind: PartKind
     state: str
+
+    @property
+    def held(self) -> Location | None:
+        """Return the place of its bytes, which are assumed right; None while they are not here, or wrong."""
+        if self.state != "held" or self.file is None:
+            return None
+        return Location(self.file, self.offset, self.length, self.blocks)
 
     @property
     def meta(self) -> PartMeta:

@@ -20,7 +20,6 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.part_target import PartTarget
 from tidelock.replica_agent.storage.part_writer import EncodedPart, PartMaker
 from tidelock.replica_agent.tables.statistics import statistics_of
-from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import VerifiedRange
 
 
@@ -62,9 +61,9 @@ def cut_part(maker: PartMaker, data_dir: Path, source: PartRow, kept: Sequence[i
 
 def _pieces(data_dir: Path, source: PartRow, kept: Sequence[int]) -> Iterator[bytes]:
     """Yield the bytes of the new part; the last piece is the end of the file, with its footer."""
-    if source.state != "held" or source.file is None:
+    location = source.held
+    if location is None:
         raise _corrupt(source, "its bytes were found damaged and have not been fetched again yet")
-    location = Location(source.file, source.offset, source.length, source.blocks)
     try:
         with VerifiedRange(data_dir, location) as file:
             yield from cut(footer_in(file.read, source.length), kept, file.read)

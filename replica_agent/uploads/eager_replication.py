@@ -145,8 +145,8 @@ class EagerReplication:
         """Move the parts that are here from ``missing`` to ``places``; yields to other tasks in between."""
         for number, part in enumerate(parts, 1):
             row = self.catalog.reader.part(part)
-            if row is not None and row.state == "held" and row.file is not None:
-                places[part] = Location(row.file, row.offset, row.length, row.blocks)
+            if row is not None and (place := row.held) is not None:
+                places[part] = place
                 missing.pop(part, None)
             if number % _TURN == 0:
                 await asyncio.sleep(0)
