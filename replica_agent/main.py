@@ -10,7 +10,7 @@ gc.disable()
 from tidelock.replica_agent.config import lean_start
 
 if __name__ == "__main__":  # not in a process that imports this module
-    lean_start.leave_out("numpy", "pandas", "rich")
+    lean_start.leave_out_packages()
     lean_start.import_aiohttp()
 
 import asyncio

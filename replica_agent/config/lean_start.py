@@ -13,15 +13,13 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+_PACKAGES = frozenset({"numpy", "pandas", "rich"})
 #: OpenSSL reads the names of the system's certificates from here.
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class _Without(MetaPathFinder):
-    """Answers for some packages: they are not installed."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = frozenset(names)
+    """Answers for the packages: they are not installed."""
 
     def find_spec(
         self,
@@ -29,14 +27,14 @@ class _Without(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - the interface
         target: ModuleType | None = None,  # noqa: ARG002 - the interface
     ) -> ModuleSpec | None:
-        if fullname in self._names:
+        if fullname in _PACKAGES:
             raise ModuleNotFoundError(f"a process of an agent has no {fullname}", name=fullname)
         return None
 
 
-def leave_out(*names: str) -> None:
-    """Let each later import of some packages fail in this process, as where they are not installed."""
-    sys.meta_path.insert(0, _Without(names))
+def leave_out_packages() -> None:
+    """Let each later import of them fail in this process, as where they are not installed."""
+    sys.meta_path.insert(0, _Without())
 
 
 def import_aiohttp() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelock.replica_agent.config import lean_start
 
 if __name__ == "__main__":  # not in a process that imports this module
-    lean_start.leave_out("numpy", "pandas")
+    lean_start.leave_out_packages()
 
 import queue
 import signal

@@ -23,8 +23,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-# First, as in a SQL process: it must come before the import of Arrow's datasets.
-from tidelock.replica_agent.sql import worker as sql_worker  # isort: skip
+from tidelock.replica_agent.sql import worker as sql_worker
 from tidelock.replica_agent.uploads import examiner_process
 
 PROGRAMS: Final = {

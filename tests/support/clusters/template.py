@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from tidelock.replica_agent.config import lean_start
+
+if __name__ == "__main__":  # as the agent's own process begins
+    lean_start.leave_out_packages()
+    lean_start.import_aiohttp()
+
 import gc
 import json
 import os

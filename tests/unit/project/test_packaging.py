@@ -83,11 +83,20 @@ def test_reader_processes_import_no_pyarrow() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["main", "sql.worker", "readers.worker", "uploads.examiner_process"])
+AGENT = "tidelock.replica_agent"
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(f"{AGENT}.{name}" for name in ("main", "sql.worker", "readers.worker", "uploads.examiner_process")),
+        "tests.support.clusters.template",
+    ],
+)
 def test_processes_of_an_agent_load_no_packages_of_clients(module: str) -> None:
     """They use Arrow, DuckDB and structlog, which load these where they are installed."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", f"tidelock.replica_agent.{module}"],
+        [sys.executable, "-X", "importtime", "-m", module],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode, "it was started without its arguments"
@@ -100,7 +109,7 @@ def test_processes_of_an_agent_load_no_packages_of_clients(module: str) -> None:
 def test_arrow_converts_values_without_numpy_and_pandas() -> None:
     """The first Python values that it converts would import pandas."""
     code = (
-        "from tidelock.replica_agent.config import lean_start; lean_start.leave_out('numpy', 'pandas'); "
+        "from tidelock.replica_agent.config import lean_start; lean_start.leave_out_packages(); "
         "import pyarrow as pa, sys; assert pa.array(['a', 1.5][:1]).to_pylist() == ['a']; "
         "print({'numpy', 'pandas'} & {*sys.modules})"
     )
