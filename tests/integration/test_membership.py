@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.cluster.layout import ReplicaPorts
+from tidelock.cluster_layout import ReplicaPorts
 from tidelock.errors import ConfigError, MembershipError, UnavailableError
 from tidelock.ports import free_ports
 

@@ -1,8 +1,7 @@
 """The addresses of agents: as given, from a ZooKeeper address, or in the folder of a local cluster.
 
-This is the only module of the client that imports modules of the agents or of local clusters, and only for
-such an address. A single module of the product imports kazoo, and it belongs to the agents
-(docs/adr/0003-client-discovery.md).
+This is the only module of the client that imports modules of the agents, and only for a ZooKeeper address: a
+single module of the product imports kazoo, and it belongs to the agents (docs/adr/0003-client-discovery.md).
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from tidelock.cluster_layout import ClusterLayout
 from tidelock.errors import BadRequestError
 
 _DISCOVERY: Final = "tidelock.csnlog.cluster.discovery"
@@ -42,8 +42,7 @@ def agents_of_folder(folder: Path) -> list[str]:
     Raises:
         ConfigError: The folder has no cluster, or its description is damaged.
     """
-    cluster = importlib.import_module("tidelock.cluster").LocalCluster.open(folder)
-    return [cluster.url(replica).removeprefix("http://") for replica in cluster.replicas]
+    return [ports.address for ports in ClusterLayout.open(folder).replicas]
 
 
 def addresses_of(urls: Sequence[str | Path]) -> tuple[str, list[str], list[str]]:

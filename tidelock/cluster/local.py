@@ -31,7 +31,7 @@ from tidelock.client import Database, connect
 from tidelock.client.discovery import members
 from tidelock.cluster import process_groups
 from tidelock.cluster.agent_log import last_error
-from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
+from tidelock.cluster_layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
 from tidelock.ports import HOST
 
@@ -111,13 +111,7 @@ class LocalCluster:
     @classmethod
     def open(cls, folder: Path) -> LocalCluster:
         """Open the cluster in a folder; ConfigError if the folder has no cluster."""
-        layout = ClusterLayout.load(folder)
-        if layout is None:
-            raise ConfigError(
-                f"there is no cluster in {folder}; make one with `tidelock up --data-dir {folder}`, "
-                "or name another folder (--data-dir), an agent (--url) or a ZooKeeper (--zk)"
-            )
-        return cls(folder, layout)
+        return cls(folder, ClusterLayout.open(folder))
 
     # -- names, addresses and files -------------------------------------------------------------------------
 
@@ -150,7 +144,7 @@ class LocalCluster:
 
     def url(self, replica: str) -> str:
         """Return the address of an agent's API."""
-        return f"http://{HOST}:{self._ports(replica).api}"
+        return f"http://{self._ports(replica).address}"
 
     def log(self, replica: str) -> Path:
         """Return the log file of an agent."""

@@ -144,7 +144,7 @@ LEAVES: Final = (
 )
 #: Single imports through a wall: the path of the module, and what it may import (ADR 0003; fault points).
 DOORS: Final = {
-    "tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery", "tidelock.cluster"),
+    "tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery", "tidelock.cluster_layout"),
     "csnlog/cluster/bootstrap.py": ("tidelock.csnlog.faults",),
 }
 

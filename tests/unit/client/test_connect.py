@@ -19,7 +19,7 @@ import pytest
 from tests.support.replicas.fake_agent import FakeAgent, FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, connect
-from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
+from tidelock.cluster_layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,

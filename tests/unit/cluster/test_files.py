@@ -9,7 +9,7 @@ import pytest
 
 from tidelock.cluster import LocalCluster
 from tidelock.cluster.agent_log import TAIL_BYTES, last_error
-from tidelock.cluster.layout import ClusterLayout
+from tidelock.cluster_layout import ClusterLayout
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
 
 

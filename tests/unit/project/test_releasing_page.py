@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.project import pages
 from tests.support.project.source import ROOT
-from tidelock.cluster import layout
+from tidelock import cluster_layout
 from tidelock.csnlog.cluster import start_check
 from tidelock.csnlog.core import model
 from tidelock.replica_agent.storage import catalog_schema
@@ -23,7 +23,7 @@ PAGE: Final = pages.text("RELEASING.md")
         ("`csnlog/core/model.py`, `VERSION`", model.VERSION),
         ("`csnlog/cluster/start_check.py`", start_check.FORMAT_VERSION),
         ("`replica_agent/storage/catalog_schema.py`, `FORMAT`", catalog_schema.FORMAT),
-        ("`tidelock/cluster/layout.py`", layout.FORMAT),
+        ("`tidelock/cluster_layout.py`", cluster_layout.FORMAT),
     ],
 )
 def test_the_page_tells_the_version_of_each_format(place: str, version: int) -> None:

@@ -16,7 +16,7 @@ import xxhash
 
 from demo.second_opinion import SecondOpinion
 from tidelock.cluster import LocalCluster
-from tidelock.cluster.layout import ClusterLayout, ReplicaPorts
+from tidelock.cluster_layout import ClusterLayout, ReplicaPorts
 from tidelock.errors import CorruptError, StandbyError, UnavailableError
 from workloads.agents import Agents, Served
 from workloads.tpch.queries import TpchQuery

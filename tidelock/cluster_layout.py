@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidelock.errors import ConfigError
-from tidelock.ports import free_ports
+from tidelock.ports import HOST, free_ports
 
 REPLICAS_DEFAULT: Final = 3
 COPIES_DEFAULT: Final = 2
@@ -28,6 +28,11 @@ class ReplicaPorts:
     api: int
     data: int
     joins: bool = False
+
+    @property
+    def address(self) -> str:
+        """The address of its API, `host:port`."""
+        return f"{HOST}:{self.api}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,17 @@ class ClusterLayout:
             raise ConfigError(f"the cluster has a replica {replica} already; choose another id")
         api, data = free_ports(2)
         return replace(self, replicas=(*self.replicas, ReplicaPorts(replica, api, data, joins=True)))
+
+    @classmethod
+    def open(cls, folder: Path) -> ClusterLayout:
+        """Return the layout in a folder; ConfigError if the folder has none, or it is damaged."""
+        layout = cls.load(folder)
+        if layout is None:
+            raise ConfigError(
+                f"there is no cluster in {folder}; make one with `tidelock up --data-dir {folder}`, "
+                "or name another folder (--data-dir), an agent (--url) or a ZooKeeper (--zk)"
+            )
+        return layout
 
     @classmethod
     def load(cls, folder: Path) -> ClusterLayout | None:
