@@ -103,14 +103,21 @@ def copies(
 def _await_drained(db: Database, replica: str, limit_s: float, *, racks: bool) -> None:
     """Wait until a replica has no open transactions, and ``copies`` others have all that it has.
 
-    With ``racks`` the others of one rack count as one.
+    With ``racks`` the others of one rack count as one. A look that fails is repeated: a replica may start
+    again, or be suspended, while it drains.
 
     Raises:
-        UnavailableError: It is not drained within ``limit_s``, or does not answer.
+        UnavailableError: It is not drained within ``limit_s``, or does not answer then.
     """
     until = time.monotonic() + limit_s
     while True:
-        shown = db.membership.status_of(replica)
+        try:
+            shown = db.membership.status_of(replica)
+        except UnavailableError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_S)
+            continue
         whole = {
             ("rack", row["rack"]) if racks and row["rack"] else ("replica", row["id"])
             for row in shown["replicas"]

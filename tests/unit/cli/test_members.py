@@ -310,6 +310,14 @@ def test_a_drain_returns_when_the_last_transaction_has_ended(fake_cluster: FakeC
     assert fake_cluster["r3"].count("GET /status") >= 3
 
 
+@pytest.mark.parametrize("trouble", [Fault.LOST_REQUEST, UnavailableError("it is suspended")])
+def test_a_drain_goes_on_after_a_look_that_failed(fake_cluster: FakeCluster, trouble: Any) -> None:
+    """The connection broke, or the replica was suspended for a moment: it is looked at again."""
+    fake_cluster["r3"].plan("GET /status", trouble)
+    result = run(fake_cluster, "replica drain r3")
+    assert (result.exit_code, result.stdout) == (Exit.OK, "r3 is drained: it can be stopped\n"), result.output
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_drain_that_lasts_too_long_says_what_is_open(
     fake_cluster: FakeCluster, form: tuple[str, ...]
@@ -366,9 +374,9 @@ def test_a_drain_by_one_named_replica_is_refused_before_it_is_made(fake_cluster:
 
 
 def test_a_drain_of_a_replica_that_does_not_answer_says_that_it_goes_on(fake_cluster: FakeCluster) -> None:
-    """The drain is made, and whether it can be stopped is not known: exit code 3, and both are said."""
+    """After --limit it is not known whether it can be stopped: exit code 3, and both are said."""
     fake_cluster["r3"].plan("GET /status", *[Fault.LOST_REQUEST] * 5)
-    said = complaint(run(fake_cluster, "replica drain r3"), Exit.UNAVAILABLE)
+    said = complaint(run(fake_cluster, "replica drain r3 --limit 0"), Exit.UNAVAILABLE)
     assert fake_cluster["r3"].address in said
     assert said.endswith("(r3 goes on draining: run the command again, or with --undo)")
     assert fake_cluster.members.draining == ["r3"]
