@@ -8,6 +8,7 @@ DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/be
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
 import tempfile
@@ -16,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -226,7 +226,7 @@ def main() -> None:
         parser.error(f"there is no part {', '.join(sorted(unknown))}; parts are {', '.join(_PARTS)}")
     scale = QUICK if args.quick else FULL
     if args.scale_factor:
-        scale = msgspec.structs.replace(scale, scale_factor=args.scale_factor)
+        scale = dataclasses.replace(scale, scale_factor=args.scale_factor)
     console = Console(width=160)
     figures: Figures = {"machine": machine.facts(), "quick": args.quick}
     console.print(figures["machine"])

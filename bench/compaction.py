@@ -7,6 +7,7 @@ by many small inserts with compaction at work, beside lineitem from one load.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import subprocess
 import time
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import duckdb
-import msgspec
 from msgspec.structs import asdict
 from pyspark.sql import SparkSession
 
@@ -32,8 +32,8 @@ from workloads.tpch.queries import Q1, Q6, TpchQuery
 from workloads.tpch.tables import LINEITEM
 
 #: lineitem, to be merged at once, and as it becomes by small inserts.
-MERGED: Final = msgspec.structs.replace(LINEITEM, name="lineitem_merged")
-INSERTED: Final = msgspec.structs.replace(LINEITEM, name="lineitem_inserted")
+MERGED: Final = dataclasses.replace(LINEITEM, name="lineitem_merged")
+INSERTED: Final = dataclasses.replace(LINEITEM, name="lineitem_inserted")
 #: Queries of lineitem alone.
 _QUERIES: Final = (Q1, Q6)
 #: Memory for the operators of one SQL process of an agent, and its threads.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,7 +16,7 @@ from workloads.tpch import data
 from workloads.tpch.tables import LINEITEM
 
 #: lineitem in many small parts.
-SMALL: Final = msgspec.structs.replace(LINEITEM, name="lineitem_small")
+SMALL: Final = dataclasses.replace(LINEITEM, name="lineitem_small")
 _THREADS: Final = 4
 
 

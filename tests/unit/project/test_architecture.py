@@ -356,7 +356,7 @@ def test_a_file_has_one_import_name(path: str, name: str) -> None:
     "text",
     [
         "'a'.replace('b', 'c')",
-        "import dataclasses\nmsgspec.structs.replace(a, b=1)",
+        "import dataclasses\ndataclasses.replace(a, b=1)",
         "when.replace(tzinfo=None)",
         "table.rename_columns(names)",
     ],
