@@ -13,12 +13,11 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
-from msgspec.structs import asdict
 from pyspark.sql import SparkSession
 
 import tidelock.spark as tl

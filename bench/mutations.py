@@ -9,12 +9,11 @@ one after the other, each on a cluster of its own, with deltalake beside it.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable, write_deltalake
-from msgspec.structs import asdict
 
 from bench import tpch
 from tidelock.client import Database

@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from dataclasses import asdict
 from typing import Any
-
-from msgspec.structs import asdict
 
 from bench.commits import within
 from bench.workload import BenchClients, ClientPace, Commit

@@ -13,11 +13,10 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import asdict
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl

@@ -7,12 +7,11 @@ before each file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from msgspec.structs import asdict
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
-
-from msgspec.structs import asdict
 
 from bench.peers.peer import OtherFormat
 from bench.workload import GAVE_UP, ROWS, BenchClients, ClientPace, Commit
