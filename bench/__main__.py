@@ -1,14 +1,15 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Parts: commits, raw, peers, lag, load, spark, compaction, mutations, spark_writes, write_memory, streams,
-start, clone, clone_small, endurance; all of them without a name. A run appends one line of JSON to
-DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
+Parts: commits, raw, peers, lag, load, spark, stalls, compaction, mutations, spark_writes, write_memory,
+streams, start, pauses, clone, clone_small, endurance; all of them without a name. A run appends one line of
+JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import shutil
 import tempfile
@@ -34,6 +35,7 @@ from bench import (
     report,
     spark_reads,
     spark_writes,
+    stalls,
     start,
     streams,
     tpch,
@@ -152,6 +154,8 @@ def _tables(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
             figures["spark"] = spark_reads.run(
                 cluster, folder, repeats=scale.repeats, small_parts=scale.small_parts
             )
+        if "stalls" in wanted:
+            figures["stalls"] = stalls.run(cluster, folder, repeats=scale.repeats)
         if "compaction" in wanted:
             figures["compaction"] = compaction.run(
                 cluster, folder, parts=scale.merged_parts, inserts=scale.inserts, repeats=scale.repeats
@@ -202,7 +206,7 @@ def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
 _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figures]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
-    ({"load", "spark", "compaction"}, _tables),
+    ({"load", "spark", "stalls", "compaction"}, _tables),
     ({"mutations"}, _mutations),
     ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),
@@ -233,17 +237,17 @@ def main() -> None:
     wanted = set(args.parts) or set(_PARTS)
     for parts, measure in _GROUPS:
         if parts & wanted:
-            figures |= _in_a_folder(lambda folder, run=measure: run(scale, folder, wanted))
+            figures |= _in_a_folder(functools.partial(measure, scale), wanted)
             show(figures, args.out)  # what is measured is kept, whatever becomes of the rest
     keep(figures, args.out)
     for sheet in report.sheets(figures):
         console.print(_table(sheet))
 
 
-def _in_a_folder(measure: Callable[[Path], Figures]) -> Figures:
+def _in_a_folder(measure: Callable[[Path, set[str]], Figures], wanted: set[str]) -> Figures:
     folder = Path(tempfile.mkdtemp(prefix="tidelock-bench-"))
     try:
-        return measure(folder)
+        return measure(folder, wanted)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -59,6 +59,9 @@ def aims(figures: Mapping[str, Any]) -> Iterator[Aim]:
             "Spark, geometric mean of the ratios, loopback", 1.15, spark["loopback"]["geometric_mean_ratio"]
         )
         yield Aim("Spark, worst ratio of a query, loopback", 1.5, spark["loopback"]["worst_ratio"])
+    for run in figures.get("stalls", ()):
+        longest_s = {"frozen": 3.0, "killed": 1.0}[run["event"]]
+        yield Aim(f"stall of a Spark job, replica {run['event']}, s", longest_s, run["stall_s"])
     if load := figures.get("load"):
         memory = load["memory_after_mb"].values()
         yield Aim("agent's memory after the load, MB", 250, max(item["protocol"] for item in memory))

@@ -36,7 +36,7 @@ INSERTED: Final = dataclasses.replace(LINEITEM, name="lineitem_inserted")
 #: Queries of lineitem alone.
 _QUERIES: Final = (Q1, Q6)
 #: Memory for the operators of one SQL process of an agent, and its threads.
-_DUCKDB: Final = {"memory_limit": "512MiB", "threads": 2}
+_DUCKDB: Final[dict[str, str | bool | int | float | list[str]]] = {"memory_limit": "512MiB", "threads": 2}
 #: Compaction has settled when the number of parts has not changed for so long, or after so much time.
 _STILL_S: Final = 25.0
 _SETTLE_S: Final = 300.0

@@ -33,6 +33,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _lag(figures["lag"])
     if "spark" in figures:
         yield _spark(figures["spark"])
+    if "stalls" in figures:
+        yield _stalls(figures["stalls"])
     if "load" in figures:
         yield _load(figures["load"])
         yield _memory(figures["load"])
@@ -151,6 +153,14 @@ def _spark(spark: Mapping[str, Any]) -> Sheet:
         f"Spark, TPC-H SF {spark['scale_factor']:g}: a snapshot beside the same bytes as local files",
         ("way", "query", "snapshot s", "local s", "ratio"),
         rows,
+    )
+
+
+def _stalls(runs: Sequence[Mapping[str, Any]]) -> Sheet:
+    return Sheet(
+        f"Spark, Q1 of TPC-H SF {runs[0]['scale_factor']:g}: the replica that it reads is hit in its middle",
+        ("event", "undisturbed job, s", "stall, s, median", "largest"),
+        [_texts(run["event"], run["usual_s"], run["stall_s"], run["stall_max_s"]) for run in runs],
     )
 
 

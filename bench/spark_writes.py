@@ -128,7 +128,7 @@ class _Ways:
         return [
             Way(
                 way,
-                *(round(value, 2) for value in astuple(turn)),
+                **{name: round(value, 2) for name, value in asdict(turn).items()},
                 to_plain=round(turn.whole_s / plain.whole_s, 3),
                 to_forced=round(turn.whole_s / (plain.whole_s + plain.end_s), 3),
             )

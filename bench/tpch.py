@@ -52,8 +52,13 @@ def load_small(cluster: LocalCluster, parts: int, *, name: str = SMALL.name, com
     A part is of one year, and the years take equal numbers of parts.
     """
     with cluster.connect() as db:
-        layout = {"partition_by": SMALL.partition_by, "sort_by": SMALL.sort_by}
-        db.create_table(name, SMALL.schema, **layout, properties={"compaction": compaction})
+        db.create_table(
+            name,
+            SMALL.schema,
+            partition_by=SMALL.partition_by,
+            sort_by=SMALL.sort_by,
+            properties={"compaction": compaction},
+        )
         with db.snapshot() as snap:
             years = snap.sql("select distinct l_year from lineitem order by 1")["l_year"].to_pylist()
             for number, year in enumerate(years):

@@ -55,6 +55,10 @@ FOUND: dict[str, Any] = {
     ],
     "lag": {"clients": 32, "per_s": 100.0, "commits": 1500, "latency": LATENCY, "lag": LATENCY},
     "spark": {"scale_factor": 1.0, "small_parts_count": 500, "loopback": WAY},
+    "stalls": [
+        {"event": event, "scale_factor": 1.0, "usual_s": 2.5, "stall_s": stall_s, "stall_max_s": 3.4}
+        for event, stall_s in (("frozen", 2.9), ("killed", 1.1))
+    ],
     "load": {
         "scale_factor": 1.0,
         "lineitem_mb": 200.0,
@@ -222,6 +226,7 @@ def test_aims_of_what_was_measured() -> None:
         "agents' CPU ms per commit, 32 clients",
         "ZooKeeper writes per commit, 32 clients",
         "agent's peak memory, MB",
+        "stall of a Spark job, replica killed, s",
         "Spark scan after 2,000 small inserts, ratio to one load",
         "Spark write, 1 replica(s), ratio to plain Parquet",
         "data source, ratio to the path write",
