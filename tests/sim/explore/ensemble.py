@@ -40,7 +40,7 @@ class RecordFacts(NamedTuple):
     """The fields of a record that the invariants need."""
 
     csn: Csn
-    kind: RecordKind
+    ends_epoch: bool
     home: ReplicaId
     tids: tuple[str, ...]
 
@@ -105,7 +105,7 @@ class Ensemble:
                 assert znode is not None
                 record = codec.decode_record(znode.data)
                 tids = tuple(tid.tid for tid in record.tids)
-                found.append(RecordFacts(number, record.kind, record.home, tids))
+                found.append(RecordFacts(number, record.kind is RecordKind.END, record.home, tids))
         return found
 
     def _number(self, new: ZnodeTree) -> int:
@@ -146,6 +146,6 @@ def first_life(replica: ReplicaId) -> SessionState:
 
 def follows(earlier: RecordFacts, later: RecordFacts) -> bool:
     """Tell whether two records are neighbours in the log: the next number, or number 0 behind an END."""
-    if earlier.kind is RecordKind.END:
+    if earlier.ends_epoch:
         return later.csn == csn(epoch_of(earlier.csn) + 1, 0)
     return later.csn == earlier.csn + 1

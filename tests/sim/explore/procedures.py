@@ -24,7 +24,7 @@ from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core.batch import LogLimits
 from tidelock.csnlog.core.follower import Follower, number_after
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
-from tidelock.csnlog.core.model import ClusterState, LogRecord, MemberState, Record
+from tidelock.csnlog.core.model import ClusterState, LogRecord, MemberState, Record, RecordKind
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.reading import read_to_end
@@ -124,7 +124,8 @@ class Procedures:
 def number_behind(log: tuple[RecordFacts, ...], number: Csn) -> Csn:
     """The number of the record that follows one of the log."""
     entry = next(entry for entry in log if entry.csn == number)
-    return number_after(number, Record(entry.kind, entry.home, 0))
+    kind = RecordKind.END if entry.ends_epoch else RecordKind.COMMIT
+    return number_after(number, Record(kind, entry.home, 0))
 
 
 async def _nowhere(_: list[LogRecord]) -> None:

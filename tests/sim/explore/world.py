@@ -20,7 +20,7 @@ ORDERS = TableName("d.orders")
 IDLE, WAITING, UNDECIDED, REJECTED = 0, -1, -2, -3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # asked for its tid in every state
 class CommitTx:
     """A transaction that some client will ask for.
 
