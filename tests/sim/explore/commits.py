@@ -122,8 +122,8 @@ class CommitModel(ZooKeeperMoves):
             while isinstance(linked, CommitWorld) and (request := linked.replicas[which].request) is not None:
                 _, linked = next(self._with_request(linked, which, request, linked.replicas[which]))
             assert isinstance(linked, CommitWorld)
-            first = linked._replace(history=linked.history[-1:]).but(which, seen=0)
-        return first._replace(replicas=tuple(one._replace(seen=0) for one in first.replicas))
+            first = linked.changed(history=linked.history[-1:]).but(which, seen=0)
+        return first.changed(replicas=tuple(one.changed(seen=0) for one in first.replicas))
 
     def _of_txs(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         return (IDLE,) * len(self.txs), (0,) * len(self.txs), (IDLE,) * len(self.txs)
@@ -150,7 +150,7 @@ class CommitModel(ZooKeeperMoves):
         for tx in range(len(self.txs)):
             yield from self._of_client(state, tx)
         for number, multi in enumerate(state.late):
-            rest = state._replace(late=(*state.late[:number], *state.late[number + 1 :]))
+            rest = state.changed(late=(*state.late[:number], *state.late[number + 1 :]))
             after = self.apply(rest, multi)
             yield ("land", multi), after if isinstance(after, Broken) else after[0]
 
@@ -175,7 +175,7 @@ class CommitModel(ZooKeeperMoves):
         if w.budget.lose_request:
             yield ("lose request", which), self._unknown(w.less("lose_request"), which)
         if w.budget.delay:
-            late = w._replace(late=tuple(sorted((*w.late, request.multi))))
+            late = w.changed(late=tuple(sorted((*w.late, request.multi))))
             yield ("delay", which), self._unknown(late.less("delay"), which)
 
     def _of_process(self, w: CommitWorld, which: int, replica: CommitReplica) -> Iterator[Next]:
@@ -200,7 +200,7 @@ class CommitModel(ZooKeeperMoves):
         replica = w.replicas[home]
         boot, heard = w.boots[tx], w.heard[tx]
         if replica.running and not boot:
-            begun = w._replace(boots=(*w.boots[:tx], replica.boot, *w.boots[tx + 1 :]))
+            begun = w.changed(boots=(*w.boots[:tx], replica.boot, *w.boots[tx + 1 :]))
             yield ("propose", tx), self._propose(begun, tx)
         elif replica.running and heard == UNDECIDED and boot == replica.boot and w.budget.again:
             yield ("again", tx), self._propose(w.less("again"), tx)
@@ -343,7 +343,7 @@ class CommitModel(ZooKeeperMoves):
         yield ("crash", which), dead
         request = replica.request
         if request is not None and request.multi >= 0 and replica.reply is None:
-            yield ("crash, sent", which), dead._replace(late=tuple(sorted((*w.late, request.multi))))
+            yield ("crash, sent", which), dead.changed(late=tuple(sorted((*w.late, request.multi))))
 
     def _new_session(
         self, w: CommitWorld, which: int, replica: CommitReplica, seen: int
@@ -450,7 +450,7 @@ class CommitModel(ZooKeeperMoves):
             return Broken(
                 "I8 DECIDED", f"{self.txs[tx]} was {promises.word(before)}, and now {promises.word(told)}"
             )
-        return w._replace(told=(*w.told[:tx], told, *w.told[tx + 1 :]))
+        return w.changed(told=(*w.told[:tx], told, *w.told[tx + 1 :]))
 
     # ----------------------------------------------------------------------------------------- promises
 

@@ -31,7 +31,7 @@ class ZooKeeperMoves:
                 if not follows(log[-1], entry):
                     return Broken("I2 MONOTONE", f"CSN {entry.csn} follows CSN {log[-1].csn} in the log")
                 log = (*log, entry)
-        return w._replace(history=(*w.history, state), log=log), result
+        return w.changed(history=(*w.history, state), log=log), result
 
     def _send(self, w: CommitWorld, which: int, *ops: Op) -> CommitWorld | None:
         """Let a fenced multi of a replica happen, whose answer always comes; None if it is refused."""
@@ -63,7 +63,7 @@ class ZooKeeperMoves:
         if after is None:
             return None
         if kind == "strike":
-            after = after._replace(struck=after.struck | {other})
+            after = after.changed(struck=after.struck | {other})
         return self.trimmed(after.less(kind).but(which, seen=after.now))
 
     def move_tail(self, w: CommitWorld, which: int) -> CommitWorld | None:
@@ -94,10 +94,10 @@ class ZooKeeperMoves:
         if not oldest:
             return w
         replicas = tuple(
-            one._replace(
+            one.changed(
                 seen=max(0, one.seen - oldest),
                 reply=one.reply and Reply(one.reply.result, max(0, one.reply.at - oldest)),
             )
             for one in w.replicas
         )
-        return w._replace(history=w.history[oldest:], replicas=replicas)
+        return w.changed(history=w.history[oldest:], replicas=replicas)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.replay import Script
@@ -62,7 +65,15 @@ class CommitTx:
         return Proposal(record, tables, ddl, self.label, riders=self.riders(boot))
 
 
-class CommitBudget(NamedTuple):
+class _Value(msgspec.Struct, frozen=True, gc=False):
+    """A value of which a state is made: millions are made and kept, and they refer to no cycle."""
+
+    def changed(self, **changes: Any) -> Self:
+        """Return the same with other values of some fields."""
+        return replace(self, **changes)
+
+
+class CommitBudget(_Value, frozen=True, gc=False):
     """How often each kind of trouble, and of what somebody does at will, may still happen."""
 
     #: A multi never arrives.
@@ -94,10 +105,10 @@ class CommitBudget(NamedTuple):
 
     def less(self, name: str) -> CommitBudget:
         """One less of a kind."""
-        return self._replace(**{name: getattr(self, name) - 1})
+        return self.changed(**{name: getattr(self, name) - 1})
 
 
-class PendingRequest(NamedTuple):
+class PendingRequest(_Value, frozen=True, gc=False):
     """The pending request of a replica: a multi by its number or a read (-1), and its session."""
 
     kind: str
@@ -105,14 +116,14 @@ class PendingRequest(NamedTuple):
     session: int
 
 
-class Reply(NamedTuple):
+class Reply(_Value, frozen=True, gc=False):
     """The answer that is on its way back: number of the result, and the state of ZooKeeper that it saw."""
 
     result: int
     at: int
 
 
-class CommitReplica(NamedTuple):
+class CommitReplica(_Value, frozen=True, gc=False):
     """One replica: its process if there is one, its session, its catalog."""
 
     #: Number of the committer's state; -1 while no process runs, or it only starts.
@@ -139,7 +150,7 @@ class CommitReplica(NamedTuple):
         return self.machine >= 0
 
 
-class CommitWorld(NamedTuple):
+class CommitWorld(_Value, frozen=True, gc=False):
     """The whole state of the world of commits."""
 
     #: The states of ZooKeeper that somebody may still read, oldest first, by their numbers.
@@ -164,16 +175,16 @@ class CommitWorld(NamedTuple):
 
     def but(self, which: int, **changes: Any) -> CommitWorld:
         """The same with one replica changed."""
-        changed = self.replicas[which]._replace(**changes)
-        return self._replace(replicas=_with(self.replicas, which, changed))
+        changed = self.replicas[which].changed(**changes)
+        return self.changed(replicas=_with(self.replicas, which, changed))
 
     def hears(self, tx: int, decision: int) -> CommitWorld:
         """The same with a client that has heard something."""
-        return self._replace(heard=_with(self.heard, tx, decision))
+        return self.changed(heard=_with(self.heard, tx, decision))
 
     def less(self, name: str) -> CommitWorld:
         """The same with less of a budget."""
-        return self._replace(budget=self.budget.less(name))
+        return self.changed(budget=self.budget.less(name))
 
 
 def _with(values: tuple, index: int, value: object) -> tuple:  # type: ignore[type-arg]
