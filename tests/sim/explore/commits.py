@@ -205,10 +205,10 @@ class CommitModel(ZooKeeperMoves):
         elif replica.running and heard == UNDECIDED and boot == replica.boot and w.budget.again:
             yield ("again", tx), self._propose(w.less("again"), tx)
         if heard == WAITING and w.budget.expire:
-            expired = DeadlinePassed(str(self.txs[tx].tid(boot)))
+            expired = DeadlinePassed(self.txs[tx].name(boot))
             yield ("expire", tx), self._step(w.less("expire"), home, ("expire", tx), expired)
         if w.budget.call_off and heard in {WAITING, UNDECIDED} and boot == replica.boot and replica.running:
-            off = CallOff(str(self.txs[tx].tid(boot)))
+            off = CallOff(self.txs[tx].name(boot))
             yield ("call off", tx), self._step(w.less("call_off"), home, ("call off", tx), off)
         for which, asker in enumerate(w.replicas):
             strange = which != home or asker.boot > boot
@@ -309,7 +309,7 @@ class CommitModel(ZooKeeperMoves):
     def _heard(self, w: CommitWorld, said: Said) -> CommitWorld | Broken:
         """Deliver the answers of a committer; every state is checked for their truth."""
         for tid, decision in said.verdicts:
-            tx = next(n for n, one in enumerate(self.txs) if w.boots[n] and str(one.tid(w.boots[n])) == tid)
+            tx = next(n for n, one in enumerate(self.txs) if w.boots[n] and one.name(w.boots[n]) == tid)
             before, now = w.heard[tx], promises.code(decision)
             if before in {WAITING, UNDECIDED}:
                 w = w.hears(tx, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from unittest import mock
 
@@ -124,8 +125,13 @@ class Procedures:
 def number_behind(log: tuple[RecordFacts, ...], number: Csn) -> Csn:
     """The number of the record that follows one of the log."""
     entry = next(entry for entry in log if entry.csn == number)
-    kind = RecordKind.END if entry.ends_epoch else RecordKind.COMMIT
-    return number_after(number, Record(kind, entry.home, 0))
+    return _number_after(number, ends_epoch=entry.ends_epoch)
+
+
+@functools.cache  # asked in every state
+def _number_after(number: Csn, *, ends_epoch: bool) -> Csn:
+    kind = RecordKind.END if ends_epoch else RecordKind.COMMIT
+    return number_after(number, Record(kind, ReplicaId("any"), 0))
 
 
 async def _nowhere(_: list[LogRecord]) -> None:

@@ -37,7 +37,7 @@ def check(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
     for tx, (boot, heard, told) in enumerate(zip(w.boots, w.heard, w.told, strict=True)):
         if not boot:
             continue
-        tid = str(txs[tx].tid(boot))
+        tid = txs[tx].name(boot)
         there = [entry.csn for entry in w.log if tid in entry.tids]
         if len(there) > 1:
             return Broken("I1 UNIQUE", f"{tid} has the CSNs {there}")
@@ -65,7 +65,7 @@ def _labels(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
     for tx, boot in zip(txs, w.boots, strict=True):
         if not boot:
             continue
-        for one in (TidRecord(str(tx.tid(boot)), label=tx.label), *tx.riders(boot)):
+        for one in (TidRecord(tx.name(boot), label=tx.label), *tx.riders(boot)):
             if (
                 one.label is not None
                 and one.tid in committed

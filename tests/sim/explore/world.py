@@ -49,19 +49,24 @@ class CommitTx:
         return Tid(Csn(1), NAMES[self.home], boot, self.counter)
 
     @functools.cache  # noqa: B019
+    def name(self, boot: int) -> str:
+        """Its tid as text."""
+        return str(self.tid(boot))
+
+    @functools.cache  # noqa: B019
     def riders(self, boot: int) -> tuple[TidRecord, ...]:
         """Return the entries of the transactions that it carries."""
         tids = (Tid(Csn(1), NAMES[self.home], boot, 100 * self.counter + n) for n in range(len(self.carries)))
         return tuple(
-            TidRecord(str(tid), label=label, carrier=str(self.tid(boot)), rows={ORDERS: 1})
+            TidRecord(str(tid), label=label, carrier=self.name(boot), rows={ORDERS: 1})
             for tid, label in zip(tids, self.carries, strict=True)
         )
 
     def proposal(self, boot: int) -> Proposal:
         """Return the proposal of its home."""
-        record = TidRecord(str(self.tid(boot)), label=self.label)
+        record = TidRecord(self.name(boot), label=self.label)
         tables = {ORDERS: 0} if self.uses or self.alters else {}
-        ddl = (SetData(f"tables/{ORDERS}", str(self.tid(boot)).encode(), 0),) if self.alters else ()
+        ddl = (SetData(f"tables/{ORDERS}", self.name(boot).encode(), 0),) if self.alters else ()
         return Proposal(record, tables, ddl, self.label, riders=self.riders(boot))
 
 
