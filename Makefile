@@ -21,7 +21,7 @@ DUCKLAKE := $(VENV)/ducklake
 SPARK35 := $(VENV)/spark35
 STAMP := $(VENV)/stamp
 # Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
-# Files keep the order of testpaths, long ones first: short ones at the end keep all workers busy.
+# Files are taken in the order in which they are collected, long ones first (tests/conftest.py).
 PYTEST_WORKERS ?= 4
 PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
