@@ -26,8 +26,8 @@ pytest_plugins = [
 
 LEFT_OUT = pytest.StashKey[int]()
 #: The longest files, in the order in which workers take them: short ones are left for the end. Those with
-#: Spark are apart from each other: on a busy machine its Python processes may need longer to start than the ten
-#: seconds that it allows.
+#: Spark are apart from each other: on a busy machine its Python processes may need longer to start than the
+#: ten seconds that it allows.
 _FIRST = (
     "tests/sim/test_explore.py",
     "tests/chaos/test_spark_streams.py",
