@@ -78,14 +78,17 @@ class PushReceiver:
         wanted: list[Wanted] = []
         refused = dict(push.damaged)
         coming = 0
+        reader = self.catalog.reader
+        held = reader.held(meta.part for sealed in push.tids for meta in sealed.parts)
+        nameless = reader.nameless(held)
+        committed = reader.committed(str(sealed.tid) for sealed in push.tids)
         for sealed in push.tids:
             if str(sealed.tid) in refused:
                 continue
-            held = self.catalog.reader.held(meta.part for meta in sealed.parts)
-            undecided = self.catalog.reader.outcome(str(sealed.tid)) is None
+            undecided = str(sealed.tid) not in committed
             lacking = [meta for meta in sealed.parts if meta.part not in held]
             if not undecided:  # a late push, as in `hint`
-                lacking = [meta for meta in lacking if self.catalog.reader.part(meta.part) is not None]
+                lacking = [meta for meta in lacking if reader.part(meta.part) is not None]
             if undecided and (asked := self._new_bytes(lacking)):
                 try:
                     self.files.room.admit(DiskUse.COPY, self._under_way() + coming + asked)
@@ -93,7 +96,6 @@ class PushReceiver:
                     refused[str(sealed.tid)] = error.message
                     continue
                 coming += asked
-            nameless = self.catalog.reader.nameless(held)
             named += [meta for meta in sealed.parts if meta.part in nameless]
             absent = [meta for meta in lacking if meta.part not in push.inline]
             fresh += [

@@ -263,6 +263,11 @@ class CatalogReader:
         row = self._db.execute("SELECT csn, time_ms FROM outcomes WHERE tid = ?", (tid,)).fetchone()
         return (Csn(row[0]), row[1]) if row else None
 
+    def committed(self, tids: Iterable[str]) -> set[str]:
+        """Return those of ``tids`` that are committed here."""
+        sql = f"SELECT tid FROM outcomes WHERE tid IN ({_GIVEN})"
+        return {tid for (tid,) in self._db.execute(sql, (json.dumps([*tids]),))}
+
     def prepared(self) -> list[str]:
         """Return the transactions that have something undecided here, as textual tids.
 

@@ -92,6 +92,7 @@ class Receiving:
             reader=SimpleNamespace(
                 held=lambda _: set(),
                 nameless=lambda _: set(),
+                committed=lambda tids: self.decided & {*tids},
                 outcome=lambda tid: object() if tid in self.decided else None,
                 part=lambda part: object() if part in self.known else None,
             ),

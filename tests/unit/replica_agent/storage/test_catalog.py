@@ -245,9 +245,11 @@ async def test_outcomes_are_kept_for_their_time(catalog: Catalog) -> None:
     """Pruned outcomes raise the floor, below which the answer is never "aborted" (too old to tell)."""
     await catalog.write(lambda db: jobs.add_staged(db, [staged(1)], [TID]))
     await catalog.write(lambda db: jobs.apply(db, [record(5, added(1))]))
+    assert catalog.reader.committed([str(TID), "1-r9-1-1"]) == {str(TID)}
     assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5000, 5000, 0)) == 0
     assert await catalog.write(lambda db: jobs.prune_outcomes(db, 5001, 5001, 0)) == 5
     assert catalog.reader.outcome(str(TID)) is None
+    assert catalog.reader.committed([str(TID)]) == set()
     assert catalog.reader.meta("outcome_floor") == 5
 
 
