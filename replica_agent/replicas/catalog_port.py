@@ -45,7 +45,7 @@ class ReplicaCatalogPort:
 
     async def known_tids(self, tids: Collection[str]) -> set[str]:
         """Return those tids that an applied record has committed."""
-        return {tid for tid in tids if self.catalog.reader.outcome(tid)}
+        return self.catalog.reader.committed(tids)
 
     async def want(self, wanted: Sequence[Wanted]) -> None:
         """Make durable that these parts are missing here."""
