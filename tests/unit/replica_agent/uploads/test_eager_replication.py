@@ -14,7 +14,7 @@ from tidelock.csnlog.core.ids import PartId, ReplicaId
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.transactions.staged_files import StagedFile
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
-from tidelock.replication.core.model import bytes_alone
+from tidelock.replication.core.model import Location, bytes_alone
 
 FILES: Final = 400
 R2: Final = ReplicaId("r2")
@@ -33,7 +33,7 @@ class Around:
         self.looks += 1
         if part not in self.held:
             return None
-        return SimpleNamespace(state="held", file=f"{part}.parquet", offset=0, length=1, blocks=b"")
+        return SimpleNamespace(held=Location(f"{part}.parquet", 0, 1, b""))
 
     def want(self, wanted: Any) -> None:
         """Record the wanted parts."""
