@@ -77,7 +77,7 @@ class Acceptors:
             return durable & set(parts)
 
         around: Any = SimpleNamespace(
-            reader=SimpleNamespace(held=held, nameless=lambda _: set(), outcome=lambda _: None),
+            reader=SimpleNamespace(held=held, nameless=lambda _: set(), committed=lambda _: set()),
             reached=Csn(1),
             want=lambda _: None,
             is_wanted=lambda _: False,
