@@ -20,6 +20,8 @@ DUCKLAKE := $(VENV)/ducklake
 # An older Spark that the long runs write with, beside the environment's (tests/spark35.in).
 SPARK35 := $(VENV)/spark35
 STAMP := $(VENV)/stamp
+# Spark's classes, ready to be mapped: each of the many sessions of the tests starts in half of the time.
+CLASSES := $(VENV)/spark-classes/stamp
 # Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
 # Files are taken in the order in which they are collected, long ones first (tests/conftest.py).
 PYTEST_WORKERS ?= 4
@@ -38,10 +40,10 @@ help: ## list the targets
 demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica killed (SF=0.1)
 	@$(PYTHON) -m demo --scale-factor $(SF)
 
-test: $(STAMP) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
+test: $(CLASSES) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(STAMP) $(SPARK35)/stamp ## all tests, the long runs too
+test-all: $(CLASSES) $(SPARK35)/stamp ## all tests, the long runs too
 	@$(PYTEST) $(PYTEST_ARGS)
 
 check: lint types unit ## format, lint, types, unit tests: the next three targets
@@ -115,3 +117,7 @@ $(DUCKLAKE)/stamp: bench/ducklake.lock | $(STAMP)
 
 $(SPARK35)/stamp: tests/spark35.lock | $(STAMP)
 	$(install_beside)
+
+$(CLASSES): $(STAMP) tests/support/spark/class_archive.py
+	@$(PYTHON) -m tests.support.spark.class_archive
+	@touch $@

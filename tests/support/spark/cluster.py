@@ -16,7 +16,7 @@ import psutil
 import pyspark
 import urllib3
 
-from tests.support.spark import process
+from tests.support.spark import class_archive, process
 from tests.support.waiting import eventually
 from tidelock import ports, processes
 from tidelock.cluster import process_groups
@@ -39,7 +39,7 @@ class SparkCluster:
         self._workers = workers
         self._environ = process.environment(folder, python_workers=python_workers) | {
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": process.JVM,
+            "SPARK_DAEMON_JAVA_OPTS": class_archive.java_options(),
         }
         self._open = ExitStack()
         self._leaders: list[Identity] = []

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import psutil
 
 from tests.support.project.source import ROOT
+from tests.support.spark import class_archive
 from tests.support.waiting import eventually
 from tidelock import java, processes
 from tidelock.cluster import process_groups
@@ -23,8 +24,6 @@ from workloads.child import Child
 
 #: How long a session may take to end, in seconds.
 STOP_TIMEOUT_S = 60.0
-#: Options of the JVM. Without them its second compiler takes half of the time of a short session.
-JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: The class of an executor that is a separate process.
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 
@@ -54,7 +53,9 @@ class SparkProcess:
         python_workers: bool = False,
         pyspark: Path | None = None,
     ) -> None:
-        jvm = {f"spark.{side}.extraJavaOptions": JVM for side in ("driver", "executor")}
+        jvm = {
+            f"spark.{side}.extraJavaOptions": class_archive.java_options() for side in ("driver", "executor")
+        }
         environ = environment(folder, python_workers=python_workers, pyspark=pyspark)
         if kind == "connect":
             environ["SPARK_TESTING"] = "1"  # the server takes any free port
