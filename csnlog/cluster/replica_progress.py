@@ -23,7 +23,7 @@ from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
 from tidelock.csnlog.core.model import Progress
 from tidelock.csnlog.core.results import Ok, Refused, Unknown
 from tidelock.csnlog.core.roster import LEFT_OUT
-from tidelock.csnlog.core.store import Check, Op, Store
+from tidelock.csnlog.core.store import Check, Op, SetData, Store
 
 #: Applies a multi under the own fence (:meth:`tidelock.csnlog.log.CsnLog.fenced`).
 Fenced = Callable[[tuple[Op, ...]], Awaitable[Ok[tuple[object, ...]] | Refused | Unknown]]
@@ -51,6 +51,25 @@ class ReplicaProgress(msgspec.Struct, frozen=True):
     def applied(self) -> Csn:
         """The largest CSN that all replicas in ``progress`` have applied."""
         return min((one.snapshot for one in self.progress.values()), default=CSN_NONE)
+
+
+async def publish(
+    fenced: Fenced, replica: ReplicaId, progress: Progress, *, force: Callable[[], Awaitable[None]]
+) -> bool:
+    """Publish the progress of the own replica, once it is durable there; return whether it was written.
+
+    Others delete records and parts that all replicas have passed. So a power cut must not take this replica
+    back behind the CSN that it publishes (rule write-behind).
+
+    Args:
+        fenced: Applies a multi under the own fence.
+        replica: The own replica.
+        progress: What its catalog shows now, or showed before.
+        force: Returns when everything that the catalog shows now is durable.
+    """
+    await force()
+    change = SetData(tree.progress(replica), codec.encode_progress(progress))
+    return isinstance(await fenced((change,)), Ok)
 
 
 async def read_progress(store: Store) -> ReplicaProgress | None:

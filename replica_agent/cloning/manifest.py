@@ -48,6 +48,7 @@ _OF_THE_REPLICA: Final = (
     "clone",
     "serve_from",
     "clone_base",
+    "forced",
 )
 #: Columns of ``parts`` that say where the bytes are.
 _OF_THE_BYTES: Final = frozenset({"file", "offset", "blocks"})

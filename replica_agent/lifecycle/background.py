@@ -10,14 +10,12 @@ from typing import Any
 
 import structlog
 
+from tidelock.csnlog.cluster import replica_progress
 from tidelock.csnlog.cluster.bootstrap import keep_alive
 from tidelock.csnlog.cluster.replica_progress import locks_needed_from
-from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.codec import encode_progress
 from tidelock.csnlog.core.ids import CSN_NONE
 from tidelock.csnlog.core.model import PROGRESS_OPEN_MAX, Progress
-from tidelock.csnlog.core.results import Ok
-from tidelock.csnlog.core.store import LinkState, SetData
+from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import read_tail
 from tidelock.errors import LeaseExpiredError, TidelockError, TransactionAgeError
@@ -164,10 +162,11 @@ class BackgroundTasks:
             blocked_by=report.blocked_by,
         )
         self._metrics.oldest.set(oldest)
-        if progress != self._published and self._log.state is LogState.FOLLOWING:
-            change = SetData(tree.progress(self._session.replica), encode_progress(progress))
-            if isinstance(await self._log.fenced((change,)), Ok):
-                self._published = progress
+        if progress == self._published or self._log.state is not LogState.FOLLOWING:
+            return
+        force = self._local.catalog.force
+        if await replica_progress.publish(self._log.fenced, self._session.replica, progress, force=force):
+            self._published = progress
 
     async def _learn_skip(self) -> None:
         """Look whether the part that this replica waits for was declared lost."""

@@ -71,10 +71,10 @@ class ReplicaCatalogPort:
             raise
 
     async def apply(self, records: Sequence[ResolvedRecord]) -> None:
-        """Make records visible in one durable transaction."""
+        """Make records visible in one transaction, which is durable with the next one (rule write-behind)."""
         batch = [self._prepare(record) for record in records]
         before_ms = self.catalog.reader.meta("time_ms")
-        self.catalog.late_removals.update(await self.catalog.write(lambda db: jobs.apply(db, batch)))
+        self.catalog.late_removals.update(await self.catalog.repeatable(lambda db: jobs.apply(db, batch)))
         for record in records:
             if record.time_ms < before_ms:
                 _log.error(

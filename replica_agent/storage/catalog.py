@@ -1,10 +1,13 @@
-"""The replica's catalog: one SQLite file (WAL, synchronous=FULL), written by one thread in natural batches.
+"""The replica's catalog: one SQLite file (WAL), written by one thread in natural batches.
 
-A job is a function of the connection. All jobs that wait when the thread becomes free share one durable
-transaction, so they share the price of an fsync as well. A caller's future resolves only after that
-transaction is on disk. If a job of a batch fails, the batch is rolled back and its jobs run again one by one,
-so that a failure reaches its own caller only. Jobs must therefore depend on nothing but the database and
-their arguments.
+A job is a function of the connection. All jobs that wait when the thread becomes free share one transaction,
+so they share the price of an fsync as well. A caller's future resolves only after that transaction is on
+disk. If a job of a batch fails, the batch is rolled back and its jobs run again one by one, so that a failure
+reaches its own caller only. Jobs must therefore depend on nothing but the database and their arguments.
+
+:meth:`Catalog.repeatable` is for what the log of commits says anyway. Its transaction is visible at once and
+is durable with the next one of :meth:`Catalog.write`: a power cut may take it back, and never something that
+``write`` has stored before or after it (rule write-behind).
 
 At most ``jobs_max`` jobs are queued. A caller beyond that waits for a place, at most ``wait_s``, and is
 refused then; if as many callers wait already, it is refused at once (I16).
@@ -58,6 +61,7 @@ class _Pending:
     job: Job[Any]
     done: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    forced: bool = True  # it is durable before its caller hears of it
     leave: Callable[[], None] = lambda: None  # called in the loop when the job has ended, heard or not
 
 
@@ -105,6 +109,8 @@ class Catalog:
         #: Files to be deleted, with their undo rows (unused_files.py); for the thread of the event loop.
         self.late_removals: set[str] = set()
         self._closed = False
+        #: Commits may be there that are not durable: those of a process that was killed too.
+        self._behind = True
         self._thread = threading.Thread(target=self._run, name="catalog", daemon=True)
         self._thread.start()
 
@@ -136,6 +142,8 @@ class Catalog:
     async def write(self, job: Job[T]) -> T:
         """Run ``job`` in the next durable transaction and return its result once it is on disk.
 
+        Everything that was visible before is durable then, too.
+
         Raises:
             CorruptError: SQLite cannot read its file, the job contradicts what is stored, or the writer has
                 ended: this replica cannot go on.
@@ -143,11 +151,27 @@ class Catalog:
             UnavailableError: The catalog is closed, its queue is full, or SQLite failed otherwise; nothing of
                 the job is stored.
         """
+        return await self._submit(job, forced=True)
+
+    async def repeatable(self, job: Job[T]) -> T:
+        """Run ``job`` in the next transaction and return its result once all readers see it.
+
+        It is durable with the next transaction of :meth:`write`. Nobody outside of this replica may rely on
+        it before, since a power cut may take it back; the log of commits then gives it again. Errors as for
+        :meth:`write`.
+        """
+        return await self._submit(job, forced=False)
+
+    async def force(self) -> None:
+        """Return when everything that readers see by now is durable; errors as for :meth:`write`."""
+        await self._submit(lambda _: None, forced=True)
+
+    async def _submit(self, job: Job[T], *, forced: bool) -> T:
         self._require_open()
         await self._take_place()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._queue.put(_Pending(job, done, loop, self._leave))
+        self._queue.put(_Pending(job, done, loop, forced, self._leave))
         return await done
 
     def _require_open(self) -> None:
@@ -240,8 +264,9 @@ class Catalog:
             batch, stop = self._next_batch()
 
     def _run_batch(self, db: sqlite3.Connection, batch: list[_Pending]) -> None:
+        forced = any(item.forced for item in batch)
         try:
-            db.execute("BEGIN IMMEDIATE")
+            self._begin(db, forced=forced)
             results = [item.job(db) for item in batch]
             CATALOG.before_blocking()
             db.execute("COMMIT")
@@ -254,6 +279,7 @@ class Catalog:
                 for item in batch:
                     self._run_batch(db, [item])
             return
+        self._behind = not forced
         try:
             CATALOG.after_blocking()
         except Exception as error:  # the batch is stored, but its callers get an error
@@ -262,6 +288,17 @@ class Catalog:
             return
         for item, result in zip(batch, results, strict=True):
             _settle(item, result=result)
+
+    def _begin(self, db: sqlite3.Connection, *, forced: bool) -> None:
+        self._set_forced(db, forced=forced)
+        db.execute("BEGIN IMMEDIATE")
+        if forced and self._behind:
+            # A transaction that changes nothing is not written, and earlier commits would stay as they are.
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('forced', 0)")
+
+    def _set_forced(self, db: sqlite3.Connection, *, forced: bool) -> None:
+        # In WAL mode NORMAL leaves out the fsync of a commit; FULL makes all commits before it durable too.
+        db.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")
 
     def _translate(self, error: Exception) -> Exception:
         full = isinstance(error, sqlite3.OperationalError) and "full" in str(error)

@@ -35,5 +35,6 @@ async def remove_late(catalog: Catalog, files: PartFs) -> None:
     A file that a row still names waits until the undecided check drops that row with its transaction.
     """
     if late := set(catalog.late_removals):  # before the names are read: what is added meanwhile may be named
+        await catalog.force()  # some of the notes are those of records that were applied (rule write-behind)
         named, _ = await catalog.read(CatalogReader.files)
         await remove_files(catalog, files, sorted(late - named))

@@ -38,6 +38,7 @@ from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
+from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.transactions import adopted_merges
 from tidelock.replica_agent.transactions.ending.carriers import Carriers, Rider
 from tidelock.replica_agent.transactions.outcomes import resolver
@@ -143,6 +144,17 @@ def send_again_what_may_have_landed() -> Iterator[None]:
 def forget_to_fsync() -> Iterator[None]:
     """Part files are not made durable."""
     with mock.patch.object(SimDisk, "fsync", return_value=None):
+        yield
+
+
+@contextmanager
+def publish_what_is_not_durable() -> Iterator[None]:
+    """A replica publishes its progress, and a power cut may take back what it has applied."""
+
+    async def force(self: Catalog) -> None:
+        del self
+
+    with mock.patch.object(Catalog, "force", force):
         yield
 
 
@@ -396,6 +408,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         apply_over_a_gap,
         send_again_what_may_have_landed,
         forget_to_fsync,
+        publish_what_is_not_durable,
         collect_by_creation,
         look_before_locking,
         keep_marks_of_what_is_rolled_back,

@@ -3,7 +3,7 @@
 The product's own file layer runs on them. Each fsync that it asks for is noted: of a file its length, of a
 folder its names. At a power cut everything else may be there or not, by chance, as the promises of POSIX have
 it: a name may be missing or stand for what it stood for before, a file may be shorter, or have zeros at its
-end. What SQLite has committed is durable (WAL, synchronous=FULL); what it has not is not.
+end. Of the catalog it may take the last commits that were not forced, by cutting SQLite's log.
 
 Calls that the product hands to threads run in the loop, after a while, each as a whole. One that is under way
 at a crash has been carried out or not, and at a power cut only some of its fsyncs count.
@@ -52,6 +52,8 @@ class SimDisk:
         self._lengths: dict[int, int] = {}
         self._names: dict[Path, dict[str, int]] = {}
         self._jobs: dict[SimFuture, Callable[[], Any]] = {}
+        #: The catalog's files when its process died, and how many bytes of SQLite's log were durable.
+        self._catalog: tuple[bytes, bytes, int] | None = None
         #: How many more fsyncs count; None = all.
         self._fsyncs_left: int | None = None
 
@@ -101,6 +103,7 @@ class SimDisk:
         self._fsyncs_left = None
         if power:
             self._cut_power()
+        self._catalog = None
 
     # -- fsync -----------------------------------------------------------------------------------------------
 
@@ -126,7 +129,24 @@ class SimDisk:
             if not (self.kept / str(facts.st_ino)).exists():
                 os.link(path, self.kept / str(facts.st_ino))
 
+    def catalog_written(self, durable: int) -> None:
+        """Note the catalog's files as its process dies, and how many bytes of SQLite's log are durable."""
+        file, log = self.data / "catalog.db", self.data / "catalog.db-wal"
+        self._catalog = file.read_bytes(), log.read_bytes() if log.exists() else b"", durable
+
+    def _cut_catalog(self) -> None:
+        if self._catalog is None:
+            return
+        (file, log, durable), self._catalog = self._catalog, None
+        if durable < len(log):
+            length = self._chance.randint(durable, len(log))
+            (self.data / "catalog.db-shm").unlink(missing_ok=True)
+            (self.data / "catalog.db").write_bytes(file)
+            (self.data / "catalog.db-wal").write_bytes(log[:length])
+            self._trace.note("catalog cut", len(log) - durable, len(log) - length)
+
     def _cut_power(self) -> None:
+        self._cut_catalog()
         folders = [path for top in ("parts", "packs") for path in sorted((self.data / top).glob("*"))]
         folders += [self.data / name for name in _VOLATILE]
         for folder in folders:

@@ -179,8 +179,9 @@ class Host:
         if self.life is not None and not self.life.dead:
             self.life.kill()
             self.thaw()
+        self._world.oracle.look_away(self.disk)
         self.disk.crash(power=power)
-        self._world.oracle.look_again(self.disk)
+        self._world.oracle.look_again(self.name, self.disk)
         if replace:
             self.disk = self._new_disk()
 

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.catalog import reading
@@ -68,6 +68,8 @@ class Oracle:
         self.did: Counter[str] = Counter()
         self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
         self._current: dict[str, str] = {}
+        #: By disk: the snapshot CSN that it has published as its progress.
+        self._published: dict[str, Csn] = {}
         self._catalogs: dict[str, sqlite3.Connection] = {}
         #: How far each catalog was when it was looked at, by folder and id of the disk.
         self._looked: dict[tuple[str, str], Csn] = {}
@@ -139,6 +141,9 @@ class Oracle:
                 self._world.registered(op.path.split("/")[1], max(self.records, default=CSN_NONE))
             elif isinstance(op, SetData) and op.path.endswith("/session"):
                 self._session(op.path.split("/")[1], codec.decode_session(op.data))
+            elif isinstance(op, SetData) and op.path.endswith("/progress"):
+                disk = self._current.get(op.path.split("/")[1], "")
+                self._published[disk] = codec.decode_progress(op.data).snapshot
             elif isinstance(op, SetData) and op.path == tree.REPLICAS:
                 self._roster_changed()
             elif isinstance(op, SetData) and op.path == tree.HORIZON:
@@ -470,9 +475,24 @@ class Oracle:
             return part in self._removed and self._removed[part] <= _meta(db, "horizon")
         return csn < _meta(db, "tail")  # a manifest
 
-    def look_again(self, disk: SimDisk) -> None:
-        """The power was cut: all files that the catalog claims are to be checked again."""
+    def look_away(self, disk: SimDisk) -> None:
+        """The process of a disk has ended, maybe with its machine, which may change the catalog's file."""
+        if (db := self._catalogs.pop(disk.folder.name, None)) is not None:
+            db.close()
+
+    def look_again(self, name: str, disk: SimDisk) -> None:
+        """It is over: all files that the catalog claims are to be checked again.
+
+        A catalog may have gone back, but not behind the progress that it has published: others have deleted
+        what lies below (I12).
+        """
         self._looked = {key: csn for key, csn in self._looked.items() if key[0] != disk.folder.name}
+        if not (disk.data / "catalog.db").exists():
+            return
+        with closing(reading(disk.data)) as db:
+            row, told = db.execute("SELECT value FROM meta WHERE key = 'disk'").fetchone(), _snapshot(db)
+        if told < (published := self._published.get(str(row[0]), CSN_NONE)):
+            self.violated("I12 GC-SAFE", f"{name} is back at {told}, and has published {published}")
 
     def _applied(self, name: str, disk: SimDisk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:
         sql = "SELECT state, creation_csn, file, offset, length, blocks FROM parts WHERE part = ?"

@@ -104,6 +104,10 @@ SHOWN_BY = {
     "forget-to-fsync": replace(
         _SMALL, faults=(PlannedFault(10.0, "power", 0, 1.0), PlannedFault(20.0, "power", 1, 1.0))
     ),
+    "publish-what-is-not-durable": replace(
+        _SMALL,
+        faults=tuple(PlannedFault(5.0 + 5.0 * number, "power", number % 3, 1.0) for number in range(6)),
+    ),
     "collect-by-creation": replace(_REMOVING, readers=2),
     "look-before-locking": replace(_REMOVING, seed=3),
     "keep-marks-of-what-is-rolled-back": replace(_REMOVING, replicas=2, transactions=8),

@@ -42,7 +42,7 @@ from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Mis
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.log_time import ClockReading
-from tidelock.csnlog.core.model import LogRecord, Record, RecordKind
+from tidelock.csnlog.core.model import LogRecord, Progress, Record, RecordKind
 from tidelock.csnlog.core.pending import Pending
 from tidelock.csnlog.core.results import LogReading, Ok
 from tidelock.csnlog.core.store import Create, Op, SetData, Store
@@ -263,6 +263,12 @@ async def _delete_before_tail(store: Any, fenced: Any) -> None:
     await tail.move_tail(store, fenced, 1)
 
 
+async def _publish_at_once(fenced: Fenced, replica: ReplicaId, progress: Progress, **_: Any) -> bool:
+    """The progress is published while a power cut may take it back."""
+    change = SetData(tree.progress(replica), codec.encode_progress(progress))
+    return isinstance(await fenced((change,)), Ok)
+
+
 BUGS = (
     Bug(
         "labels of riders unchecked",
@@ -403,6 +409,12 @@ BUGS = (
         frozenset({"I8 DECIDED"}),
         lambda replays, **more: Truncating(replays, asks=1, **more),
         {"mover": _delete_before_tail},
+    ),
+    Bug(
+        "publish a progress that is not durable",
+        frozenset({"I12 GC-SAFE"}),
+        lambda replays, **more: Truncating(replays, cuts=1, **more),
+        {"publisher": _publish_at_once},
     ),
     *LOCK_BUGS,
     *LABEL_BUGS,

@@ -177,6 +177,7 @@ SCENARIOS = (
     _cloning("a struck replica that dies", struck=True, crashes=1),
     _cloning("a new disk, a replica that dies", crashes=1),
     _truncating("an outcome is asked for", fast=True, asks=1),
+    _truncating("the follower goes back", fast=True, asks=1, cuts=2),
     _truncating("two movers, one dies, an outcome is asked for", movers=2, crashes=1, asks=1),
     _resolving("a client", CLIENT),
     _resolving("the holder of a lock", LOCK),

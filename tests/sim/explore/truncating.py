@@ -1,8 +1,10 @@
 """The tail against those who read the log: a follower that lags, a question for an outcome, a second mover.
 
-``move_tail``, ``delete_below``, ``read_to_end``, ``CsnLog.find`` and the resolver of outcomes are the
-product's. The log is whole from the beginning: two genesis records and three commits of the first replica,
-which has applied them all.
+The follower may lose its power: then it goes back to what its catalog had made durable.
+
+``move_tail``, ``delete_below``, ``read_to_end``, ``publish``, ``CsnLog.find`` and the resolver of outcomes
+are the product's. The log is whole from the beginning: two genesis records and three commits of the first
+replica, which has applied them all.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tests.support.wall_clocks import own_clock
 from tidelock.csnlog import tail
 from tidelock.csnlog.cluster.bootstrap import OwnSession
+from tidelock.csnlog.cluster.replica_progress import publish
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.batch import LogLimits
@@ -28,7 +31,7 @@ from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, Tid
 from tidelock.csnlog.core.model import ClusterState, LogRecord, Progress, Record, RecordKind, TidRecord
 from tidelock.csnlog.core.results import Committed, Ok
-from tidelock.csnlog.core.store import Check, Create, SetData
+from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.log import CsnLog
 from tidelock.csnlog.reading import BelowTailError, read_to_end
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
@@ -40,6 +43,8 @@ ASKED_CSN: Final = Csn(3)
 
 #: Moves the tail over a store, under a fence.
 Mover = Callable[[Any, Any], Awaitable[None]]
+#: Publishes a progress under a fence, as the product's ``publish``.
+Publisher = Callable[..., Awaitable[bool]]
 Next = tuple[Move, "TruncatingState | Broken"]
 
 
@@ -54,11 +59,19 @@ async def truncate(store: Any, fenced: Any) -> None:
         await tail.delete_below(store, fenced, moved)
 
 
+class _Forces(Exception):  # noqa: N818 - no error: it ends a turn at the write that the follower waits for
+    """The publisher waits for the catalog."""
+
+
 class TruncatingState(NamedTuple):
     """The state of the world: ZooKeeper, the applied records, the requests of each process so far."""
 
     tree: int
     applied: Csn = Csn(1)
+    #: What of it a power cut leaves.
+    durable: Csn = Csn(1)
+    #: The progress that the follower publishes, and whether its catalog was forced since.
+    publishing: tuple[Csn, bool] | None = None
     movers: tuple[tuple[Heard, ...] | None, ...] = (None, None)
     reading: tuple[Heard, ...] | None = None
     asking: tuple[Heard, ...] | None = None
@@ -66,6 +79,7 @@ class TruncatingState(NamedTuple):
     asked_at: Csn = Csn(1)
     asks: int = 0
     crashes: int = 0
+    cuts: int = 0
 
     def moves_on(self, which: int, script: tuple[Heard, ...] | None) -> TruncatingState:
         """The same with one mover further."""
@@ -79,14 +93,24 @@ class Truncating:
         movers: How many replicas move the tail.
         asks: How often an outcome is asked for.
         crashes: How often a mover dies half-way.
+        cuts: How often the follower loses its power.
         mover: The product's; a planted bug may give another.
+        publisher: Likewise.
     """
 
-    faults = frozenset({"crash"})
+    faults = frozenset({"crash", "cut"})
     idle: frozenset[str] = frozenset({"ask", "asking"})
 
     def __init__(
-        self, replays: Replays, *, movers: int = 1, asks: int = 0, crashes: int = 0, mover: Mover = truncate
+        self,
+        replays: Replays,
+        *,
+        movers: int = 1,
+        asks: int = 0,
+        crashes: int = 0,
+        cuts: int = 0,
+        mover: Mover = truncate,
+        publisher: Publisher = publish,
     ) -> None:
         first = new_cluster(NAMES, (), epoch_limit=1000)
         progress = [codec.encode_progress(Progress(csn, csn)) for csn in (LAST, Csn(1))]
@@ -102,8 +126,8 @@ class Truncating:
             0,
         )
         self.ensemble = Ensemble(first)
-        self._replays, self._movers, self._mover = replays, movers, mover
-        self._first = TruncatingState(0, asks=asks, crashes=crashes)
+        self._replays, self._movers, self._mover, self._publisher = replays, movers, mover, publisher
+        self._first = TruncatingState(0, asks=asks, crashes=crashes, cuts=cuts)
         self._turns: dict[tuple[object, ...], Turn] = {}
 
     def initial(self) -> State:
@@ -125,8 +149,13 @@ class Truncating:
                 yield ("move", which), self._moves(state, which, ())
         if state.applied < LAST:
             yield ("read", 0), self._reads(state)
-        if self._published(state) < state.applied:
-            yield ("publish", 0), self._publishes(state)
+        if state.publishing is not None:
+            yield ("publishing", 0), self._publishes(state, *state.publishing)
+        elif self._published(state) < state.applied:
+            yield ("publish", 0), self._publishes(state, state.applied, forced=False)
+        if state.cuts and state.durable < state.applied:
+            back = state._replace(applied=state.durable, cuts=state.cuts - 1)
+            yield ("cut", 0), back._replace(publishing=None, reading=None, asking=None)
         if state.asking is not None:
             yield ("asking", 0), self._asks(state, state.asking)
         elif state.asks:
@@ -150,9 +179,24 @@ class Truncating:
             entry.csn < self._tail(s) for entry in self.ensemble.log(s.tree)
         )
 
-    def _publishes(self, s: TruncatingState) -> TruncatingState:
-        data = codec.encode_progress(Progress(s.applied, s.applied))
-        return self._apply(s, (Check(tree.session(FOLLOWER), 0), SetData(tree.progress(FOLLOWER), data)))[0]
+    def _publishes(self, s: TruncatingState, csn: Csn, forced: bool) -> TruncatingState | Broken:
+        """The catalog is forced, or the multi is applied."""
+        match self._replays.run(self._publish(csn, forced=forced)):
+            case RunRaised(_Forces()):
+                return s._replace(durable=s.applied, publishing=(csn, True))
+            case AsksMulti(ops):
+                return self._apply(s._replace(publishing=None), ops)[0]
+            case turn:
+                return Broken("I15 FAILSTOP", f"publishing the progress ends with {turn}")
+
+    async def _publish(self, csn: Csn, *, forced: bool) -> bool:
+        async def force() -> None:
+            if not forced:
+                raise _Forces
+
+        store = AnsweredStore(self.ensemble, ())
+        fenced = FencedLog(store, FOLLOWER, 0).fenced
+        return await self._publisher(fenced, FOLLOWER, Progress(csn, csn), force=force)
 
     def _apply(self, s: TruncatingState, ops: Any) -> tuple[TruncatingState, Heard]:
         result, after = self.ensemble.apply(s.tree, self.ensemble.multis.number(tuple(ops)))
@@ -287,6 +331,8 @@ _WORDS: Final = {
     "crash": "{who} gives up half-way",
     "read": "the follower reads on",
     "publish": "the follower publishes how far it is",
+    "publishing": "the follower goes on publishing",
+    "cut": "the follower loses its power",
     "ask": "somebody asks the follower for an outcome",
     "asking": "the follower reads on for the outcome",
 }
