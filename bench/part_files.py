@@ -49,8 +49,9 @@ def fill_packs(data_dir: Path, table: str, replica: str, count: int) -> None:
     data = files.read(Location(str(first.file), first.offset, first.length, first.blocks))
     for begin in range(present, count, _PACKED):
         numbers = range(begin, min(begin + _PACKED, count))
-        pack = files.pack_path(part_id(ReplicaId(replica), 1, _FIRST + count + begin))
-        locations = files.write_pack(pack, [data] * len(numbers))
+        packs = files.pack_paths([part_id(ReplicaId(replica), 1, _FIRST + count + begin)])
+        files.create_packs(packs)
+        locations = files.write_pack(packs[0], [data] * len(numbers), lambda _: b"").locations
         made = [_staged(first, replica, *one) for one in zip(numbers, locations, strict=True)]
         _commit(data_dir, first, made)
 

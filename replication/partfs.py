@@ -3,14 +3,17 @@
 A file is written under a temporary name in ``tmp/``, fsynced, renamed to its final name, and its directory
 is fsynced. It is durable when the call that finishes it returns, and not before. After a failed fsync the
 kernel may have marked the lost pages clean, so the failure is final for that file: the fsync is never tried
-again, the file is discarded. Deleting is a rename into ``trash/``, durable before the space is released.
+again, the file is discarded. Packs are created empty, many with one fsync of their directory, and filled
+later, with one fsync each; a pack ends with an index of what it holds. Deleting is a rename into ``trash/``,
+durable before the space is released.
 
 The caller notes the final name as an undo row before the first byte (rule stage). So a crash at any point
 leaves files that :meth:`PartFs.sweep` recognises, never a row without its file. All functions block and may
 be called from any thread.
 
 Layout (docs/protocol.md#catalog): ``parts/<2 digits>/<part>.parquet`` (``.manifest`` for a manifest),
-``packs/<2 digits>/<pack>.pack``, ``tmp/``, ``trash/``, ``lock``; the digits are the last ones of the counter.
+``packs/<2 digits>/<pack>.pack``, ``tmp/``, ``trash/``, ``lock``; the digits are the last ones of the counter,
+and of packs that are created together those of the first.
 """
 
 from __future__ import annotations
@@ -18,13 +21,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import io
 import itertools
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
@@ -45,6 +50,7 @@ from tidelock.replication.core.digest import (
     block_digest,
     block_digests,
     blocks_of,
+    checksum,
 )
 from tidelock.replication.core.model import Location, PartKind
 from tidelock.replication.core.room import DiskUse
@@ -57,6 +63,10 @@ RENAME = faults.step("partfs.rename")
 #: Bytes that a sink collects before it writes: Parquet writers make many small writes.
 BUFFER_BYTES = 1 << 20
 
+#: The end of a pack: the length of the index before it, that index's checksum, and a mark.
+_PACK_END: Final = struct.Struct(">I32s8s")
+_PACK_MARK: Final = b"tidepack"
+
 _FOLDERS = [f"{number:02d}" for number in range(100)]
 _SUFFIX: Final[dict[PartKind, str]] = {"part": ".parquet", "manifest": ".manifest"}
 #: The only files that a sweep considers.
@@ -68,6 +78,20 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 #: Bytes that one read of a verification gets.
 _VERIFY_BYTES = 16 * BLOCK_BYTES
+
+
+class WrittenPack(NamedTuple):
+    """A pack that is durable: where its parts lie, and the length of the file."""
+
+    locations: list[Location]
+    length: int
+
+
+class FoundPack(NamedTuple):
+    """A pack of which the end is there: its index, and the length of the file."""
+
+    index: bytes
+    length: int
 
 
 class Swept(msgspec.Struct, frozen=True):
@@ -138,24 +162,77 @@ class PartFs:
         """Return the path of a part's own file below the data directory; ValueError if it is no part id."""
         return f"parts/{parse_part_id(part)[2] % 100:02d}/{part}{_SUFFIX[kind]}"
 
-    def pack_path(self, pack: PartId) -> str:
-        """Return the path of a pack file below the data directory; ValueError if it is no such id."""
-        return f"packs/{parse_part_id(pack)[2] % 100:02d}/{pack}.pack"
+    def pack_paths(self, packs: Sequence[PartId]) -> list[str]:
+        """Return the paths of packs, all in one folder; ValueError if one is no id."""
+        numbers = [parse_part_id(pack)[2] for pack in packs]
+        return [f"packs/{numbers[0] % 100:02d}/{pack}.pack" for pack in packs]
 
-    def write_pack(self, path: str, items: Sequence[Bytes]) -> list[Location]:
-        """Store small parts one after the other in the file ``path``; return when it is durable (one fsync).
+    def create_packs(self, paths: Sequence[str]) -> None:
+        """Create empty packs in one folder; return when their names are durable (one fsync for all).
 
         Raises:
-            DiskFullError, UnavailableError: The file was not written.
+            DiskFullError, UnavailableError: Some of them may be there.
         """
-        sink = self._sink(path)
-        locations = []
+        try:
+            for path in paths:
+                (self.data_dir / path).open("wb").close()
+            _fsync_folder((self.data_dir / paths[0]).parent)
+        except OSError as error:
+            raise _failure(error, "creating packs", self.room) from error
+
+    def write_pack(
+        self, path: str, items: Sequence[Bytes], index: Callable[[Sequence[Location]], bytes]
+    ) -> WrittenPack:
+        """Store small parts one after the other in an empty pack; return when it is durable (one fsync).
+
+        Args:
+            path: Of :meth:`create_packs`.
+            items: The bytes of the parts.
+            index: Is given where the parts lie, and returns the index that :meth:`find_pack` is to return.
+
+        Raises:
+            DiskFullError, UnavailableError: The pack must not be used any more.
+        """
+        locations, offset = [], 0
         for item in items:
-            offset = sink.length
-            sink.write(item)
-            locations.append(Location(path, offset, sink.length - offset, block_digests(item)))
-        sink.finish()
-        return locations
+            locations.append(Location(path, offset, len(item), block_digests(item)))
+            offset += len(item)
+        about = index(locations)
+        data = b"".join((*items, about, _PACK_END.pack(len(about), checksum(about).encode(), _PACK_MARK)))
+        self.room.admit(DiskUse.COMMITTED, len(data))
+        try:
+            with (self.data_dir / path).open("r+b", buffering=0) as file:
+                WRITE.before_blocking()
+                _write_all(file, data)
+                WRITE.after_blocking()
+                FSYNC.before_blocking()
+                os.fsync(file.fileno())
+                FSYNC.after_blocking()
+        except OSError as error:
+            raise _failure(error, f"writing {path}", self.room) from error
+        return WrittenPack(locations, len(data))
+
+    def find_pack(self, path: str) -> FoundPack | None:
+        """Return what a pack says of itself; None if it is not there, is empty, or was cut off.
+
+        That the bytes of its parts are right is not checked here.
+
+        Raises:
+            UnavailableError: It cannot be read now.
+        """
+        try:
+            data = (self.data_dir / path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failure(error, f"reading {path}", self.room) from error
+        if len(data) < _PACK_END.size:
+            return None
+        length, digest, mark = _PACK_END.unpack(data[-_PACK_END.size :])
+        about = data[-_PACK_END.size - length : -_PACK_END.size]
+        if mark != _PACK_MARK or checksum(about).encode() != digest:
+            return None
+        return FoundPack(about, len(data))
 
     def begin(self, part: PartId, kind: PartKind = "part", *, use: DiskUse = DiskUse.COMMITTED) -> PartSink:
         """Open a part's own file for writing; its final name is :meth:`part_path`.
@@ -183,7 +260,7 @@ class PartFs:
         self.room.admit(use, 0)
         return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}", self.room)
 
-    def _sink(self, path: str, use: DiskUse = DiskUse.COMMITTED) -> PartSink:
+    def _sink(self, path: str, use: DiskUse) -> PartSink:
         return PartSink(self.data_dir, path, next(self._temporary), self.room, use)
 
     def read(self, location: Location, offset: int = 0, length: int | None = None) -> bytes:
@@ -463,6 +540,12 @@ class VerifiedRange:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _fsync_folder(folder: Path) -> None:

@@ -51,11 +51,12 @@ FILES: Final = RuleSet(
             "surplus_file",
             "no part is read from it; delete it while the agent is stopped",
             """
-            SELECT path AS file, 'a row of files, or of undo' AS expected,
+            SELECT path AS file, 'a row of files, of undo or of packs' AS expected,
                    bytes || ' bytes on the disk and no row' AS found
             FROM disk
             WHERE NOT EXISTS (SELECT 1 FROM files WHERE files.path = disk.path)
               AND NOT EXISTS (SELECT 1 FROM undo WHERE undo.path = disk.path)
+              AND NOT EXISTS (SELECT 1 FROM packs WHERE packs.path = disk.path)
             """,
             Severity.WARNING,
         ),

@@ -37,7 +37,7 @@ from tidelock.replication.core.digest import RangeDigest
 from tidelock.replication.core.model import Location
 
 #: Tables that say what lies on the disk of the sender.
-_OF_THE_DISK: Final = frozenset({"files", "undo", "prepared"})
+_OF_THE_DISK: Final = frozenset({"files", "undo", "packs", "prepared"})
 #: Rows of ``meta`` that say who a replica is, and what its own boots have seen.
 _OF_THE_REPLICA: Final = (
     "replica",

@@ -556,6 +556,10 @@ class AgentSettings(IdentitySettings, BaseSettings):
         10.0, description="How long a request waits for a place among the writes of the catalog."
     )
     catalog_cache_bytes: Bytes = Field(32 << 20, description="SQLite page cache.")
+    catalog_write_behind: bool = Field(
+        default=True,
+        description="Do not force what the log of commits or a pack says again after a power cut.",
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -16,6 +16,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers.pool import ReaderPool
 from tidelock.replica_agent.readers.process import Callbacks
 from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage import pack_index
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.part_counts import PartCounts
@@ -70,6 +71,7 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
         cache_bytes=settings.catalog_cache_bytes,
         jobs_max=settings.catalog_jobs_max,
         wait_s=settings.catalog_wait_s,
+        write_behind=settings.catalog_write_behind,
     )
     stack.push_async_callback(catalog.close)
     owner = catalog.reader.meta("replica")
@@ -93,14 +95,16 @@ async def open_local(settings: AgentSettings, callbacks: Callbacks, stack: Async
 
 async def _sweep(files: PartFs, catalog: Catalog) -> None:
     """Delete files that no row names and quarantine rows without a file, before any write."""
+    recovered = await pack_index.recover(catalog, files)
     await catalog.write(jobs.drop_unneeded_files)
     named, undo = catalog.reader.files()
     swept = await asyncio.to_thread(files.sweep, named, undo)
     lost = await catalog.write(lambda db: jobs.quarantine_files(db, swept.missing))
     await catalog.write(lambda db: jobs.forget_undo(db, undo))
-    if swept.removed or swept.unknown or lost:
+    if swept.removed or swept.unknown or lost or recovered:
         _log.warning(
             "swept",
+            packs_recovered=recovered,
             removed=len(swept.removed),
             unknown=list(swept.unknown[:_SHOWN]),
             unknown_files=len(swept.unknown),

@@ -5,9 +5,9 @@ so they share the price of an fsync as well. A caller's future resolves only aft
 disk. If a job of a batch fails, the batch is rolled back and its jobs run again one by one, so that a failure
 reaches its own caller only. Jobs must therefore depend on nothing but the database and their arguments.
 
-:meth:`Catalog.repeatable` is for what the log of commits says anyway. Its transaction is visible at once and
-is durable with the next one of :meth:`Catalog.write`: a power cut may take it back, and never something that
-``write`` has stored before or after it (rule write-behind).
+:meth:`Catalog.repeatable` is for what the log of commits or a durable pack says anyway. Its transaction is
+visible at once, and is durable with the next one of :meth:`Catalog.write`: a power cut may take it back, but
+nothing that ``write`` has stored (rule write-behind).
 
 At most ``jobs_max`` jobs are queued. A caller beyond that waits for a place, at most ``wait_s``, and is
 refused then; if as many callers wait already, it is refused at once (I16).
@@ -74,6 +74,7 @@ class Catalog:
         cache_bytes: SQLite page cache of the writer.
         jobs_max: Jobs that are queued at once.
         wait_s: How long a caller waits for a place in the queue.
+        write_behind: Whether :meth:`repeatable` leaves out the forced write.
 
     Raises:
         ConfigError: The catalog was written by a newer version.
@@ -88,6 +89,7 @@ class Catalog:
         cache_bytes: int,
         jobs_max: int = _JOBS_MAX,
         wait_s: float = _WAIT_S,
+        write_behind: bool = True,
     ) -> None:
         """Open or create the catalog and start the writer thread."""
         self._path = data_dir / "catalog.db"
@@ -108,6 +110,7 @@ class Catalog:
         self._callers = 0  # that have a place, or wait for one
         #: Files to be deleted, with their undo rows (unused_files.py); for the thread of the event loop.
         self.late_removals: set[str] = set()
+        self._write_behind = write_behind
         self._closed = False
         #: Commits may be there that are not durable: those of a process that was killed too.
         self._behind = True
@@ -156,11 +159,10 @@ class Catalog:
     async def repeatable(self, job: Job[T]) -> T:
         """Run ``job`` in the next transaction and return its result once all readers see it.
 
-        It is durable with the next transaction of :meth:`write`. Nobody outside of this replica may rely on
-        it before, since a power cut may take it back; the log of commits then gives it again. Errors as for
-        :meth:`write`.
+        It is durable with the next transaction of :meth:`write`. A power cut before that takes it back, and a
+        start must be able to repeat it: from the log of commits, or from a pack. Errors as for :meth:`write`.
         """
-        return await self._submit(job, forced=False)
+        return await self._submit(job, forced=not self._write_behind)
 
     async def force(self) -> None:
         """Return when everything that readers see by now is durable; errors as for :meth:`write`."""

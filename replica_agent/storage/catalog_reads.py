@@ -358,6 +358,14 @@ class CatalogReader:
         named = {path for (path,) in self._db.execute("SELECT path FROM files")}
         return named, [path for (path,) in self._db.execute("SELECT path FROM undo")]
 
+    def names_file(self, path: str) -> bool:
+        """Return whether a file may contain parts."""
+        return self._db.execute("SELECT 1 FROM files WHERE path = ?", (path,)).fetchone() is not None
+
+    def packs(self) -> list[str]:
+        """Return the paths of packs that may contain parts without a row, in the order of their names."""
+        return [path for (path,) in self._db.execute("SELECT path FROM packs ORDER BY path")]
+
     def missing(self, state: str, *, visible: bool, after: int, limit: int) -> list[tuple[int, PartRow]]:
         """Return committed parts whose bytes are not here, with their place in the order of the catalog.
 

@@ -5,7 +5,7 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 9
+FORMAT = 10
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -36,6 +36,7 @@ CREATE INDEX parts_removed ON parts (removal_csn) WHERE removal_csn IS NOT NULL;
 CREATE INDEX parts_not_held ON parts (state) WHERE state <> 'held';
 CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE undo (path TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE packs (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE prepared (tid TEXT PRIMARY KEY, home TEXT NOT NULL, boot INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE outcomes (
     tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT, batch INTEGER,
@@ -96,4 +97,5 @@ MIGRATIONS = {
     """,
     7: "ALTER TABLE outcomes ADD COLUMN carrier TEXT;",
     8: "ALTER TABLE parts ADD COLUMN form TEXT;",
+    9: "CREATE TABLE packs (path TEXT PRIMARY KEY) WITHOUT ROWID;",
 }

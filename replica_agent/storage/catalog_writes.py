@@ -90,20 +90,36 @@ def link_part(db: sqlite3.Connection, part: str, table: str, source: str, tid: T
     return db.execute(sql, (part, table, str(tid), source)).rowcount == 1
 
 
+def name_packs(db: sqlite3.Connection, paths: Iterable[str]) -> None:
+    """Note the names of packs that will be written: a start looks for parts in them (rule write-behind)."""
+    db.executemany("INSERT INTO packs VALUES (?)", [(path,) for path in paths])
+
+
+def undo_packs(db: sqlite3.Connection) -> None:
+    """Turn the packs that no row of a part names into undo rows."""
+    db.execute("INSERT OR IGNORE INTO undo SELECT path FROM packs")
+    db.execute("DELETE FROM packs")
+
+
 def add_staged(
     db: sqlite3.Connection,
     parts: Sequence[StagedPart],
     prepared: Iterable[Tid],
-    next_undo: Sequence[str] = (),
+    *,
+    file_bytes: int | None = None,
 ) -> list[str]:
-    """Add parts with their bytes, mark transactions as prepared, note the next file to be written.
+    """Add parts with their bytes, and mark transactions as prepared.
 
     A known part (a push repeated after a lost answer, or a part wanted by an applied record) keeps its CSNs;
     it only gains the bytes if it had none, or wrong ones. Files that held nothing but wrong bytes become undo
     rows and are returned.
 
     Args:
-        parts: All parts of their files; the size of a file is the sum of the lengths of its parts.
+        db: The catalog.
+        parts: All parts of their files.
+        prepared: The transactions.
+        file_bytes: Length of the one file that holds the parts and something more; by default the length of
+            each file is that of its parts.
     """
     # By their names: SQLite would walk all parts that have a file to find those that are not held.
     sql = """
@@ -114,9 +130,11 @@ def add_staged(
     files: dict[str, int] = {}
     for part in parts:
         files[part.location.file] = files.get(part.location.file, 0) + part.location.length
+    if file_bytes is not None:
+        files = dict.fromkeys(files, file_bytes)
     db.executemany("INSERT OR REPLACE INTO files VALUES (?, ?)", files.items())
     db.executemany("DELETE FROM undo WHERE path = ?", [(path,) for path in files])
-    note_undo(db, next_undo)
+    db.executemany("DELETE FROM packs WHERE path = ?", [(path,) for path in files])
     db.executemany(
         """
         INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,

@@ -1,8 +1,9 @@
 """Makes parts durable: many small ones into one pack file, with one fsync per natural batch.
 
 Used for the parts of this replica's own transactions when they are sealed, and for parts that peers push.
-While one batch is being written the next one collects. The undo row of a pack is durable before its first
-byte: the transaction that adds the rows of one pack also notes the name of the next (rule stage).
+While one batch is being written the next one collects. Packs are named in the catalog and created some at a
+time, before their first byte; the rows of their parts are not forced, since a pack says itself what it holds
+(rules stage and write-behind).
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid, part_id
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replication.core.model import PartMeta
+from tidelock.replica_agent.storage.pack_index import PackIndex, encode
+from tidelock.replication.core.model import Location, PartMeta
 from tidelock.replication.partfs import PartFs
 
 PACK = faults.step("agent.pack")
+
+#: Packs that are named and created together: two forced writes for so many batches.
+_PACKS = 16
 
 
 class StagedBytes(msgspec.Struct, frozen=True):
@@ -64,7 +69,9 @@ class Stager:
     numbers: PartNumbers
     batch_bytes_max: int
     _waiting: list[_Waiting] = field(default_factory=list, init=False)
-    _reserved: str | None = field(default=None, init=False)
+    #: Packs that are named in the catalog; those of the first list are not created, or were discarded.
+    _named: list[str] = field(default_factory=list, init=False)
+    _empty: list[str] = field(default_factory=list, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def store(self, parts: Sequence[StagedBytes], prepared: Sequence[Tid]) -> None:
@@ -85,7 +92,6 @@ class Stager:
             try:
                 await self._write(batch)
             except Exception as error:
-                await self._discard()
                 for item in batch:
                     if not item.done.done():
                         item.done.set_exception(error)
@@ -93,13 +99,6 @@ class Stager:
                 for item in batch:
                     if not item.done.done():
                         item.done.set_result(None)
-
-    async def _discard(self) -> None:
-        """Free the space of a pack that no row names; the next batch uses its name and its undo row."""
-        if self._reserved is not None:
-            with contextlib.suppress(TidelockError):
-                await asyncio.to_thread(self.files.delete, [self._reserved])
-                await asyncio.to_thread(self.files.empty_trash)
 
     def _take(self) -> list[_Waiting]:
         size, count = 0, 0
@@ -114,24 +113,54 @@ class Stager:
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         parts = self._absent(part for item in batch for part in item.parts)
         prepared = [tid for item in batch for tid in item.prepared]
-        staged: list[jobs.StagedPart] = []
-        following: list[str] = []
-        if parts:
-            path = self._reserved or self.files.pack_path(self.numbers.next())
-            if self._reserved is None:
-                await self.catalog.write(partial(jobs.note_undo, paths=[path]))
-                self._reserved = path
+        if not parts:
+            await self.catalog.write(lambda db: jobs.add_staged(db, (), prepared))
+            return
+        path = await self._pack()
+        try:
             await PACK.before()
-            locations = await asyncio.to_thread(self.files.write_pack, path, [part.data for part in parts])
+            staged, length = await asyncio.to_thread(self._fill, path, parts, prepared)
             await PACK.after()
-            staged = [
-                jobs.StagedPart(part.meta, at, part.tid) for part, at in zip(parts, locations, strict=True)
-            ]
-            following = [self.files.pack_path(self.numbers.next())]
-        unused = await self.catalog.write(lambda db: jobs.add_staged(db, staged, prepared, following))
+            job = partial(jobs.add_staged, parts=staged, prepared=prepared, file_bytes=length)
+            unused = await self.catalog.repeatable(job)
+        except Exception:
+            await self._discard(path)
+            raise
         self.catalog.late_removals.update(unused)
-        if following:
-            self._reserved = following[0]
+
+    async def _pack(self) -> str:
+        """Return an empty pack; its name is durable in the catalog and in its folder."""
+        if not self._empty:
+            if not self._named:
+                named = self.files.pack_paths([self.numbers.next() for _ in range(_PACKS)])
+                await self.catalog.write(partial(jobs.name_packs, paths=named))
+                self._named = named
+            await asyncio.to_thread(self.files.create_packs, self._named)
+            self._empty, self._named = self._named, []
+        return self._empty.pop()
+
+    def _fill(
+        self, path: str, parts: Sequence[StagedBytes], prepared: Sequence[Tid]
+    ) -> tuple[list[jobs.StagedPart], int]:
+        """Write the pack; return what it holds, and its length."""
+        staged: list[jobs.StagedPart] = []
+
+        def index(locations: Sequence[Location]) -> bytes:
+            placed = zip(parts, locations, strict=True)
+            staged.extend(jobs.StagedPart(part.meta, at, part.tid) for part, at in placed)
+            return encode(PackIndex(staged, prepared))
+
+        written = self.files.write_pack(path, [part.data for part in parts], index)
+        return staged, written.length
+
+    async def _discard(self, path: str) -> None:
+        """Free the space of a pack that no row names; a later batch uses its name."""
+        if self.catalog.reader.names_file(path):  # stored, although an error came
+            return
+        self._named.append(path)
+        with contextlib.suppress(TidelockError):
+            await asyncio.to_thread(self.files.delete, [path])
+            await asyncio.to_thread(self.files.empty_trash)
 
     def _absent(self, parts: Iterable[StagedBytes]) -> list[StagedBytes]:
         """Leave out the parts that exist here: a small part may arrive by push and by fetch at once."""

@@ -6,6 +6,7 @@ not have would go unseen. Here the directory is read before any agent starts.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import sqlite3
@@ -13,7 +14,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.pack_index import recover
 from tidelock.replication.core.digest import checksum
+from tidelock.replication.partfs import PartFs
 
 _PARTS = "SELECT part, file, offset, length, checksum FROM parts WHERE state = 'held'"
 
@@ -48,12 +52,24 @@ def holds(data_dir: Path, tid: str, parts: int) -> bool:
 
 @contextlib.contextmanager
 def _catalog(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    """Open a copy of the catalog: a read in place would apply its write-ahead log, and remove that."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Open a copy of the catalog: a read in place would apply its write-ahead log, and remove that.
+
+    The copy is as a start would find it: the rows that only packs know are in it.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for path in data_dir.glob("catalog.db*"):  # and its log
             shutil.copy(path, folder)
-        with contextlib.closing(sqlite3.connect(Path(folder) / "catalog.db")) as db:
+        (folder / "packs").symlink_to(data_dir / "packs")
+        asyncio.run(_recover(folder))
+        with contextlib.closing(sqlite3.connect(folder / "catalog.db")) as db:
             yield db
+
+
+async def _recover(folder: Path) -> None:
+    catalog = Catalog(folder, initial={}, cache_bytes=1 << 20)
+    await recover(catalog, PartFs(folder))
+    await catalog.close()
 
 
 def _wrong(path: Path, offset: int, length: int, expected: str) -> str | None:

@@ -37,7 +37,7 @@ from tidelock.replica_agent.lifecycle.background import BackgroundTasks, Periodi
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
-from tidelock.replica_agent.storage import catalog_garbage, catalog_writes
+from tidelock.replica_agent.storage import catalog_garbage, catalog_writes, pack_index
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.transactions import adopted_merges
 from tidelock.replica_agent.transactions.ending.carriers import Carriers, Rider
@@ -155,6 +155,13 @@ def publish_what_is_not_durable() -> Iterator[None]:
         del self
 
     with mock.patch.object(Catalog, "force", force):
+        yield
+
+
+@contextmanager
+def forget_what_packs_say() -> Iterator[None]:
+    """A start looks for no parts in packs whose rows a power cut has taken."""
+    with mock.patch.object(pack_index, "_whole", return_value=None):
         yield
 
 
@@ -409,6 +416,7 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         send_again_what_may_have_landed,
         forget_to_fsync,
         publish_what_is_not_durable,
+        forget_what_packs_say,
         collect_by_creation,
         look_before_locking,
         keep_marks_of_what_is_rolled_back,

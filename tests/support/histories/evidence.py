@@ -130,6 +130,7 @@ def leftovers(data_dir: Path) -> list[str]:
     db = sqlite3.connect(f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True)
     try:
         named = dict(db.execute("SELECT path, bytes FROM files"))
+        named |= dict(db.execute("SELECT path, 0 FROM packs"))
         found = [f"prepared {tid}" for (tid,) in db.execute("SELECT tid FROM prepared")]
         found += [
             f"part {part} of {tid} is {'undecided' if csn is None else state}"

@@ -30,8 +30,8 @@ from tidelock.replica_agent.audit.records import LogFacts
 from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replication.core.model import Location, PartMeta
-from tidelock.replication.partfs import PartFs
+from tidelock.replication.core.model import PartMeta
+from tidelock.replication.partfs import PartFs, WrittenPack
 from tidelock.wire.audit import AuditFinding
 
 R1 = ReplicaId("r1")
@@ -75,8 +75,9 @@ class AuditedReplica:
             PartMeta(PartId(f"r1-1-{first + n}"), TABLE, "", 1, len(data), checksum(data))
             for n, data in enumerate(contents)
         ]
+        file_bytes = None
         if pack is not None:
-            places = self._write_pack(pack, contents)
+            places, file_bytes = self._write_pack(pack, contents)
         else:
             places = []
             for meta, data in zip(metas, contents, strict=True):
@@ -85,13 +86,14 @@ class AuditedReplica:
                 sink.write(data)
                 places.append(sink.finish())
         staged = [jobs.StagedPart(meta, at, by) for meta, at in zip(metas, places, strict=True)]
-        await self.catalog.write(lambda db: jobs.add_staged(db, staged, [by]))
+        await self.catalog.write(lambda db: jobs.add_staged(db, staged, [by], file_bytes=file_bytes))
         return [AddPart(TABLE, one.part, one.path, one.rows, one.length, one.checksum) for one in metas]
 
-    def _write_pack(self, pack: str, contents: Sequence[bytes]) -> list[Location]:
-        path = self.files.pack_path(PartId(pack))
+    def _write_pack(self, pack: str, contents: Sequence[bytes]) -> WrittenPack:
+        (path,) = self.files.pack_paths([PartId(pack)])
         (self.path / path).parent.mkdir(exist_ok=True)
-        return self.files.write_pack(path, contents)
+        self.files.create_packs([path])
+        return self.files.write_pack(path, contents, lambda _: b"")
 
     async def commit(
         self,
@@ -111,9 +113,9 @@ class AuditedReplica:
             if manifest is not None:
                 data = encode_entries(entries)
                 meta = PartMeta(manifest, TableName(""), "", 0, len(data), checksum(data), kind="manifest")
-                (at,) = self._write_pack("r1-1-8", [data])
+                (at,), length = self._write_pack("r1-1-8", [data])
                 staged = [jobs.StagedPart(meta, at, by)]
-                await self.catalog.write(lambda db: jobs.add_staged(db, staged, []))
+                await self.catalog.write(lambda db: jobs.add_staged(db, staged, [], file_bytes=length))
                 made = Manifest(manifest, len(data), meta.checksum, len(entries))
             shown = () if made else tuple(entries)
             records = [TidRecord(str(by), shown, made, (R1,), label, data_change)]

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,9 @@ from tidelock.replication.partfs import PartFs
 files = PartFs(Path(sys.argv[1]))
 files.open()
 if sys.argv[2] == "pack":
-    files.write_pack(files.pack_path(PartId("r1-3-1208")), [b"small", b"x" * 3_000_000])
+    paths = files.pack_paths([PartId("r1-3-1208"), PartId("r1-3-1209")])
+    files.create_packs(paths)
+    files.write_pack(paths[0], [b"small", b"x" * 3_000_000], lambda locations: b"the index")
 else:
     sink = files.begin(PartId("r1-3-1207"))
     for _ in range(4):
@@ -77,15 +79,48 @@ def write(files: PartFs, data: bytes, part: PartId = PART) -> Location:
     return sink.finish()
 
 
+def pack(files: PartFs, items: Sequence[bytes], name: PartId = PACK, index: bytes = b"") -> list[Location]:
+    """Create a pack and store parts in it."""
+    (path,) = files.pack_paths([name])
+    files.create_packs([path])
+    written = files.write_pack(path, items, lambda _: index)
+    assert written.length == (files.data_dir / path).stat().st_size
+    return written.locations
+
+
 def test_a_pack_holds_its_parts(files: PartFs) -> None:
     """The parts of a pack follow each other in one file and are read back each for itself."""
     items = [b"first", b"", content(BLOCK_BYTES + 17), b"last"]
-    path = files.pack_path(PACK)
-    locations = files.write_pack(path, items)
-    assert path == "packs/08/r1-3-1208.pack"
-    assert stored(files.data_dir) == {path}
+    locations = pack(files, items)
+    assert stored(files.data_dir) == {"packs/08/r1-3-1208.pack"}
     assert [at.offset for at in locations] == [0, 5, 5, 5 + BLOCK_BYTES + 17]
     assert [files.read(at) for at in locations] == items
+
+
+def test_packs_that_are_created_together_lie_in_one_folder(files: PartFs) -> None:
+    """So one fsync of it makes all their names durable."""
+    paths = files.pack_paths([PartId(f"r1-3-{number}") for number in (199, 200, 201)])
+    assert paths == [f"packs/99/r1-3-{number}.pack" for number in (199, 200, 201)]
+    files.create_packs(paths)
+    assert stored(files.data_dir) == {*paths}
+
+
+@pytest.mark.parametrize("index", [b"", b"x", content(100_000)], ids=len)
+def test_a_pack_says_what_it_holds_when_it_is_whole(files: PartFs, index: bytes) -> None:
+    """An index that is cut off anywhere, or has one other bit, is none."""
+    items = [b"some", b"bytes"]
+    path = pack(files, items, index=index)[0].file
+    whole = (files.data_dir / path).read_bytes()
+    assert files.find_pack(path) == (index, len(whole))
+    for length in {0, 1, 9, len(whole) // 2, len(whole) - 1}:
+        (files.data_dir / path).write_bytes(whole[:length])
+        assert files.find_pack(path) is None
+    for at in {9, len(whole) - 50, len(whole) - 44, len(whole) - 20, len(whole) - 1}:
+        if at >= 9:  # behind the parts, whose bytes have digests of their own
+            (files.data_dir / path).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert files.find_pack(path) is None, at
+    (files.data_dir / path).unlink()
+    assert files.find_pack(path) is None
 
 
 def test_a_part_is_hashed_while_it_is_written(files: PartFs) -> None:
@@ -114,7 +149,7 @@ def test_only_ids_become_names(files: PartFs, name: str) -> None:
     with pytest.raises(ValueError, match="is not a part id"):
         files.part_path(PartId(name))
     with pytest.raises(ValueError, match="is not a part id"):
-        files.pack_path(PartId(name))
+        files.pack_paths([PartId(name)])
 
 
 def test_the_order_of_fsync_and_rename(files: PartFs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,15 +195,28 @@ def test_a_failing_disk_leaves_nothing(
     files: PartFs, point: str, kind: str, expected: type[Exception]
 ) -> None:
     """After an error at any step the file is deleted, and the step is not tried again on it (S54, S55)."""
-    kept = files.write_pack(files.pack_path(PartId("r1-3-1")), [b"kept"])[0]
+    kept = pack(files, [b"kept"], PartId("r1-3-1"))[0]
     with faults.armed(point, kind):
         with pytest.raises(expected):
             write(files, b"data")
         assert faults.fired(point) == 1
-        with pytest.raises(expected):
-            files.write_pack(files.pack_path(PACK), [b"data"])
     assert stored(files.data_dir) == {kept.file}
     assert files.read(write(files, b"data")) == b"data"
+
+
+@pytest.mark.parametrize("point", [point for point in POINTS if "rename" not in point])
+@pytest.mark.parametrize(("kind", "expected"), [("enospc", DiskFullError), ("eio", UnavailableError)])
+def test_a_pack_that_a_disk_refuses_is_refused(
+    files: PartFs, point: str, kind: str, expected: type[Exception]
+) -> None:
+    """Its writer deletes it; created again it takes other parts."""
+    with faults.armed(point, kind), pytest.raises(expected):
+        pack(files, [b"data"])
+    (left,) = stored(files.data_dir)
+    files.delete([left])
+    files.empty_trash()
+    assert stored(files.data_dir) == set()
+    assert files.read(pack(files, [b"others"])[0]) == b"others"
 
 
 def test_a_failed_fsync_is_final(files: PartFs) -> None:
@@ -227,14 +275,23 @@ def test_a_full_disk_takes_the_next_small_part(tmp_path: Path) -> None:
         with pytest.raises(DiskFullError, match="free space"):
             write(files, content(3 << 20))
         with pytest.raises(DiskFullError):
-            files.write_pack(files.pack_path(PACK), [content(2 << 20)])
+            pack(files, [content(2 << 20)])
+        files.delete(files.pack_paths([PACK]))
+        files.empty_trash()
         assert stored(files.data_dir) == set()
         assert files.read(write(files, b"data")) == b"data"
         files.close()
 
 
-@pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("what", ["pack", "part"])
+@pytest.mark.parametrize(
+    ("what", "point"),
+    [
+        (what, point)
+        for what in ("pack", "part")
+        for point in POINTS
+        if (what, "rename") != ("pack", point[7:13])
+    ],
+)
 def test_a_crash_leaves_what_the_sweep_finds(tmp_path: Path, point: str, what: str) -> None:
     """Killed at any step, a restart makes the data directory what it was before (S53)."""
     files = PartFs(tmp_path / "data")
@@ -251,13 +308,15 @@ def test_a_crash_leaves_what_the_sweep_finds(tmp_path: Path, point: str, what: s
     )
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()
     assert journal.read_text(encoding="utf-8").startswith(f"{point} crash")
-    undone = files.pack_path(PACK) if what == "pack" else files.part_path(PART)
+    packs = files.pack_paths([PACK, PartId("r1-3-1209")])
+    undone = packs if what == "pack" else [files.part_path(PART)]
     left = stored(files.data_dir) - {kept.file}
-    assert left == ({undone} if point == "partfs.rename.after" else {next(iter(left))})
+    durable = what == "pack" or point == "partfs.rename.after"
+    assert left == ({*undone} if durable else {next(iter(left))})
     files.open()
-    swept = files.sweep({kept.file}, [undone])
+    swept = files.sweep({kept.file}, undone)
     files.close()
-    assert swept.removed == ((undone,) if undone in left else ())
+    assert swept.removed == (tuple(undone) if durable else ())
     assert swept.missing == ()
     assert stored(files.data_dir) == {kept.file}
     assert files.read(kept) == b"kept"
@@ -333,7 +392,7 @@ def test_an_abandoned_second_try_leaves_the_first(files: PartFs) -> None:
 def test_any_range_reads_as_written(files: PartFs, length: int) -> None:
     """Whatever bytes of a part are asked for, they are those that were written."""
     before, data = content(12_345), content(length)
-    location = files.write_pack(files.pack_path(PACK), [before, data, b"after"])[1]
+    location = pack(files, [before, data, b"after"])[1]
     edges = sorted({0, 1, length // 2, length - 1, length, BLOCK_BYTES, BLOCK_BYTES - 1, 2 * BLOCK_BYTES})
     edges = [edge for edge in edges if 0 <= edge <= length]
     with VerifiedRange(files.data_dir, location) as opened:
