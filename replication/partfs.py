@@ -88,9 +88,9 @@ class WrittenPack(NamedTuple):
 
 
 class FoundPack(NamedTuple):
-    """A pack of which the end is there: its index, and the length of the file."""
+    """A pack of which the end is there: what it says of itself, and the length of the file."""
 
-    index: bytes
+    about: bytes
     length: int
 
 

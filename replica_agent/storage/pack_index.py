@@ -62,7 +62,7 @@ def _whole(files: PartFs, path: str) -> tuple[PackIndex, int] | None:
     found = files.find_pack(path)
     if found is None:
         return None
-    index = msgspec.msgpack.decode(found.index, type=PackIndex)
+    index = msgspec.msgpack.decode(found.about, type=PackIndex)
     try:
         for part in index.parts:
             files.verify(part.location)

@@ -124,10 +124,16 @@ class SimDisk:
         facts = os.fstat(fd)
         if stat.S_ISDIR(facts.st_mode):
             self._names[path] = _files(path)
+            for name, inode in self._names[path].items():
+                self._keep(path / name, inode)
         else:
             self._lengths[facts.st_ino] = facts.st_size
-            if not (self.kept / str(facts.st_ino)).exists():
-                os.link(path, self.kept / str(facts.st_ino))
+            self._keep(path, facts.st_ino)
+
+    def _keep(self, path: Path, inode: int) -> None:
+        """Keep the content of a file that has a durable name, or a durable content, whatever becomes of it."""
+        if not (self.kept / str(inode)).exists():
+            os.link(path, self.kept / str(inode))
 
     def catalog_written(self, durable: int) -> None:
         """Note the catalog's files as its process dies, and how many bytes of SQLite's log are durable."""
