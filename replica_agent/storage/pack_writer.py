@@ -29,7 +29,7 @@ from tidelock.replication.partfs import PartFs
 PACK = faults.step("agent.pack")
 
 #: Packs that are named and created together: two forced writes for so many batches.
-_PACKS = 16
+PACKS_MAX = 16
 
 
 class StagedBytes(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class Stager:
         """Return an empty pack; its name is durable in the catalog and in its folder."""
         if not self._empty:
             if not self._named:
-                named = self.files.pack_paths([self.numbers.next() for _ in range(_PACKS)])
+                named = self.files.pack_paths([self.numbers.next() for _ in range(PACKS_MAX)])
                 await self.catalog.write(partial(jobs.name_packs, paths=named))
                 self._named = named
             await asyncio.to_thread(self.files.create_packs, self._named)

@@ -131,7 +131,7 @@ class SimDisk:
             self._keep(path, facts.st_ino)
 
     def _keep(self, path: Path, inode: int) -> None:
-        """Keep the content of a file that has a durable name, or a durable content, whatever becomes of it."""
+        """Keep a file that has a durable name or durable content, whatever becomes of it."""
         if not (self.kept / str(inode)).exists():
             os.link(path, self.kept / str(inode))
 

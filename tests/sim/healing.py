@@ -23,8 +23,8 @@ from tests.sim.clients import (
 )
 from tests.sim.log_lives import LogLife
 from tests.sim.machine import EPOCH_S
-from tests.sim.oracle import children
 from tests.sim.transfers import Lists
+from tests.sim.znodes import children
 from tests.support.histories import replay
 from tests.support.histories.evidence import leftovers
 from tests.support.histories.table_model import Statement, Truncate

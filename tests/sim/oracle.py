@@ -6,14 +6,16 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
 from tests.sim.disk import SimDisk
 from tests.sim.life import LIFE
 from tests.sim.log_lives import LogLife, LogLives
+from tests.sim.published import PublishedProgress
+from tests.sim.znodes import bound, children, state_of
 from tests.support.histories import replay
 from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
@@ -35,6 +37,7 @@ from tidelock.csnlog.core.model import (
 )
 from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Create, Op, SetData
+from tidelock.csnlog.testing.memory_tree import ZnodeTree
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replication.core.model import Location
@@ -68,8 +71,7 @@ class Oracle:
         self.did: Counter[str] = Counter()
         self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
         self._current: dict[str, str] = {}
-        #: By disk: the snapshot CSN that it has published as its progress.
-        self._published: dict[str, Csn] = {}
+        self._published = PublishedProgress()
         self._catalogs: dict[str, sqlite3.Connection] = {}
         #: How far each catalog was when it was looked at, by folder and id of the disk.
         self._looked: dict[tuple[str, str], Csn] = {}
@@ -127,6 +129,10 @@ class Oracle:
         """Return how many of what happened."""
         return {"records": len(self.records), **self.did}
 
+    @property
+    def _znodes(self) -> ZnodeTree:
+        return self._world.zookeeper.tree
+
     # -- ZooKeeper -------------------------------------------------------------------------------------------
 
     def wrote(self, ops: Sequence[Op], values: Sequence[object]) -> None:
@@ -142,8 +148,7 @@ class Oracle:
             elif isinstance(op, SetData) and op.path.endswith("/session"):
                 self._session(op.path.split("/")[1], codec.decode_session(op.data))
             elif isinstance(op, SetData) and op.path.endswith("/progress"):
-                disk = self._current.get(op.path.split("/")[1], "")
-                self._published[disk] = codec.decode_progress(op.data).snapshot
+                self._published.note(self._current.get(op.path.split("/")[1], ""), op)
             elif isinstance(op, SetData) and op.path == tree.REPLICAS:
                 self._roster_changed()
             elif isinstance(op, SetData) and op.path == tree.HORIZON:
@@ -163,13 +168,12 @@ class Oracle:
         knows that or not.
         """
         self._world.trace.note("horizon", horizon)
-        znodes = self._world.zookeeper.tree
-        for name in sorted(children(znodes.get(tree.PINS))):
-            csn = codec.decode_pin(znodes.get(tree.pin(name)).data).csn  # type: ignore[union-attr]
+        for name in children(self._znodes.get(tree.PINS)):
+            csn = codec.decode_pin(self._znodes.get(tree.pin(name)).data).csn  # type: ignore[union-attr]
             if csn < horizon:
                 self.violated("I12 GC-SAFE", f"the horizon is raised to {horizon}, above pin {name} at {csn}")
         for host in self._world.hosts:
-            if self._state(host.replica) in {STRUCK, CLONING}:
+            if state_of(self._znodes, host.replica) in {STRUCK, CLONING}:
                 continue
             live = host.agent.parts.transactions.registry.live() if host.agent and host.serving else ()
             oldest = min((tx.reads_from for tx in live), default=horizon)
@@ -203,14 +207,14 @@ class Oracle:
 
     def is_foreign(self, tid: Tid) -> bool:
         """Tell whether a rebuild has found nothing of a boot, in no catalog: then nobody knows its tids."""
-        znode = self._world.zookeeper.tree.get(tree.session(tid.home))
+        znode = self._znodes.get(tree.session(tid.home))
         boot = 0 if znode is None else codec.decode_session(znode.data).boot
         return self.logs.now is LogLife.REMADE and tid.boot > boot
 
     def _left(self, replica: str) -> None:
         """A removal leaves `copies` replicas, and everything that is committed on their disks (I4)."""
-        tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
-        staying = [host for host in self._world.hosts if self._state(host.replica) not in LEFT_OUT]
+        tail, horizon = (bound(self._znodes, path) for path in (tree.TAIL, tree.HORIZON))
+        staying = [host for host in self._world.hosts if state_of(self._znodes, host.replica) not in LEFT_OUT]
         if len(staying) < self.roster.copies:
             self.violated("I4 DURABLE", f"the removal of {replica} leaves {len(staying)} replicas")
         if lost := self._only_elsewhere(staying, tail, horizon):
@@ -219,8 +223,7 @@ class Oracle:
     @property
     def roster(self) -> Roster:
         """The roster in ZooKeeper: until the members change, what the cluster was made with."""
-        znodes = self._world.zookeeper.tree
-        znode, cluster = znodes.get(tree.REPLICAS), znodes.get(tree.CLUSTER)
+        znode, cluster = self._znodes.get(tree.REPLICAS), self._znodes.get(tree.CLUSTER)
         if znode is not None and znode.data:
             return codec.decode_roster(znode.data)
         made_with = self._world.plan if cluster is None else codec.decode_cluster(cluster.data)
@@ -299,8 +302,8 @@ class Oracle:
 
     def _members(self) -> None:
         """Take over from ZooKeeper who is a member: changes since then never were."""
-        names = children(self._world.zookeeper.tree.get(tree.REPLICAS))
-        states = {name: self._state(ReplicaId(name)) for name in names}
+        names = children(self._znodes.get(tree.REPLICAS))
+        states = {name: state_of(self._znodes, ReplicaId(name)) for name in names}
         self._gone = {name for name, state in states.items() if state == REMOVED}
         self._copies = self.roster.copies
         self._world.members_are(states.keys() - self._gone)
@@ -481,18 +484,10 @@ class Oracle:
             db.close()
 
     def look_again(self, name: str, disk: SimDisk) -> None:
-        """It is over: all files that the catalog claims are to be checked again.
-
-        A catalog may have gone back, but not behind the progress that it has published: others have deleted
-        what lies below (I12).
-        """
+        """It is over: all files that the catalog claims are to be checked again."""
         self._looked = {key: csn for key, csn in self._looked.items() if key[0] != disk.folder.name}
-        if not (disk.data / "catalog.db").exists():
-            return
-        with closing(reading(disk.data)) as db:
-            row, told = db.execute("SELECT value FROM meta WHERE key = 'disk'").fetchone(), _snapshot(db)
-        if told < (published := self._published.get(str(row[0]), CSN_NONE)):
-            self.violated("I12 GC-SAFE", f"{name} is back at {told}, and has published {published}")
+        if (found := self._published.passed_by(disk)) is not None:
+            self.violated("I12 GC-SAFE", f"{name} {found}")
 
     def _applied(self, name: str, disk: SimDisk, db: sqlite3.Connection, csn: Csn, tid: TidRecord) -> None:
         sql = "SELECT state, creation_csn, file, offset, length, blocks FROM parts WHERE part = ?"
@@ -555,13 +550,13 @@ class Oracle:
         That is every part above the horizon, and a catalog from which another replica can go on. So many
         replicas stay as a commit needs copies, if it is struck.
         """
-        tail, horizon = (self._bound(path) for path in (tree.TAIL, tree.HORIZON))
+        tail, horizon = (bound(self._znodes, path) for path in (tree.TAIL, tree.HORIZON))
         others = [
             other
             for other in self._world.hosts
             if other is not host and not other.doomed and self._has_catalog(other)
         ]
-        serving = [other for other in others if self._state(other.replica) == SERVING]
+        serving = [other for other in others if state_of(self._znodes, other.replica) == SERVING]
         whole = [
             other
             for other in serving
@@ -591,14 +586,6 @@ class Oracle:
             parts = self._parts(tid)
         return [part for part in parts if not self._removed.get(part, horizon + 1) <= horizon]
 
-    def _bound(self, path: str) -> Csn:
-        znode = self._world.zookeeper.tree.get(path)
-        return CSN_NONE if znode is None else codec.decode_csn(znode.data)
-
-    def _state(self, replica: ReplicaId) -> str:
-        znode = self._world.zookeeper.tree.get(tree.session(replica))
-        return "" if znode is None else codec.decode_session(znode.data).state
-
     def _has_catalog(self, host: Host) -> bool:
         return (host.disk.data / "catalog.db").exists()
 
@@ -610,8 +597,3 @@ def _snapshot(db: sqlite3.Connection) -> Csn:
 def _meta(db: sqlite3.Connection, key: str) -> Csn:
     row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return Csn(row[0]) if row else CSN_NONE
-
-
-def children(znode: Any) -> list[str]:
-    """The names below a znode, if it is there."""
-    return sorted(znode.children) if znode is not None else []

@@ -225,8 +225,10 @@ async def test_what_is_forgotten_for_good_is_not_found_again(
     assert catalog.reader.part(small(2).meta.part) is None
 
 
-async def test_what_is_forced(catalog: Catalog, stager: Stager, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of packs, and marks without parts, which no pack would say again; nothing else of a batch."""
+async def test_rows_of_a_pack_are_not_forced(
+    catalog: Catalog, stager: Stager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of packs are, and marks that come without parts, which no pack would say again."""
     said: list[bool] = []
     set_forced = catalog._set_forced
 
