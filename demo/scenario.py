@@ -65,8 +65,9 @@ PLAN: Final = (
 
 #: More settings of Spark.
 _SPARK: Final = {
-    # More and shorter tasks than by default, so that a replica can be killed between two of them.
-    "spark.sql.files.maxPartitionBytes": "64m",
+    # More and shorter tasks than by default, so that a replica can be killed between two: one for each
+    # file that lists the small parts of 64 commits, and some for the load.
+    "spark.sql.files.maxPartitionBytes": "4m",
     # Each commit leaves a small part, and to look for pages in it takes longer than to read all of it.
     "spark.hadoop.parquet.filter.columnindex.enabled": "false",
     # The status tracker tells of every task at once.
