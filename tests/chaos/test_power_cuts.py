@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LOSES_REPLIES: Final = "csnlog.commit.after"
 EPOCH_LIMIT: Final = 30
+#: Small parts travel inside the push, and their packs keep the name that they were created with.
+NOT_OF_SMALL: Final = frozenset({"fetch", "rename"})
 
 
 def paused(names: list[str]) -> dict[str, str]:
@@ -60,7 +62,7 @@ def rare(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactor
         for victim, points in ((HOME, OF_COMMITS), (PEER, [*OF_PEERS, *OF_BOTH]))
         for point in points
         for size, rows in (("large", LARGE_ROWS), ("small", ROWS[0]))
-        if size == "large" or "fetch" not in point  # small parts travel inside the push
+        if size == "large" or point.split(".")[1] not in NOT_OF_SMALL
     ],
 )
 def test_at_every_point_of_a_commit(crash: CrashLab, victim: str, point: str, rows: int) -> None:

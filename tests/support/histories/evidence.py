@@ -130,7 +130,7 @@ def leftovers(data_dir: Path) -> list[str]:
     db = sqlite3.connect(f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True)
     try:
         named = dict(db.execute("SELECT path, bytes FROM files"))
-        named |= dict(db.execute("SELECT path, 0 FROM packs"))
+        packs = dict(db.execute("SELECT path, 0 FROM packs"))  # without parts: empty, or not there
         found = [f"prepared {tid}" for (tid,) in db.execute("SELECT tid FROM prepared")]
         found += [
             f"part {part} of {tid} is {'undecided' if csn is None else state}"
@@ -159,8 +159,9 @@ def leftovers(data_dir: Path) -> list[str]:
             with contextlib.suppress(FileNotFoundError):  # an agent that runs has just deleted it
                 if path.is_file():
                     there[str(path.relative_to(data_dir))] = path.stat().st_size
-    found += [f"file {path} that no row names" for path in there.keys() - named.keys()]
     found += [f"file {path} is missing" for path in named.keys() - there.keys()]
+    named |= packs
+    found += [f"file {path} that no row names" for path in there.keys() - named.keys()]
     found += [
         f"file {path} has {there[path]} bytes, not {named[path]}"
         for path in named.keys() & there.keys()
