@@ -1,4 +1,4 @@
-"""What a pack says of itself, and the search for parts that only their packs know.
+"""The index that a pack ends with, and the search for parts that only their packs know.
 
 The rows of a pack's parts are not forced (rule write-behind). So after a power cut the catalog may lack them,
 while the pack is durable and a home counts on its parts. The names of such packs are durable in the catalog

@@ -51,10 +51,10 @@ def test_killed_at_every_call(crash: CrashLab, victim: str, kind: str, tell: Tel
 
 @pytest.mark.parametrize("kind", ["fsync", "rename", "unlink"])
 def test_killed_while_it_recovers(crash: CrashLab, kind: str, tell: Tell) -> None:
-    """A victim that was killed before a pack had its name is killed again at each call of its next start."""
+    """A victim that was killed before a pack was durable is killed again at each call of its next start."""
 
     def strike(trap: Trap) -> None:
-        first = Trap("rename", 1, about=lambda call: ".pack" in call.subject)
+        first = Trap("fsync", 1, about=lambda call: call.subject.endswith(".pack"))
         ending = crash.strike(HOME, first, again=trap)
         assert first.hit is not None
         assert ending.end is CallEnd.FAIL

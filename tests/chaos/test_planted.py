@@ -15,20 +15,25 @@ import pytest
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.chaos.supervisor import Call, Trap
 from tests.support.clusters.cluster import ClusterFactory
-from tests.support.faults.lab import BYSTANDER
+from tests.support.faults.lab import BYSTANDER, LARGE_ROWS
 from workloads.history import CallEnd
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-def of_parts(call: Call) -> bool:
-    """Return whether a call is about a file with parts that still has its temporary name."""
+def of_files(call: Call) -> bool:
+    """Return whether a call is about a part's own file, which still has its temporary name."""
     return "/data/tmp/" in call.subject
 
 
+def of_packs(call: Call) -> bool:
+    """Return whether a call is about a pack."""
+    return call.subject.endswith(".pack")
+
+
 def of_folders(call: Call) -> bool:
-    """Return whether a call is about a folder of packs or parts."""
-    return Path(call.subject).is_dir()
+    """Return whether a call is about a folder, or a pack, whose fsync writes the names of others too."""
+    return Path(call.subject).is_dir() or of_packs(call)
 
 
 def of_the_catalog(call: Call) -> bool:
@@ -48,12 +53,12 @@ def forget_fsyncs(crash: CrashLab, forgotten: Callable[[Call], bool]) -> None:
     """Commit while home and peer skip one kind of fsync; cut the power after the acknowledgement."""
     trap = functools.partial(Trap, "fsync", 1, 0, lasting=True, about=forgotten)
     with (
-        crash.lab.transaction(HOME) as attempt,
+        crash.lab.transaction(HOME, rows=LARGE_ROWS, filled=False) as attempt,
         crash.still(),
         crash.supervisors[HOME].armed(trap()),
         crash.supervisors[PEER].armed(trap()),
     ):
-        assert attempt.finish().end is CallEnd.OK
+        assert attempt.finish(filled=False).end is CallEnd.OK
         crash.require_copies(attempt.tid)
 
 
@@ -67,8 +72,8 @@ def acknowledge_early(crash: CrashLab) -> None:
 
 
 def sweep_nothing(crash: CrashLab) -> None:
-    """Kill the home before the folder of a new pack is flushed; its start removes no file."""
-    killed = Trap("fsync", 1, about=lambda call: of_folders(call) and "/packs/" in call.subject)
+    """Kill the home before a pack is flushed; its start removes no file."""
+    killed = Trap("fsync", 1, about=of_packs)
     with crash.lab.transaction(HOME) as attempt:
         with crash.lab.still(), crash.supervisors[HOME].armed(killed):
             told = crash.lab.beside(attempt)
@@ -81,11 +86,12 @@ def sweep_nothing(crash: CrashLab) -> None:
 @pytest.mark.parametrize(
     ("forgotten", "found"),
     [
-        (of_parts, r"is held, and r1-\d+-\d+\.pack has 0 of its \d+ bytes"),
-        (of_folders, r"is held, and r1-\d+-\d+\.pack is not there"),
+        (of_files, r"is held, and r1-\d+-\d+\.parquet has 0 of its \d+ bytes"),
+        (of_packs, r"was acknowledged, and only \['r3'\] had it"),
+        (of_folders, r"is held, and r1-\d+-\d+\.parquet is not there"),
         (of_the_catalog, r"was acknowledged, and only \['r3'\] had it"),
     ],
-    ids=["file", "folder", "catalog"],
+    ids=["file", "pack", "folder", "catalog"],
 )
 def test_an_fsync_is_forgotten(
     module_cluster: ClusterFactory, tmp_path: Path, forgotten: Callable[[Call], bool], found: str

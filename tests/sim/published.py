@@ -1,4 +1,4 @@
-"""What each disk has published of its progress, and whether it still has that after a power cut."""
+"""The progress that each disk has published, and whether a power cut has taken it back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated ZooKeeper shows, for those who judge a run."""
+"""Readers of a simulated ZooKeeper, for those who judge a run."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class TruncatingState(NamedTuple):
 
     tree: int
     applied: Csn = Csn(1)
-    #: What of it a power cut leaves.
+    #: The CSN that a power cut leaves.
     durable: Csn = Csn(1)
     #: The progress that the follower publishes, and whether its catalog was forced since.
     publishing: tuple[Csn, bool] | None = None

@@ -131,7 +131,7 @@ class PowerCut:
         self._catalog: dict[str, bytes] = {}
 
     def durable(self) -> None:
-        """What the catalog has now stays."""
+        """Note that the catalog keeps all that it has now."""
         self._catalog = {path.name: path.read_bytes() for path in self._folder.glob("catalog.db*")}
 
     def leaves(self, folder: Path) -> Path:
