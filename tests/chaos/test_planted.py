@@ -88,7 +88,7 @@ def sweep_nothing(crash: CrashLab) -> None:
     [
         (of_files, r"is held, and r1-\d+-\d+\.parquet has 0 of its \d+ bytes"),
         # Whether their rows are durable by then is left to chance.
-        (of_packs, r"r1-\d+-\d+\.pack has 0 of its \d+ bytes|acknowledged, and only \['r3'\] had it"),
+        (of_packs, r"r\d-\d+-\d+\.pack has 0 of its \d+ bytes|acknowledged, and only \['r3'\] had it"),
         (of_folders, r"is held, and r1-\d+-\d+\.parquet is not there"),
         (of_the_catalog, r"no row names parts/\d+/r1-\d+-\d+\.parquet"),
     ],
