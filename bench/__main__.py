@@ -1,8 +1,8 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Parts: commits, raw, peers, lag, load, spark, stalls, compaction, mutations, spark_writes, write_memory,
-streams, start, pauses, clone, clone_small, endurance; all of them without a name. A run appends one line of
-JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
+Parts: commits, raw, peers, lag, forced, load, spark, stalls, compaction, mutations, spark_writes,
+write_memory, streams, start, pauses, clone, clone_small, endurance; all of them without a name. A run appends
+one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bench import (
     commits,
     compaction,
     endurance,
+    forced_writes,
     lag,
     load,
     machine,
@@ -138,6 +139,10 @@ def _commits(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
     return figures
 
 
+def _forced(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"forced": forced_writes.run(folder / "forced", scale.clients[:2], scale.peer_pace)}
+
+
 def _peers(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"peers": peers.run(folder / "peers", scale.peer_clients, scale.peer_pace)}
 
@@ -206,6 +211,7 @@ def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
 _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figures]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
     ({"peers"}, _peers),
+    ({"forced"}, _forced),
     ({"load", "spark", "stalls", "compaction"}, _tables),
     ({"mutations"}, _mutations),
     ({"spark_writes", "write_memory", "streams"}, _writes),

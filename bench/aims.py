@@ -54,6 +54,9 @@ def aims(figures: Mapping[str, Any]) -> Iterator[Aim]:
         yield Aim("idle commit p50, ms", 8, run["latency"]["p50_ms"])
     if lag := figures.get("lag"):
         yield Aim("snapshot lag p99, ms", 60, lag["lag"]["p99_ms"])
+    for run in figures.get("forced", ()):
+        if run["write_behind"] and run["clients"] == 1:
+            yield Aim("forced writes per commit, all replicas, 1 client", 3, run["forced_per_commit"])
     if spark := figures.get("spark"):
         yield Aim(
             "Spark, geometric mean of the ratios, loopback", 1.15, spark["loopback"]["geometric_mean_ratio"]

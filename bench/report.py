@@ -31,6 +31,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _peers(figures.get("raw_zookeeper", ()), figures.get("peers", ()))
     if "lag" in figures:
         yield _lag(figures["lag"])
+    if "forced" in figures:
+        yield _forced(figures["forced"])
     if "spark" in figures:
         yield _spark(figures["spark"])
     if "stalls" in figures:
@@ -153,6 +155,27 @@ def _spark(spark: Mapping[str, Any]) -> Sheet:
         f"Spark, TPC-H SF {spark['scale_factor']:g}: a snapshot beside the same bytes as local files",
         ("way", "query", "snapshot s", "local s", "ratio"),
         rows,
+    )
+
+
+def _forced(runs: Sequence[Mapping[str, Any]]) -> Sheet:
+    return Sheet(
+        f"Commits where each forced write takes {runs[0]['slower_ms']} ms longer",
+        (
+            "clients",
+            "catalogs",
+            "commits/s",
+            "p50 ms",
+            "tids per CSN",
+            "forced writes per commit, all replicas",
+        ),
+        [
+            _texts(
+                *(run["clients"], "written behind" if run["write_behind"] else "forced", run["per_s"]),
+                *(run["p50_ms"], run["tids_per_csn"], run["forced_per_commit"]),
+            )
+            for run in runs
+        ],
     )
 
 

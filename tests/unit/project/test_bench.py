@@ -54,6 +54,11 @@ FOUND: dict[str, Any] = {
         {"peer": "ducklake", "left_out": "not installed"},
     ],
     "lag": {"clients": 32, "per_s": 100.0, "commits": 1500, "latency": LATENCY, "lag": LATENCY},
+    "forced": [
+        {"write_behind": behind, "clients": 1, "slower_ms": 5, "per_s": 20.0, "p50_ms": 50.0}
+        | {"tids_per_csn": 1.0, "forced_per_commit": forced}
+        for behind, forced in ((False, 9.1), (True, 3.1))
+    ],
     "spark": {"scale_factor": 1.0, "small_parts_count": 500, "loopback": WAY},
     "stalls": [
         {"event": event, "scale_factor": 1.0, "usual_s": 2.5, "stall_s": stall_s, "stall_max_s": 3.4}
