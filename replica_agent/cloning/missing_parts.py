@@ -62,6 +62,8 @@ class MissingParts:
     ahead: int
     #: Set when all parts that were visible at the start are here.
     complete: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    #: Set when those that only readers of the past need are here too, or were collected.
+    over: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     arrived: Arrived = field(default=Arrived(), init=False)
     #: The parts under way, with their bytes.
     _out: dict[PartId, int] = field(default_factory=dict, init=False)
@@ -96,6 +98,7 @@ class MissingParts:
         for state in _STATES:
             await self._fetch(state, visible=False)
         await self._until(0)
+        self.over.set()
 
     async def _fetch(self, state: str, *, visible: bool) -> None:
         after = 0

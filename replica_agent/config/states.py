@@ -108,6 +108,8 @@ class Condition:
             show a client what it has committed, or its disk is full and another one has room.
         incomplete: Parts of its clone are missing that are visible there. It answers no reads, whatever its
             state: a connection that is lost meanwhile does not bring the parts.
+        fetches: Parts of its clone are missing, also those that only readers of the past need. It stands for
+            no other replica.
     """
 
     replica: str
@@ -115,6 +117,7 @@ class Condition:
     reason: str = ""
     stuck: str = ""
     incomplete: bool = False
+    fetches: bool = False
 
     def require(self, action: AgentAction) -> None:
         """Raise unless the agent does ``action`` now.

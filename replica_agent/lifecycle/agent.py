@@ -27,7 +27,7 @@ from tidelock.csnlog.core.model import LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import BelowTailError
-from tidelock.errors import FencedError, TidelockError, UnavailableError
+from tidelock.errors import DiskFullError, FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -114,7 +114,7 @@ class Agent:
             UnavailableError: ZooKeeper does not answer.
         """
         self._local = await open_local(self.settings, self, self._stack)
-        self.condition.incomplete = is_incomplete(self._local.catalog.reader)
+        self.condition.incomplete = self.condition.fetches = is_incomplete(self._local.catalog.reader)
         self._metrics.add_readers(self._local.readers.counters)
         counts = self._local.counts
         self._metrics.add_parts(lambda: counts.largest)
@@ -219,11 +219,22 @@ class Agent:
 
     async def _all_fetched(self, parts: AgentParts, owed: Arrears) -> None:
         """Wait until a clone has all parts that are visible; a replica with a catalog of its own serves."""
+        if self.condition.fetches:
+            self.spawn("parts of the past", self._past_fetched(parts, owed))
         while self.condition.incomplete and not self._ended.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(parts.replication.missing.complete.wait(), _CATCH_UP_TICK_S)
-                await owed.fetched(self.local.catalog)
                 self.condition.incomplete = False
+
+    async def _past_fetched(self, parts: AgentParts, owed: Arrears) -> None:
+        """Follow when the clone has everything that a snapshot of the past shows, too."""
+        await parts.replication.missing.over.wait()
+        while self.condition.fetches:
+            try:
+                await owed.fetched(self.local.catalog)
+                self.condition.fetches = False
+            except (DiskFullError, UnavailableError):
+                await asyncio.sleep(_CATCH_UP_TICK_S)
 
     async def _clone_next(self, reason: str) -> None:
         """End this boot, and let the next one clone: the log no longer has the records that follow."""

@@ -18,7 +18,7 @@ from tidelock.replica_agent.storage.catalog_schema import SERVE_FROM_UNKNOWN
 
 
 def is_incomplete(reader: CatalogReader) -> bool:
-    """Return whether parts of the clone that this catalog is are missing which are visible there."""
+    """Return whether parts of the clone that this catalog is may be missing."""
     return bool(reader.meta("clone_base"))
 
 
@@ -28,8 +28,8 @@ class Arrears:
 
     Attributes:
         serve_from: It takes no transaction before it has applied this CSN.
-        base: The CSN of its clone while parts are missing that are visible there: they must not be collected
-            anywhere, so its progress holds the horizon at this CSN. CSN_NONE when none are missing.
+        base: The CSN of its clone while parts of it are missing: those that are visible there must not be
+            collected anywhere, so its progress holds the horizon at this CSN. CSN_NONE when none are missing.
     """
 
     serve_from: Csn

@@ -46,11 +46,6 @@ class OwnPhase:
         self._aim = aim
 
     @property
-    def fetches(self) -> bool:
-        """Whether parts of its clone are missing: it starts, and stands for no other replica (rule clone)."""
-        return self.condition.incomplete
-
-    @property
     def blocked_by(self) -> BlockedBy | None:
         """The part that the last look has found to hold this replica back."""
         return self._report.blocked_by
@@ -59,7 +54,10 @@ class OwnPhase:
         """Return the phase, and the time since when it is this one (Unix, ms)."""
         applier = self.applier
         signs = Signs(
-            caught_up=not self.fetches and self._aim is not None and applier.snapshot_csn >= self._aim,
+            # A clone that fetches starts: nobody leaves because of it (rule clone).
+            caught_up=not self.condition.fetches
+            and self._aim is not None
+            and applier.snapshot_csn >= self._aim,
             movement=applier.movement(),
             waits=applier.waiting > 0,
             blocked=applier.blocked,

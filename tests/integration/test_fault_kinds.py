@@ -176,8 +176,11 @@ def test_the_disk_is_full_after_a_large_part_was_stored(lab: Lab) -> None:
     lab.require_settled(attempt, None)
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
-@pytest.mark.parametrize("point", ["partfs.fsync.before", "partfs.rename.after"])
+@pytest.mark.parametrize(
+    ("point", "large"),
+    [("partfs.fsync.before", False), ("partfs.fsync.before", True), ("partfs.rename.after", True)],
+    ids=["fsync-small", "fsync-large", "rename-large"],
+)
 def test_the_disk_of_the_home_fails(lab: Lab, point: str, large: bool) -> None:
     """A file whose flush failed is discarded, not flushed again, and the commit is not acknowledged."""
     rows = LARGE_ROWS if large else ROWS[0]

@@ -26,8 +26,8 @@ from workloads.history import CallEnd
 
 HOME, PEER = "r1", "r2"
 
-#: Points at which a disk changes, on every replica that stores parts.
-DISK: Final = ("agent.pack", "agent.catalog", "partfs.write", "partfs.fsync", "partfs.rename")
+#: Points at which a disk changes, on every replica that stores parts; files of their own are renamed, too.
+DISK: Final = ("agent.pack", "agent.catalog", "partfs.write", "partfs.fsync")
 #: Points in the order in which the home passes them.
 HOME_STEPS: Final = (
     *("agent.stage", "agent.seal", *DISK, "replication.push", "csnlog.commit", "replication.apply"),
@@ -55,9 +55,6 @@ ELSEWHERE: Final = {
     "csnlog.rollover": "passed at the end of an epoch: test_fault_kinds.py",
 }
 
-#: Packs hold several parts; a fault at the second write leaves half a file.
-KINDS: Final = {"partfs.write.before": "crash@2", "partfs.write.after": "crash@2"}
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -73,17 +70,17 @@ class Case:
 
 HOME_CASES: Final = [
     *(Case(HOME, point) for point in points(HOME_STEPS)),
-    *(Case(HOME, point, large=True) for point in ("partfs.fsync.before", "partfs.rename.after")),
+    *(Case(HOME, point, large=True) for point in ("partfs.fsync.before", *points(["partfs.rename"]))),
 ]
 PEER_CASES: Final = [
     *(Case(PEER, point) for point in points(PEER_STEPS)),
-    *(Case(PEER, point, large=True) for point in (*points(["replication.fetch"]), "partfs.rename.after")),
+    *(Case(PEER, point, large=True) for point in points(["replication.fetch", "partfs.rename"])),
 ]
 
 
 def armed(cases: list[Case]) -> dict[str, str]:
     """The faults of a victim."""
-    return {case.point: KINDS.get(case.point, "crash") for case in cases}
+    return {case.point: "crash" for case in cases}
 
 
 @pytest.fixture(scope="module")

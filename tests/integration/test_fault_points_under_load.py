@@ -24,7 +24,7 @@ DEATHS: Final = (
     ("r2", "replication.accept.after", "crash@7"),
     ("r3", "agent.catalog.after", "crash@20"),
     ("r1", "replication.push.after", "crash@9"),
-    ("r2", "partfs.rename.after", "crash@6"),
+    ("r2", "partfs.fsync.after", "crash@6"),
     ("r3", "replication.apply.before", "crash@10"),
     ("r1", "agent.seal.after", "crash@3"),
 )

@@ -288,7 +288,7 @@ def test_a_replica_that_lags_holds_history_back(local: LocalCluster, db: Databas
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "point", ["agent.collect.before=crash", "agent.collect.after=crash@2", "partfs.rename.before=crash@30"]
+    "point", ["agent.collect.before=crash", "agent.collect.after=crash@2", "partfs.fsync.before=crash@30"]
 )
 def test_a_death_in_the_middle_of_a_collection(cluster: ClusterFactory, point: str) -> None:
     """The next boot ends the collection: no file is left, no row lacks its file, half of a snapshot fails."""

@@ -29,7 +29,7 @@ from tidelock.errors import DiskFullError, NotEnoughReplicasError
 MIB = 1 << 20
 HOME, PEER = "r1", "r3"
 #: Where a write of the home can find no room.
-POINTS = ("partfs.write.before", "partfs.fsync.before", "partfs.rename.before", "agent.catalog.before")
+POINTS = ("partfs.write.before", "partfs.fsync.before", "agent.catalog.before")
 NUMBERS = itertools.count(1)
 BLOBS = pa.schema([("k", pa.int64()), ("blob", pa.binary())])
 

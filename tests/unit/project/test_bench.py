@@ -232,6 +232,7 @@ def test_aims_of_what_was_measured() -> None:
         "ZooKeeper writes per commit, 32 clients",
         "agent's peak memory, MB",
         "stall of a Spark job, replica killed, s",
+        "forced writes per commit, all replicas, 1 client",
         "Spark scan after 2,000 small inserts, ratio to one load",
         "Spark write, 1 replica(s), ratio to plain Parquet",
         "data source, ratio to the path write",
