@@ -13,12 +13,12 @@ import structlog
 from tidelock.csnlog.cluster import replica_progress
 from tidelock.csnlog.cluster.bootstrap import keep_alive
 from tidelock.csnlog.cluster.replica_progress import locks_needed_from
-from tidelock.csnlog.core.ids import CSN_NONE
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import PROGRESS_OPEN_MAX, Progress
 from tidelock.csnlog.core.store import LinkState
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import read_tail
-from tidelock.errors import LeaseExpiredError, TidelockError, TransactionAgeError
+from tidelock.errors import DiskFullError, LeaseExpiredError, TidelockError, TransactionAgeError
 from tidelock.replica_agent.compaction.compactor import TICK_S
 from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.lifecycle.arrears import Arrears
@@ -56,6 +56,8 @@ class BackgroundTasks:
         self._locks, self._phase = parts.transactions.locks, replication.own_phase
         self._skips = replication.skips
         self._snapshots, self._horizon = parts.snapshots.pinned, parts.snapshots.horizon
+        #: The start has noted its boot in a forced transaction, so all that the catalog had then is durable.
+        self._durable = self._local.waiters.reached
         self._strikes = replication.strikes
         self._published: Progress | None = None
         catalog = means.local.catalog
@@ -146,6 +148,10 @@ class BackgroundTasks:
         others' commits depends on the phase.
         """
         reached = self._local.waiters.reached
+        try:
+            await self._make_durable(reached)
+        except DiskFullError:  # the others have to hear of that, and that this replica gets no further
+            reached = self._durable
         oldest = min(self._transactions.oldest_snapshot(reached), self._snapshots.oldest(reached))
         if self._owed.base:
             oldest = min(oldest, self._owed.base)  # the parts of the clone that are still fetched
@@ -164,9 +170,15 @@ class BackgroundTasks:
         self._metrics.oldest.set(oldest)
         if progress == self._published or self._log.state is not LogState.FOLLOWING:
             return
-        force = self._local.catalog.force
+        force = partial(self._make_durable, reached)
         if await replica_progress.publish(self._log.fenced, self._session.replica, progress, force=force):
             self._published = progress
+
+    async def _make_durable(self, csn: Csn) -> None:
+        """Return when no power cut takes this replica back behind a CSN that it has applied."""
+        if csn > self._durable:
+            await self._local.catalog.force()
+            self._durable = csn
 
     async def _learn_skip(self) -> None:
         """Look whether the part that this replica waits for was declared lost."""
