@@ -246,7 +246,7 @@ class PartFs:
             DiskFullError, UnavailableError: The file was not opened.
         """
         self.room.admit(use, 0)
-        return self._sink(self.part_path(part, kind), use)
+        return PartSink(self.data_dir, self.part_path(part, kind), next(self._temporary), self.room, use)
 
     def scratch(self, *, use: DiskUse = DiskUse.NEW) -> ScratchFile:
         """Open a new file in ``tmp/`` for the use of a statement while it runs.
@@ -259,9 +259,6 @@ class PartFs:
         """
         self.room.admit(use, 0)
         return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}", self.room)
-
-    def _sink(self, path: str, use: DiskUse) -> PartSink:
-        return PartSink(self.data_dir, path, next(self._temporary), self.room, use)
 
     def read(self, location: Location, offset: int = 0, length: int | None = None) -> bytes:
         """Return verified bytes of a part; errors as :meth:`VerifiedRange.read`."""
@@ -363,10 +360,8 @@ class ScratchFile:
         Raises:
             DiskFullError, UnavailableError: The file cannot be used any more.
         """
-        left = memoryview(data)
         try:
-            while left:
-                left = left[self._file.write(left) :]
+            _write_all(self._file, data)
         except OSError as error:
             raise _failure(error, f"writing {self.path.name}", self._room) from error
 
@@ -542,7 +537,7 @@ class VerifiedRange:
         self.close()
 
 
-def _write_all(file: io.FileIO, data: bytes) -> None:
+def _write_all(file: io.FileIO, data: Bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

@@ -289,7 +289,7 @@ def test_a_full_disk_takes_the_next_small_part(tmp_path: Path) -> None:
         (what, point)
         for what in ("pack", "part")
         for point in POINTS
-        if (what, "rename") != ("pack", point[7:13])
+        if what == "part" or "rename" not in point  # a pack keeps the name that it was created with
     ],
 )
 def test_a_crash_leaves_what_the_sweep_finds(tmp_path: Path, point: str, what: str) -> None:
