@@ -151,7 +151,11 @@ SHOWN_BY = {
         ),
     ),
     "call-aborted-what-no-home-answers-for": replace(
-        _SMALL, loss=0.2, faults=(PlannedFault(4.0, "deaf", 0, 8.0), PlannedFault(14.0, "deaf", 1, 8.0))
+        _SMALL,
+        writers=8,
+        transactions=20,
+        loss=0.2,
+        faults=(PlannedFault(4.0, "deaf", 0, 8.0), PlannedFault(14.0, "deaf", 1, 8.0)),
     ),
     "take-a-tid-whose-outcome-was-told": replace(
         _SMALL, whole=1.0, writers=4, transactions=12, loss=0.2, twice=0.5, late=0.3
