@@ -48,7 +48,7 @@ async def recover(catalog: Catalog, files: PartFs) -> int:
     """
     found = 0
     for path in catalog.reader.packs():
-        if (whole := await asyncio.to_thread(_whole, files, path)) is not None:
+        if (whole := await asyncio.to_thread(read, files, path)) is not None:
             index, length = whole
             job = partial(jobs.add_staged, parts=index.parts, prepared=index.prepared, file_bytes=length)
             catalog.late_removals.update(await catalog.write(job))
@@ -57,7 +57,7 @@ async def recover(catalog: Catalog, files: PartFs) -> int:
     return found
 
 
-def _whole(files: PartFs, path: str) -> tuple[PackIndex, int] | None:
+def read(files: PartFs, path: str) -> tuple[PackIndex, int] | None:
     """Return the index of a pack whose bytes are all there, and its length; None for another one."""
     found = files.find_pack(path)
     if found is None:

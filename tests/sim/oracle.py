@@ -39,6 +39,7 @@ from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.csnlog.testing.memory_tree import ZnodeTree
 from tidelock.errors import CorruptError
+from tidelock.replica_agent.storage import pack_index
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
@@ -399,8 +400,16 @@ class Oracle:
     def _lie_in(self, folder: str, parts: Sequence[str]) -> bool:
         db = self._catalog(folder)
         marks = ",".join("?" * len(parts))
-        sql = f"SELECT count(*) FROM parts WHERE state = 'held' AND part IN ({marks})"
-        return bool(db.execute(sql, parts).fetchone()[0] == len(parts))
+        sql = f"SELECT part FROM parts WHERE state = 'held' AND part IN ({marks})"
+        missing = set(parts) - {part for (part,) in db.execute(sql, parts)}
+        return not missing or missing <= self._in_packs(folder)
+
+    def _in_packs(self, folder: str) -> set[str]:
+        """Return the parts that only their packs know, where a power cut has taken the rows."""
+        files = PartFs(self._world.folder / folder / "data")
+        paths = [path for (path,) in self._catalog(folder).execute("SELECT path FROM packs")]
+        packs = [pack for path in paths if (pack := pack_index.read(files, path)) is not None]
+        return {staged.meta.part for index, _ in packs for staged in index.parts}
 
     def _parts(self, tid: TidRecord) -> list[str]:
         """The parts that a transaction adds, its manifest among them."""
