@@ -34,7 +34,7 @@ from tidelock.csnlog.core.machine import InvariantError
 from tidelock.csnlog.core.model import LogRecord
 from tidelock.csnlog.core.phase import UNANCHORED
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
-from tidelock.csnlog.core.store import LinkState, Op, Store
+from tidelock.csnlog.core.store import Check, LinkState, Op, Store
 from tidelock.csnlog.reading import BelowTailError, find_out, read_record, read_to_end, record_exists
 from tidelock.errors import CorruptError
 
@@ -110,6 +110,8 @@ class Engine:
     _link: tuple[bool, int] = field(default=(False, 0), init=False)
     #: Number of the present connection: an answer that came over another one is none.
     _connection: int = field(default=0, init=False)
+    #: The connection over which the own fence was seen to be there.
+    _fence_proven: int = field(default=-1, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _timers: set[asyncio.TimerHandle] = field(default_factory=set, init=False)
     #: One callback for each watched record, so that the store does not arm it twice.
@@ -125,14 +127,18 @@ class Engine:
 
     @property
     def proven(self) -> bool:
-        """Whether ZooKeeper was seen, over the present connection, to hold the history that was taken."""
-        return self.follower is not None and self.follower.proven
+        """Whether ZooKeeper was seen, over the present connection, to hold what was taken and written."""
+        return self._followed and self._fence_proven == self._connection
 
     @property
     def doubting(self) -> bool:
         """Whether a new connection has not shown yet that ZooKeeper holds the history that was followed."""
         follower = self.follower
-        return follower is not None and not follower.proven and follower.phase not in UNANCHORED
+        return follower is not None and not self.proven and follower.phase not in UNANCHORED
+
+    @property
+    def _followed(self) -> bool:
+        return self.follower is not None and self.follower.proven
 
     def start(self, position: Csn, last: Imprint) -> None:
         """Begin to follow behind a position, whose record has this imprint."""
@@ -148,7 +154,7 @@ class Engine:
             return
         self._link = link
         self._connection += 1
-        # The committer gets the connection when the follower has seen that it leads to the same history.
+        # The committer gets the connection when it was seen to lead to the same log and the same fence.
         self._inbox.append(_ForCommitter(commits.LinkChanged(connected=False, session=link[1])))
         if self.follower is not None:
             self._inbox.append(_ForFollower(commits.LinkChanged(*link)))
@@ -282,8 +288,7 @@ class Engine:
             case follows.Inquire(number, question, about):
                 self._spawn(self._inquire(number, question, about))
             case follows.Proven():
-                self._inbox.append(_ForCommitter(commits.LinkChanged(*self._link)))
-                self.on_change()
+                self._spawn(self._prove_fence(self._connection))
             case follows.Took(records):
                 self._took(records)
             case follows.Deliver(records):
@@ -367,6 +372,28 @@ class Engine:
         self.tell(commits.RaiseEnded(*await self._multi(RAISE, ops)))
 
     # ------------------------------------------------------------------------------------------- reads
+
+    async def _prove_fence(self, connection: int) -> None:
+        """Give the connection to the committer when it has shown the own fence, or a later one."""
+        fence = self.committer.fence
+        found = await self.store.get(fence.path)
+        if isinstance(found, Ok) and fence.is_above(found.value):
+            # A server that lags behind shows that, too. After the answer to a write it does not.
+            await self.store.multi((Check(fence.path, fence.version),))
+            found = await self.store.get(fence.path)
+        if connection != self._connection or self.closed:
+            return
+        try:
+            shown = fence.shown_by(found)
+        except CorruptError as error:
+            self.stop(error.message)
+            return
+        if not shown:
+            self._later(lambda: self._spawn(self._prove_fence(connection)))
+            return
+        self._fence_proven = connection
+        self.tell(commits.LinkChanged(*self._link))
+        self.on_change()
 
     async def _read_fence(self) -> None:
         session = self.store.session

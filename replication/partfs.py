@@ -321,6 +321,7 @@ class PartFs:
         known = keep if isinstance(keep, set | frozenset) else set(keep)
         undone = set(undo) - known
         removed = found & undone
+        self.empty_trash()  # a power cut may have left a file there that is in its folder, too
         self._delete(removed, undone)
         self.empty_trash()
         return Swept(*(tuple(sorted(paths)) for paths in (removed, known - found, found - known - removed)))

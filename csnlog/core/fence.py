@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tidelock.csnlog.core import codec
+from tidelock.csnlog.core.imprint import another_fence, missing_fence, older_fence
 from tidelock.csnlog.core.model import CLONING, FENCED, REMOVED, STRUCK, SessionState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Node, Op, SetData, Written
@@ -79,9 +80,7 @@ class OwnFence(msgspec.Struct, frozen=True):
             case Refused(reason=Reason.BAD_VERSION):
                 return self, FenceFinding.READ
             case Refused(reason=Reason.NO_NODE):
-                raise CorruptError(
-                    f"expected {self.path}, which is never deleted, found none; was ZooKeeper restored?"
-                )
+                raise CorruptError(missing_fence(self.path))
         return self, FenceFinding.AGAIN
 
     def seen(self, result: Ok[Node] | Refused | Unknown, session: int) -> tuple[OwnFence, FenceFinding]:
@@ -98,10 +97,35 @@ class OwnFence(msgspec.Struct, frozen=True):
         if version == self.version and state.nonce == self.state.nonce:
             return self, FenceFinding.UNCHANGED
         if version == self.version:
-            raise CorruptError(f"version {version} of {self.path} has other data; was ZooKeeper restored?")
+            raise CorruptError(another_fence(self.path, version))
         if self.pending and state.nonce == self.pending:
             return self._confirmed(version, session), FenceFinding.RAISED
         return replace(self, version=version, session=session, pending="", state=state), FenceFinding.FOREIGN
+
+    def is_above(self, found: Node) -> bool:
+        """Return whether the znode is older than the last write that this replica knows to be there."""
+        return found.version < self.version
+
+    def shown_by(self, result: Ok[Node] | Refused | Unknown) -> bool:
+        """Return whether a read shows the last raise of this replica, or a later one by whomever.
+
+        Args:
+            result: Of a read when all earlier writes were there to be seen.
+
+        Raises:
+            CorruptError: The bytes cannot be read, or ZooKeeper was set back: the raise is lost, or another
+                one has got its version. A compare-and-set, and a check, would hide the latter.
+        """
+        if isinstance(result, Refused) and result.reason is Reason.NO_NODE:
+            raise CorruptError(missing_fence(self.path))
+        if not isinstance(result, Ok):
+            return False
+        found = result.value
+        if self.is_above(found):
+            raise CorruptError(older_fence(self.path, here=self.version, there=found.version))
+        if found.version == self.version and codec.decode_session(found.data).nonce != self.state.nonce:
+            raise CorruptError(another_fence(self.path, self.version))
+        return True
 
     def _confirmed(self, version: int, session: int) -> OwnFence:
         state = msgspec.structs.replace(self.state, nonce=self.pending)

@@ -96,3 +96,30 @@ def used_csn(csn: Csn, end: Csn) -> str:
         f"ZooKeeper holds another history: a commit got CSN {csn}, and this replica had seen the log up to "
         f"CSN {end} when it sent it. It was set back to an older state. {NEXT_STEP}"
     )
+
+
+def older_fence(path: str, *, here: int, there: int) -> str:
+    """Return the message for an own fence in ZooKeeper that is lower than the one that was raised.
+
+    Args:
+        path: Its znode.
+        here: The version that this replica has written.
+        there: The version that ZooKeeper holds.
+    """
+    return (
+        f"ZooKeeper holds an older state: {path} has version {there}, and this replica has written version "
+        f"{here}. It was set back. {NEXT_STEP}"
+    )
+
+
+def another_fence(path: str, version: int) -> str:
+    """Return the message for an own fence that has other data than this replica wrote at its version."""
+    return (
+        f"ZooKeeper holds another history: version {version} of {path} has other data than this replica has "
+        f"written. It was set back to an older state, and others have written since. {NEXT_STEP}"
+    )
+
+
+def missing_fence(path: str) -> str:
+    """Return the message for the znode of an own fence that is not there, although nothing deletes it."""
+    return f"ZooKeeper holds an older state: it lacks {path}. It was set back, or emptied. {NEXT_STEP}"

@@ -54,9 +54,9 @@ class SimCatalog(Catalog):
         #: Done when nothing is left to be written; there once the catalog is closed.
         self._idle: asyncio.Future[None] | None = None
         self._writer: sqlite3.Connection | None = None
-        self._wal = disk.data / "catalog.db-wal"
-        self._durable = 0  # bytes of the log of SQLite
         super().__init__(disk.data, initial=initial, cache_bytes=1 << 20)
+        # SQLite has emptied its log, unless somebody else reads the catalog: then the log goes on.
+        disk.log_durable = min(disk.log_durable, disk.log_bytes)
         self._writer = super()._connect()
         self._life.on_kill.append(self._die)
 
@@ -72,7 +72,7 @@ class SimCatalog(Catalog):
     def _run_batch(self, db: sqlite3.Connection, batch: list[_Pending]) -> None:
         super()._run_batch(db, batch)
         if not self._behind:
-            self._durable = self._wal.stat().st_size
+            self._disk.log_durable = self._disk.log_bytes
 
     async def _submit(self, job: Job[T], *, forced: bool) -> T:
         if self._closed or self._life.dead:
@@ -124,7 +124,7 @@ class SimCatalog(Catalog):
     def _die(self) -> None:
         if self._writer is not None:
             if not self._closed:
-                self._disk.catalog_written(self._durable)  # before SQLite puts its log into the file
+                self._disk.catalog_written()  # before SQLite puts its log into the file
             self._writer.close()
             self._writer = None
             self.reader.close()

@@ -232,7 +232,7 @@ class Changer(SimSession):
         if isinstance(error, SerializationConflictError):
             self.world.oracle.did["conflict"] += 1
             life.refusal = Refusal(life.failed, life.snapshot, error.details, began_ns, self.world.now_ns)
-        elif isinstance(error, SnapshotTooOldError):
+        elif isinstance(error, SnapshotTooOldError) and not self.world.oracle.is_left_out(life.replica):
             what = f"{life.name} ({life.tid}), open at {life.replica}, is told: {error.message}"
             self.world.oracle.violated("I12 GC-SAFE", what)
 

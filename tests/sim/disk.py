@@ -52,8 +52,10 @@ class SimDisk:
         self._lengths: dict[int, int] = {}
         self._names: dict[Path, dict[str, int]] = {}
         self._jobs: dict[SimFuture, Callable[[], Any]] = {}
-        #: The catalog's files when its process died, and how many bytes of SQLite's log were durable.
-        self._catalog: tuple[bytes, bytes, int] | None = None
+        #: How many bytes of SQLite's log are durable, whichever life has written them.
+        self.log_durable = 0
+        #: The catalog's file and log when its process died.
+        self._catalog: tuple[bytes, bytes] | None = None
         #: How many more fsyncs count; None = all.
         self._fsyncs_left: int | None = None
 
@@ -135,24 +137,31 @@ class SimDisk:
         if not (self.kept / str(inode)).exists():
             os.link(path, self.kept / str(inode))
 
-    def catalog_written(self, durable: int) -> None:
-        """Note the catalog's files as its process dies, and how many bytes of SQLite's log are durable."""
+    @property
+    def log_bytes(self) -> int:
+        """The length of SQLite's log."""
+        log = self.data / "catalog.db-wal"
+        return log.stat().st_size if log.exists() else 0
+
+    def catalog_written(self) -> None:
+        """Note the catalog's files as its process dies."""
         file, log = self.data / "catalog.db", self.data / "catalog.db-wal"
-        self._catalog = file.read_bytes(), log.read_bytes() if log.exists() else b"", durable
+        self._catalog = file.read_bytes(), log.read_bytes() if log.exists() else b""
 
     def _cut_catalog(self) -> None:
         if self._catalog is None:
             return
-        (file, log, durable), self._catalog = self._catalog, None
-        if durable < len(log):
-            length = self._chance.randint(durable, len(log))
+        (file, log), self._catalog = self._catalog, None
+        if self.log_durable < len(log):
+            length = self._chance.randint(self.log_durable, len(log))
             (self.data / "catalog.db-shm").unlink(missing_ok=True)
             (self.data / "catalog.db").write_bytes(file)
             (self.data / "catalog.db-wal").write_bytes(log[:length])
-            self._trace.note("catalog cut", len(log) - durable, len(log) - length)
+            self._trace.note("catalog cut", len(log) - self.log_durable, len(log) - length)
 
     def _cut_power(self) -> None:
         self._cut_catalog()
+        self.log_durable = self.log_bytes  # what is left
         folders = [path for top in ("parts", "packs") for path in sorted((self.data / top).glob("*"))]
         folders += [self.data / name for name in _VOLATILE]
         for folder in folders:

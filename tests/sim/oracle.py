@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from tests.sim.catalog import reading
 from tests.sim.clients import CHANGED
+from tests.sim.copies import Copies
 from tests.sim.disk import SimDisk
 from tests.sim.life import LIFE
 from tests.sim.log_lives import LogLife, LogLives
@@ -19,7 +19,6 @@ from tests.sim.znodes import bound, children, state_of
 from tests.support.histories import replay
 from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.imprint import NEXT_STEP
 from tidelock.csnlog.core.model import (
@@ -39,7 +38,6 @@ from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.csnlog.testing.memory_tree import ZnodeTree
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.storage import pack_index
 from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
@@ -73,12 +71,9 @@ class Oracle:
         self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
         self._current: dict[str, str] = {}
         self._published = PublishedProgress()
-        self._catalogs: dict[str, sqlite3.Connection] = {}
+        self._on_disk = Copies(world.folder)
         #: How far each catalog was when it was looked at, by folder and id of the disk.
         self._looked: dict[tuple[str, str], Csn] = {}
-        #: The folders of disks that got another id by a clone, and what they held under the former one.
-        self._folders: dict[str, str] = {}
-        self._held_before: dict[str, frozenset[str]] = {}
         self._proposed: set[str] = set()
         #: The entries of the transactions, also of those that have a manifest.
         self._entries: dict[str, Sequence[Entry]] = {}
@@ -206,6 +201,10 @@ class Oracle:
         if session.disk:  # else it was fenced before its first start
             self._registered(replica, session.disk)
 
+    def is_left_out(self, replica: str) -> bool:
+        """Tell whether a replica is removed or struck: its open transactions are over and hold no history."""
+        return state_of(self._znodes, ReplicaId(replica)) in LEFT_OUT
+
     def is_foreign(self, tid: Tid) -> bool:
         """Tell whether a rebuild has found nothing of a boot, in no catalog: then nobody knows its tids."""
         znode = self._znodes.get(tree.session(tid.home))
@@ -235,24 +234,13 @@ class Oracle:
         known = self._disks.setdefault(replica, {})
         if (before := self._current.get(replica)) is not None:
             known[before] = now
-        if disk not in self._folders and not (self._world.folder / disk).exists():
-            self._cloned(replica, before, disk)
-        self._held_before.pop(disk, None)  # it is in use again: its clone never was, in the older state
+        if not self._on_disk.is_known(disk):
+            own = next(host.disk.folder.name for host in self._world.hosts if host.replica == replica)
+            self._on_disk.cloned(before, disk, own)
+            self.did["clone"] += 1
+        self._on_disk.in_use(disk)
         self._current[replica] = disk
         known[disk] = now
-
-    def _cloned(self, replica: str, before: str | None, disk: str) -> None:
-        """A clone replaces what a folder held; a home may count that until it has read the new session."""
-        self._folders[disk] = next(
-            host.disk.folder.name for host in self._world.hosts if host.replica == replica
-        )
-        self.did["clone"] += 1
-        if before is not None and self._folder(before) == self._folder(disk):
-            held = self._catalog(before).execute("SELECT part FROM parts WHERE state = 'held'")
-            self._held_before[before] = frozenset(part for (part,) in held)
-
-    def _folder(self, disk: str) -> str:
-        return self._folders.get(disk, disk)
 
     def _recorded(self, csn: Csn, record: Record) -> None:
         if self.records and csn <= max(self.records):
@@ -269,7 +257,7 @@ class Oracle:
             if len(set(tid.holders)) < self.roster.copies:
                 self.violated("I4 DURABLE", f"{tid.tid} went into the log with holders {tid.holders}")
             for holder in tid.holders:
-                if not any(self._holds(disk, parts) for disk in self._lately(holder)):
+                if not any(self._on_disk.holds(disk, parts) for disk in self._lately(holder)):
                     self.violated("I4 DURABLE", f"{tid.tid} went into the log, and {holder} lacks its parts")
 
     def _note_entries(self, csn: Csn, tid: TidRecord) -> None:
@@ -322,7 +310,7 @@ class Oracle:
         """Return the log that a catalog has followed behind the CSNs that both have (I10)."""
         if not self._has_catalog(host):
             return LogLife.OLDER
-        db = self._catalog(host.disk.folder.name)
+        db = self._on_disk.catalog(host.disk.folder.name)
         found = self.logs.of_catalog(db, _snapshot(db))
         if len(found) > 1:
             what = f"{host.name} shows commits of two histories behind CSN {self.logs.older}"
@@ -343,7 +331,7 @@ class Oracle:
     @contextmanager
     def rebuilding(self, given: Sequence[Host]) -> Iterator[None]:
         """Make the tree again out of the catalogs of these: the log begins with what the newest one has."""
-        reached = {host: _snapshot(self._catalog(host.disk.folder.name)) for host in given}
+        reached = {host: _snapshot(self._on_disk.catalog(host.disk.folder.name)) for host in given}
         newest = max(given, key=lambda host: reached[host])
         base, base_of = reached[newest], self._log_of(newest)
         self._rebuilding = True
@@ -376,7 +364,7 @@ class Oracle:
         self._proposed.add(proposal.tid)
         for holder in proposal.record.holders:
             disk = life.agent.parts.replication.members.disk_of(holder)
-            if disk is None or not self._holds(disk, parts):
+            if disk is None or not self._on_disk.holds(disk, parts):
                 what = f"{proposal.tid} counts a copy of {holder}, whose disk {disk} lacks its parts"
                 self.violated("I4 DURABLE", what)
 
@@ -391,26 +379,6 @@ class Oracle:
         current = self._current.get(replica)
         return [disk for disk, until in known.items() if disk == current or now - until < STALE_S]
 
-    def _holds(self, disk: str, parts: Sequence[str]) -> bool:
-        """Tell whether a disk holds parts, or held them before a clone replaced it in its folder."""
-        if disk in self._held_before:
-            return self._held_before[disk].issuperset(parts)
-        return self._lie_in(self._folder(disk), parts)
-
-    def _lie_in(self, folder: str, parts: Sequence[str]) -> bool:
-        db = self._catalog(folder)
-        marks = ",".join("?" * len(parts))
-        sql = f"SELECT part FROM parts WHERE state = 'held' AND part IN ({marks})"
-        missing = set(parts) - {part for (part,) in db.execute(sql, parts)}
-        return not missing or missing <= self._in_packs(folder)
-
-    def _in_packs(self, folder: str) -> set[str]:
-        """Return the parts that only their packs know, where a power cut has taken the rows."""
-        files = PartFs(self._world.folder / folder / "data")
-        paths = [path for (path,) in self._catalog(folder).execute("SELECT path FROM packs")]
-        packs = [pack for path in paths if (pack := pack_index.read(files, path)) is not None]
-        return {staged.meta.part for index, _ in packs for staged in index.parts}
-
     def _parts(self, tid: TidRecord) -> list[str]:
         """The parts that a transaction adds, its manifest among them."""
         parts: list[str] = [entry.part for entry in self.entries(tid) if isinstance(entry, AddPart)]
@@ -424,25 +392,15 @@ class Oracle:
         return self._entries[tid.tid]
 
     def _listed(self, manifest: str) -> Sequence[Entry]:
-        """Return the entries of a manifest, from the first disk that has it: its home has it for certain."""
-        sql = "SELECT file, offset, length, blocks FROM parts WHERE part = ? AND state = 'held'"
-        for disk in [disk for disks in self._disks.values() for disk in disks]:
-            if found := self._catalog(disk).execute(sql, (manifest,)).fetchone():
-                folder = self._world.folder / self._folder(disk)
-                return decode_entries(PartFs(folder / "data").read(Location(*found)))
-        self.violated("I4 DURABLE", f"manifest {manifest} went into the log and lies on no disk")
-        return ()
-
-    def _catalog(self, disk: str) -> sqlite3.Connection:
-        folder = self._folder(disk)
-        if folder not in self._catalogs:
-            self._catalogs[folder] = reading(self._world.folder / folder / "data")
-        return self._catalogs[folder]
+        """Return the entries of a manifest: its home has it for certain."""
+        found = self._on_disk.entries([disk for disks in self._disks.values() for disk in disks], manifest)
+        if found is None:
+            self.violated("I4 DURABLE", f"manifest {manifest} went into the log and lies on no disk")
+        return found or ()
 
     def close(self) -> None:
         """Give the catalogs back."""
-        for db in self._catalogs.values():
-            db.close()
+        self._on_disk.close()
 
     # -- disks -----------------------------------------------------------------------------------------------
 
@@ -459,7 +417,7 @@ class Oracle:
 
     def _look(self, name: str, disk: SimDisk) -> None:
         """Check that a catalog has all its files on the disk, and never claims less than before (I9)."""
-        db = self._catalog(disk.folder.name)
+        db = self._on_disk.catalog(disk.folder.name)
         row = _snapshot(db)
         looked = (
             disk.folder.name,
@@ -489,8 +447,7 @@ class Oracle:
 
     def look_away(self, disk: SimDisk) -> None:
         """The process of a disk has ended, maybe with its machine, which may change the catalog's file."""
-        if (db := self._catalogs.pop(disk.folder.name, None)) is not None:
-            db.close()
+        self._on_disk.replaced(disk.folder.name)
 
     def look_again(self, name: str, disk: SimDisk) -> None:
         """It is over: all files that the catalog claims are to be checked again."""
@@ -523,14 +480,16 @@ class Oracle:
             return
         folders = [host.disk.folder.name for host in self._world.hosts]
         made = [name for name in folders if (self._world.folder / name / "data" / "catalog.db").exists()]
-        there = sum(_snapshot(self._catalog(name)) >= csn for name in made)
+        there = sum(_snapshot(self._on_disk.catalog(name)) >= csn for name in made)
         if there < self._world.plan.copies:
             self.violated("I17 TRUTHFUL", f"CSN {csn} is told to be on {wait.value}, and is on {there}")
 
     def tables_made(self) -> Csn:
         """Return the CSN from which on all tables exist."""
         found = [
-            self._catalog(host.disk.folder.name).execute("SELECT max(from_csn) FROM tables").fetchone()[0]
+            self._on_disk.catalog(host.disk.folder.name)
+            .execute("SELECT max(from_csn) FROM tables")
+            .fetchone()[0]
             for host in self._world.hosts
             if self._has_catalog(host)
         ]
@@ -539,18 +498,18 @@ class Oracle:
     def removed_parts(self, disk: SimDisk, horizon: Csn) -> list[str]:
         """Return the parts on a disk that the horizon has passed since their removal."""
         sql = "SELECT part FROM parts WHERE removal_csn <= ?"
-        return [part for (part,) in self._catalog(disk.folder.name).execute(sql, (horizon,))]
+        return [part for (part,) in self._on_disk.catalog(disk.folder.name).execute(sql, (horizon,))]
 
     def past(self, disk: SimDisk, history_s: float) -> Csn:
         """Return the newest CSN that is older than that by the retention clock of a disk's replica (I12)."""
-        db = self._catalog(disk.folder.name)
+        db = self._on_disk.catalog(disk.folder.name)
         until = _meta(db, "retention_ms") - int(history_s * 1000)
         return Csn(db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (until,)).fetchone()[0] or 0)
 
     def times(self, disk: SimDisk, end: Csn) -> dict[Csn, int]:
         """Return the effective times that a disk keeps of the CSNs up to one, in their order."""
         sql = "SELECT csn, time_ms FROM csns WHERE csn <= ? ORDER BY csn"
-        rows = self._catalog(disk.folder.name).execute(sql, (end,))
+        rows = self._on_disk.catalog(disk.folder.name).execute(sql, (end,))
         return {Csn(csn): time_ms for csn, time_ms in rows}
 
     def may_lose(self, host: Host, *, struck: bool) -> bool:
@@ -569,7 +528,7 @@ class Oracle:
         whole = [
             other
             for other in serving
-            if _snapshot(self._catalog(other.disk.folder.name)) >= max(tail, horizon)
+            if _snapshot(self._on_disk.catalog(other.disk.folder.name)) >= max(tail, horizon)
         ]
         if not whole or (struck and len(serving) < self._world.plan.copies):
             return False
@@ -584,7 +543,7 @@ class Oracle:
             for csn, record in self.records.items()
             for tid in record.tids
             if (needed := self._needed(csn, tid, tail, horizon))
-            and not any(self._lie_in(folder, needed) for folder in folders)
+            and not any(self._on_disk.lie_in(folder, needed) for folder in folders)
         ]
 
     def _needed(self, csn: Csn, tid: TidRecord, tail: Csn, horizon: Csn) -> list[str]:

@@ -12,8 +12,11 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.clusters.log_node import R1, R2, LogNode, make_cluster
+from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.fence import seize
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.imprint import Imprint
+from tidelock.csnlog.core.imprint import NEXT_STEP, Imprint
+from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.log import LogLimits, LogState
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
 from tidelock.errors import CommitUnknownError, TidelockError, UnavailableError
@@ -131,3 +134,40 @@ async def test_every_raise_of_the_fence_is_told(ensemble: MemoryEnsemble) -> Non
             await until(lambda before=before: node.log.fence > before)  # type: ignore[misc]
     assert fences == sorted(set(fences))
     assert fences[-1] == node.log.fence
+
+
+async def test_a_log_whose_fence_alone_was_set_back_stops(ensemble: MemoryEnsemble) -> None:
+    """The records are those of before, so only the raise that is lost shows it."""
+    async with LogNode(ensemble.store(), R1, limits=LIMITS) as node:
+        await node.commit(1)
+        backup = ensemble.backup()
+        before = node.log.fence
+        expire(node)
+        await until(lambda: node.log.fence > before)
+        ensemble.set_back(backup)
+        expire(node)
+        with pytest.raises(TidelockError):
+            await node.commit(2)
+        await until(lambda: node.log.state is LogState.STOPPED)
+        assert "ZooKeeper holds an" in node.log.reason
+        assert NEXT_STEP in node.log.reason
+
+
+async def test_a_fence_with_another_raise_at_its_version_stops(ensemble: MemoryEnsemble) -> None:
+    """Somebody else has fenced the replica in the older state, and got the version that was lost."""
+    async with LogNode(ensemble.store(), R1, limits=LIMITS) as node:
+        await node.commit(1)
+        backup = ensemble.backup()
+        before = node.log.fence
+        expire(node)
+        await until(lambda: node.log.fence > before)
+        ensemble.set_back(backup)
+        other = ensemble.store()
+        found = await other.get(tree.session(R1))
+        assert isinstance(found, Ok)
+        seized = seize(tree.session(R1), found.value, node.own.boot, "another nonce")
+        assert seized is not None
+        assert isinstance(await other.multi((seized,)), Ok)
+        expire(node)
+        await until(lambda: node.log.state is LogState.STOPPED)
+        assert NEXT_STEP in node.log.reason

@@ -350,6 +350,14 @@ def test_deleting_goes_through_the_trash(files: PartFs) -> None:
         files.read(location)
 
 
+def test_a_sweep_deletes_a_file_that_a_power_cut_has_left_in_the_trash_too(files: PartFs) -> None:
+    """Both names are of one file: to rename one to the other does nothing, by POSIX."""
+    undone = write(files, b"data").file
+    (files.data_dir / "trash" / Path(undone).name).hardlink_to(files.data_dir / undone)
+    assert files.sweep(set(), [undone]).removed == (undone,)
+    assert stored(files.data_dir) == set()
+
+
 @pytest.mark.parametrize("again", ["delete", "sweep"])
 def test_a_deletion_that_failed_is_made_durable_by_the_next(
     files: PartFs, monkeypatch: pytest.MonkeyPatch, again: str
