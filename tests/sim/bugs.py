@@ -63,6 +63,7 @@ from tidelock.replication.core.model import Held, PartMeta, Peer
 from tidelock.replication.core.prefix import Prefix
 from tidelock.replication.core.wire import decode
 from tidelock.replication.locks.sweeper import LockSweeper
+from tidelock.replication.partfs import PartFs
 from tidelock.replication.push import Pusher
 
 #: A pause in which the tail passes what others have committed, in virtual seconds.
@@ -161,7 +162,12 @@ def publish_what_is_not_durable() -> Iterator[None]:
 @contextmanager
 def forget_what_packs_say() -> Iterator[None]:
     """A start looks for no parts in packs whose rows a power cut has taken."""
-    with mock.patch.object(pack_index, "_whole", return_value=None):
+
+    async def recover(catalog: Catalog, _files: PartFs) -> int:
+        await catalog.write(catalog_writes.undo_packs)
+        return 0
+
+    with mock.patch.object(pack_index, "recover", recover):
         yield
 
 
