@@ -7,6 +7,7 @@ be cut anywhere, and pandas' nanosecond timestamps become microseconds, because 
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from tidelock.errors import BadRequestError, SchemaMismatchError
 PIECE_BYTES: Final = 4 << 20
 #: Rows decoded at a time from a Parquet file.
 FILE_BATCH_ROWS: Final = 64 * 1024
+#: Schemas of rows whose message is kept for the next insert.
+SCHEMAS_KEPT: Final = 256
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 #: pyarrow Table, RecordBatch or RecordBatchReader; pandas DataFrame; anything with `__arrow_c_stream__`; path
@@ -60,33 +63,48 @@ def open_rows(data: Data) -> pa.RecordBatchReader:
     )
 
 
+class _SentSchema:
+    """The form in which rows of a schema are sent. To make it costs more than to encode a few rows."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = pa.schema([_plain(field) for field in schema])
+        self.message = bytes(self.schema.serialize())
+        self._encoded = any(pa.types.is_dictionary(field.type) for field in schema)
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in record batches of about the size of a piece."""
+        batch = self._decoded(batch) if self._encoded else batch
+        if batch.num_rows > 0 and batch.get_total_buffer_size() <= PIECE_BYTES:
+            yield batch
+            return
+        rows = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+    def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            for column in batch.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+_sent = functools.lru_cache(maxsize=SCHEMAS_KEPT)(_SentSchema)
+
+
 def ipc_stream(reader: pa.RecordBatchReader) -> Iterator[memoryview | bytes]:
     """Yield an Arrow IPC stream piece by piece."""
-    schema = pa.schema([_plain(field) for field in reader.schema])
-    yield memoryview(schema.serialize())
+    sent = _sent(reader.schema)
+    yield sent.message
     for batch in reader:
-        for piece in _pieces(_decoded(batch, schema)):
+        for piece in sent.pieces(batch):
             yield memoryview(piece.serialize())
     yield _END_OF_STREAM
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    rows = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
 
 
 def _plain(field: pa.Field) -> pa.Field:
     field = field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
     return field.remove_metadata()
-
-
-def _decoded(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def is_pandas(data: object) -> bool:

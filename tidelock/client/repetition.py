@@ -35,7 +35,18 @@ def repeat(
         first_s: Pause before the first repetition, with full jitter; the pauses double.
         max_s: Longest pause.
     """
+    try:
+        return call()  # nearly always; what follows costs more than to encode the rows of a small commit
+    except errors as error:
+        first: Exception | None = error
     failed: list[BaseException | None] = []
+
+    def again() -> T:
+        nonlocal first
+        if first is not None:
+            error, first = first, None
+            raise error
+        return call()
 
     def text() -> str:
         left_s = max(0.0, deadline - time.monotonic())
@@ -56,7 +67,7 @@ def repeat(
             before_sleep=note,
             reraise=True,
         )
-        return retrying(call)
+        return retrying(again)
 
 
 def _reason(error: BaseException | None) -> str:

@@ -220,7 +220,11 @@ def small_streams(rows: Mapping[str, Data]) -> dict[str, bytes] | None:
 
 
 def _bytes(data: Any) -> int:
-    return int(data.nbytes if isinstance(data, pa.Table | pa.RecordBatch) else data.memory_usage().sum())
+    """Return the bytes of rows in memory."""
+    if not isinstance(data, pa.Table | pa.RecordBatch):
+        return int(data.memory_usage().sum())
+    held: int = data.get_total_buffer_size()  # more for a slice, and cheap
+    return held if held <= WHOLE_BODY_BYTES_MAX else int(data.nbytes)
 
 
 def _pieces(data: Data) -> Iterator[bytes | memoryview]:

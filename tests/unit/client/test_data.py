@@ -52,6 +52,24 @@ def test_all_forms_of_rows_give_the_same_rows(rows: Any) -> None:
     assert sent(TABLE[:0]).schema == TABLE.schema
 
 
+def test_schemas_that_are_nearly_alike_are_sent_as_they_are() -> None:
+    """The form of a schema is kept, so that of another one must not be taken."""
+    key = pa.field("k", pa.int64())
+    names = pa.array(["a", None, "c"])
+    given = [
+        TABLE,
+        pa.table([TABLE["k"], names.dictionary_encode()], names=["k", "name"]),
+        TABLE.cast(pa.schema([key.with_nullable(False), TABLE.schema.field("name")])),
+        TABLE.cast(pa.schema([key, pa.field("name", pa.large_string())])),
+        TABLE.rename_columns(["k", "other"]),
+        TABLE,
+    ]
+    for rows in given:
+        back = sent(rows)
+        assert back.schema == (TABLE.schema if pa.types.is_dictionary(rows.schema[1].type) else rows.schema)
+        assert back.column(1).to_pylist() == ["a", None, "c"]
+
+
 def test_pandas_index_is_no_column() -> None:
     """A DataFrame's index is not inserted, and its nanosecond times become microseconds."""
     frame = pd.DataFrame({"at": pd.to_datetime(["2026-01-01", None])}, index=["x", "y"])
