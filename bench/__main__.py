@@ -67,6 +67,7 @@ class BenchScale:
     commits: int
     part_files: tuple[int, ...]
     tables: int
+    crowd: int
     cloned_parts: int
     cloned_mb: int
     cloned_small_parts: int
@@ -89,6 +90,7 @@ FULL: Final = BenchScale(
     commits=60,
     part_files=(20_000, 100_000),
     tables=1_000,
+    crowd=10_000,
     cloned_parts=20_000,
     cloned_mb=10_000,
     cloned_small_parts=32_000,
@@ -110,6 +112,7 @@ QUICK: Final = BenchScale(
     commits=6,
     part_files=(500,),
     tables=50,
+    crowd=200,
     cloned_parts=500,
     cloned_mb=250,
     cloned_small_parts=2_000,
@@ -191,7 +194,10 @@ def _start(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
 
 
 def _pauses(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
-    return {"pauses": pauses.run(folder / "pauses", parts=max(scale.part_files), tables=scale.tables)}
+    found = pauses.run(
+        folder / "pauses", parts=max(scale.part_files), tables=scale.tables, commits=scale.crowd
+    )
+    return {"pauses": found}
 
 
 def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:

@@ -13,10 +13,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from bench.crowd import crowd
 from bench.workload import SCHEMA, batch
 from tidelock.cluster import LocalCluster
 from workloads.agents import get
@@ -28,9 +31,17 @@ _TURNS: Final = 5
 _PARTITIONS: Final = 100
 
 
-def run(folder: Path, parts: int, tables: int) -> list[dict[str, Any]]:
-    """Measure on a cluster of one replica with so many parts in one table, and so many tables."""
-    settings = {"TIDELOCK_COMPACTION": "false"}  # nothing merges the copies meanwhile
+def run(folder: Path, parts: int, tables: int, commits: int) -> list[dict[str, Any]]:
+    """Measure on a cluster of one replica with so many parts in one table, and so many tables.
+
+    Args:
+        folder: An empty folder.
+        parts: Parts of the large table.
+        tables: Number of tables.
+        commits: Commits that arrive at once.
+    """
+    # Nothing merges the copies meanwhile. Those that carry the commits are transactions, too.
+    settings = {"TIDELOCK_COMPACTION": "false", "TIDELOCK_TRANSACTIONS_MAX": str(2 * commits)}
     with LocalCluster.create(folder, replicas=1, environment=settings) as cluster:
         [replica] = cluster.replicas
         with cluster.connect() as db:
@@ -51,13 +62,21 @@ def run(folder: Path, parts: int, tables: int) -> list[dict[str, Any]]:
                 "one table": lambda: db.table(_TABLE),
                 "commit": lambda: db.insert(_OTHER, batch(0, 0)),
             }
-            return [_measure(api, what, work) for what, work in works.items()]
+            found = [_measure(api, what, work) for what, work in works.items()]
+            with crowd(api, _OTHER, commits) as send:
+                work = partial(_send, send, commits)
+                return [*found, _measure(api, f"{commits} commits at once", work, turns=1)]
 
 
-def _measure(api: str, what: str, work: Callable[[], object]) -> dict[str, Any]:
+def _send(send: Callable[[], dict[int, int]], count: int) -> None:
+    if (answers := send()) != {HTTPStatus.OK: count}:
+        raise RuntimeError(f"expected {count} commits, found the answers {answers}")
+
+
+def _measure(api: str, what: str, work: Callable[[], object], *, turns: int = _TURNS) -> dict[str, Any]:
     taken = []
     with _probe(api) as waits:
-        for _ in range(_TURNS):
+        for _ in range(turns):
             begun = time.monotonic()
             work()
             taken.append(time.monotonic() - begun)

@@ -1,0 +1,81 @@
+"""Commits that arrive at an agent at once: each has a connection; all are sent before the first answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from bench.workload import batch
+from tidelock.client.whole_writes import small_streams
+from tidelock.csnlog.core.ids import Tid
+from tidelock.wire.writes import ReservedTids, TableRows, TidsRequest, WriteHead, encode
+
+#: Tids of one request.
+_BLOCK: Final = 64
+_PATIENCE_S: Final = 120.0
+
+
+@contextlib.contextmanager
+def crowd(api: str, table: str, count: int) -> Iterator[Callable[[], dict[int, int]]]:
+    """Yield a call that sends so many commits of one row and returns the number of answers by HTTP status.
+
+    The clients are in a process of their own: the one that looks at the agent must not wait for their work.
+
+    Args:
+        api: Address of the agent's API.
+        table: Table of the rows.
+        count: Number of commits.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(_rows).result()  # it has loaded its modules then
+        yield lambda: pool.submit(_in_process, api, table, count).result()
+
+
+def _rows() -> bytes:
+    streams = small_streams({"": batch(1, 1).slice(0, 1)})
+    assert streams is not None, "one row is small"
+    return streams[""]
+
+
+def _in_process(api: str, table: str, count: int) -> dict[int, int]:
+    return asyncio.run(_commit_all(api, table, count))
+
+
+async def _commit_all(api: str, table: str, count: int) -> dict[int, int]:
+    stream = _rows()
+    timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        blocks = -(-count // _BLOCK)
+        tids = [tid for _ in range(blocks) for tid in await _reserve(session, api)]
+        bodies = [
+            encode(WriteHead(tid=tid, rows=(TableRows(table, len(stream)),)), [stream])
+            for tid in itertools.islice(tids, count)
+        ]
+        return dict(Counter(await asyncio.gather(*(_commit(session, api, body) for body in bodies))))
+
+
+async def _reserve(session: aiohttp.ClientSession, api: str) -> Sequence[str]:
+    body = msgspec.json.encode(TidsRequest(_BLOCK))
+    async with session.post(f"{api}/api/v1/tids", data=body) as response:
+        response.raise_for_status()
+        found = msgspec.json.decode(await response.read(), type=ReservedTids)
+    first = Tid.parse(found.first)
+    return [
+        str(Tid(first.snapshot, first.home, first.boot, first.counter + number))
+        for number in range(found.count)
+    ]
+
+
+async def _commit(session: aiohttp.ClientSession, api: str, body: bytes) -> int:
+    async with session.post(f"{api}/api/v1/commits", data=body) as response:
+        await response.read()
+        return response.status
