@@ -66,12 +66,14 @@ CLONE_BUGS = (
         frozenset({"I10 AGREE"}),
         _clones(struck=True),
         planted=lambda: mock.patch.object(manifest, "_replace_rows", _merge),
+        large=True,
     ),
     Bug(
         "clone without undecided rows, and take the position later",
         frozenset({"I10 AGREE"}),
         _clones(struck=True),
         {"kind": PositionOfNow},
+        large=True,
     ),
     Bug(
         "progress before the pin",
