@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from bench.workload import batch
-from tidelock.client.whole_writes import small_streams
+from tidelock.client.writes.whole_writes import small_streams
 from tidelock.csnlog.core.ids import Tid
 from tidelock.wire.writes import ReservedTids, TableRows, TidsRequest, WriteHead, encode
 

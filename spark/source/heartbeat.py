@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidelock.client import JoinedTransaction, join
-from tidelock.client.leases import Leases
+from tidelock.client.agents.leases import Leases
 from tidelock.errors import TidelockError
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelock.client.stream import BatchStream
-from tidelock.client.transport import Timeouts, Transport
+from tidelock.client.agents.transport import Timeouts, Transport
+from tidelock.client.reads.stream import BatchStream
 from tidelock.errors import UnavailableError
 from tidelock.spark.source.retries import retry_while_unavailable
 from tidelock.spark.source.rows import shaped

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from tidelock.client.repetition import repeat
-from tidelock.client.transport import Timeouts
-from tidelock.client.waits import Waits
+from tidelock.client.agents.repetition import repeat
+from tidelock.client.agents.transport import Timeouts
+from tidelock.client.agents.waits import Waits
 from tidelock.errors import UnavailableError
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tidelock.client.feed import ChangedPart, ChangeSet
+from tidelock.client.reads.feed import ChangedPart, ChangeSet
 from tidelock.errors import BadRequestError
 
 

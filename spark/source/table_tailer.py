@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelock.client import Database, Snapshot, connect
-from tidelock.client.feed import ChangePage, ChangeSet
+from tidelock.client.reads.feed import ChangePage, ChangeSet
 from tidelock.errors import SnapshotTooOldError
 from tidelock.spark.source.options import Begin, TableTarget
 from tidelock.spark.source.stream_offsets import (

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidelock.client import Database, Decision, Transaction
-from tidelock.client.transaction import Wait
+from tidelock.client.writes.transaction import Wait
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,

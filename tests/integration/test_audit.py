@@ -24,7 +24,7 @@ from tests.support.rows import SPECIAL_FLOATS
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
-from tidelock.client.audit import AuditReport
+from tidelock.client.reads.audit import AuditReport
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import encode_label, encode_pin

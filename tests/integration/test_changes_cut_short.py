@@ -24,7 +24,7 @@ from tests.support.faults.lab import Gates
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Transaction
-from tidelock.client.results import ChangeResult
+from tidelock.client.values.results import ChangeResult
 from tidelock.cluster import LocalCluster
 from tidelock.errors import SerializationConflictError, TidelockError, TransactionClosedError
 

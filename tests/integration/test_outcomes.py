@@ -24,7 +24,7 @@ from tests.support.faults.refusals import Addresses, http
 from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import eventually
 from tidelock.client import Decision, TransactionState, connect
-from tidelock.client.decide import decide
+from tidelock.client.writes.decide import decide
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     CommitUnknownError,

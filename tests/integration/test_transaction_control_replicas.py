@@ -24,7 +24,7 @@ from tests.support.faults.refusals import Addresses, check_state, http
 from tests.support.histories.evidence import require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Database, Decision, TransactionState, connect
-from tidelock.client.transaction import Wait
+from tidelock.client.writes.transaction import Wait
 from tidelock.cluster import LocalCluster
 from tidelock.errors import CommitUnknownError, NoSuchCsnError, StandbyError, TransactionClosedError
 from workloads.agents import ask

@@ -1,8 +1,8 @@
 """Clients of a run: writers, readers, and the questions that they ask of an agent.
 
-They behave as the client library does (tidelock/client/decide.py): commit() is repeated at the home, and
-where that does not answer or has forgotten the transaction, any replica is asked for the outcome. What they
-are told goes into the history.
+They behave as the client library does (tidelock/client/writes/decide.py): commit() is repeated at the home,
+and where that does not answer or has forgotten the transaction, any replica is asked for the outcome. What
+they are told goes into the history.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class SimWriter(SimSession):
                 await self._write(key, n)
 
     async def _write_whole(self, key: str, n: int, home: str) -> None:
-        """Do one transaction as one request, as the client library does (tidelock/client/whole_writes.py)."""
+        """Do one transaction as one request, as tidelock/client/writes/whole_writes.py does."""
         share = 0.1 if self.world.plan.crowd == 1 else 0.4  # of a crowd some have the same label
         label, batch = _labelled(self.chance.randrange(5) if self.chance.random() < share else None, n)
         csn, wait = self.csn, self.chance.choice([WaitFor.HOME, WaitFor.HOME, WaitFor.COPIES])

@@ -9,7 +9,7 @@ import typer
 
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
-from tidelock.client.audit import AuditReport, Finding
+from tidelock.client.reads.audit import AuditReport, Finding
 from tidelock.exits import Exit
 
 

@@ -12,7 +12,7 @@ import typer
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Snapshot
-from tidelock.client.arguments import seconds
+from tidelock.client.values.arguments import seconds
 
 #: Rows of a result that are shown to people; --json prints all.
 ROWS_SHOWN: Final = 100

@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Transaction
-from tidelock.client.data import open_rows, parquet_files
-from tidelock.client.transaction import Wait
+from tidelock.client.values.data import open_rows, parquet_files
+from tidelock.client.writes.transaction import Wait
 from tidelock.errors import BadRequestError
 
 #: The names of column types (docs/protocol.md#bytes). The agent checks everything else.

@@ -17,9 +17,11 @@ done is durable, and if neither is known it reports that (`tidelock.errors`).
 from __future__ import annotations
 
 from tidelock.client.database import Database, connect
-from tidelock.client.feed import ChangedPart, ChangePage, Changes, ChangeSet
-from tidelock.client.joined import JoinedTransaction, join
-from tidelock.client.results import (
+from tidelock.client.reads.feed import ChangedPart, ChangePage, Changes, ChangeSet
+from tidelock.client.reads.scan import Scan
+from tidelock.client.reads.snapshot import Snapshot
+from tidelock.client.reads.stream import BatchStream
+from tidelock.client.values.results import (
     CommitResult,
     Decision,
     InsertResult,
@@ -27,10 +29,8 @@ from tidelock.client.results import (
     TableChange,
     TransactionState,
 )
-from tidelock.client.scan import Scan
-from tidelock.client.snapshot import Snapshot
-from tidelock.client.stream import BatchStream
-from tidelock.client.transaction import Transaction
+from tidelock.client.writes.joined import JoinedTransaction, join
+from tidelock.client.writes.transaction import Transaction
 
 __all__ = [
     "BatchStream",

@@ -11,24 +11,24 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 import pyarrow as pa
 
-from tidelock.client.arguments import csn_or_none, milliseconds, plain, seconds
-from tidelock.client.audit import TIMEOUT_S, AuditReport, audit
-from tidelock.client.autocommit import AutocommitStatements
-from tidelock.client.connection import Connection
-from tidelock.client.decide import ask_outcome, home_of
-from tidelock.client.definitions import Definitions
-from tidelock.client.discovery import addresses_of, agents
-from tidelock.client.feed import Changes
-from tidelock.client.history import HistoryQuestions
-from tidelock.client.joined import Joining
-from tidelock.client.members import KnownMembers
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.discovery import addresses_of, agents
+from tidelock.client.agents.members import KnownMembers
+from tidelock.client.agents.transport import Timeouts, Transport, segment
 from tidelock.client.membership import Membership
-from tidelock.client.results import LabelStatus, Outcome, instant
-from tidelock.client.scan import Params
-from tidelock.client.snapshot import Snapshot
-from tidelock.client.transaction import Later, Transaction, begin_at_home
-from tidelock.client.transport import Timeouts, Transport, segment
-from tidelock.client.whole_writes import ReservedBlocks
+from tidelock.client.reads.audit import TIMEOUT_S, AuditReport, audit
+from tidelock.client.reads.feed import Changes
+from tidelock.client.reads.history import HistoryQuestions
+from tidelock.client.reads.scan import Params
+from tidelock.client.reads.snapshot import Snapshot
+from tidelock.client.values.arguments import csn_or_none, milliseconds, plain, seconds
+from tidelock.client.values.results import LabelStatus, Outcome, instant
+from tidelock.client.writes.autocommit import AutocommitStatements
+from tidelock.client.writes.decide import ask_outcome, home_of
+from tidelock.client.writes.definitions import Definitions
+from tidelock.client.writes.joined import Joining
+from tidelock.client.writes.transaction import Later, Transaction, begin_at_home
+from tidelock.client.writes.whole_writes import ReservedBlocks
 from tidelock.errors import (
     CommitUnknownError,
     NoAnswerError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelock.client.connection import Connection
+from tidelock.client.agents.connection import Connection
 from tidelock.errors import UnavailableError
 from tidelock.wire.members import MembersRequest
 

@@ -28,7 +28,7 @@ import urllib3
 
 from tidelock import processes, zookeeper
 from tidelock.client import Database, connect
-from tidelock.client.discovery import members
+from tidelock.client.agents.discovery import members
 from tidelock.cluster import process_groups
 from tidelock.cluster.agent_log import last_error
 from tidelock.cluster_layout import ClusterLayout, ReplicaPorts

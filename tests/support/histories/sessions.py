@@ -58,7 +58,7 @@ from tests.support.histories.table_model import (
 )
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
-from tidelock.client.results import ChangeResult
+from tidelock.client.values.results import ChangeResult
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.model import AddPart, LogRecord, RecordKind, RemovePart
 from tidelock.errors import (

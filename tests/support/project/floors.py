@@ -22,6 +22,8 @@ _AGENT: Final = (*_LOG, *_REPLICATION, "replica_agent/config")
 _STORE: Final = (*_AGENT, "replica_agent/tables", "replica_agent/storage")
 _STATEMENTS: Final = (*_STORE, "replica_agent/sql", "replica_agent/transactions")
 _ABOVE: Final = (*_STATEMENTS, "replica_agent/transactions/statements")
+_CLIENT_ROOMS: Final = tuple(f"tidelock/client/{room}" for room in ("values", "agents", "reads", "writes"))
+_CLIENT: Final = ("tidelock/client", *_CLIENT_ROOMS)
 _SERVICES: Final = (
     *_ABOVE,
     "replication/locks",
@@ -113,13 +115,17 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
         "replica_agent/api",
     ),
     "replica_agent": ("csnlog", "replica_agent/config", "replica_agent/lifecycle"),
-    "tidelock/client": (),
+    "tidelock/client/values": (),
+    "tidelock/client/agents": (),
+    "tidelock/client/reads": ("tidelock/client/values", "tidelock/client/agents"),
+    "tidelock/client/writes": _CLIENT_ROOMS[:3],
+    "tidelock/client": _CLIENT_ROOMS,
     "tidelock": ("tidelock/client",),
-    "tidelock/cluster": ("tidelock", "tidelock/client"),
-    "spark": ("tidelock", "tidelock/client"),
-    "spark/source": ("spark", "tidelock", "tidelock/client"),
+    "tidelock/cluster": ("tidelock", *_CLIENT),
+    "spark": ("tidelock", *_CLIENT),
+    "spark/source": ("spark", "tidelock", *_CLIENT),
     "pyspark_tidelock": ("spark/source",),
-    "tidelock/cli": ("tidelock", "tidelock/client", "tidelock/cluster"),
+    "tidelock/cli": ("tidelock", *_CLIENT, "tidelock/cluster"),
     # Not installed (docs/adr/0018-the-demo-is-not-installed.md).
     "workloads/tpch": ("tidelock", "tidelock/client"),
     "workloads": ("csnlog/core", "tidelock", "tidelock/cluster"),
@@ -144,7 +150,7 @@ LEAVES: Final = (
 )
 #: Single imports through a wall: the path of the module, and what it may import (ADR 0003; fault points).
 DOORS: Final = {
-    "tidelock/client/discovery.py": ("tidelock.csnlog.cluster.discovery", "tidelock.cluster_layout"),
+    "tidelock/client/agents/discovery.py": ("tidelock.csnlog.cluster.discovery", "tidelock.cluster_layout"),
     "csnlog/cluster/bootstrap.py": ("tidelock.csnlog.faults",),
 }
 

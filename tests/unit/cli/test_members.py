@@ -15,7 +15,7 @@ from tests.support.replicas.fake_http import Fault
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
-from tidelock.client import members as client_members
+from tidelock.client.agents import members as client_members
 from tidelock.errors import MembershipError, TidelockError, UnavailableError
 from tidelock.exits import Exit
 from tidelock.wire.members import MembersRequest

@@ -8,7 +8,7 @@ import pytest
 from tests.support.replicas.fake_agent import FakeCluster, token_of
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, JoinedTransaction, Transaction, TransactionState, connect, join
-from tidelock.client.results import Decision
+from tidelock.client.values.results import Decision
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelock.client import data
-from tidelock.client.arguments import milliseconds, seconds
+from tidelock.client.values import data
+from tidelock.client.values.arguments import milliseconds, seconds
 from tidelock.errors import BadRequestError, SchemaMismatchError
 
 pd = pytest.importorskip("pandas", reason="pandas comes with the extra `spark`")

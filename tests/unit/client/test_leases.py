@@ -14,8 +14,8 @@ import pytest
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, TransactionState, connect
-from tidelock.client import leases as leases_module
-from tidelock.client.leases import Leases
+from tidelock.client.agents import leases as leases_module
+from tidelock.client.agents.leases import Leases
 from tidelock.errors import LeaseExpiredError, UnavailableError
 
 ROWS = pa.table({"k": [1, 2, 3]})

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tidelock.client.plain_http import PlainHttp
+from tidelock.client.agents.plain_http import PlainHttp
 
 ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 WAIT_S: Final = 20.0

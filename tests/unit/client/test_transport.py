@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelock.client.transport import Timeouts, Transport
+from tidelock.client.agents.transport import Timeouts, Transport
 from tidelock.errors import NoAnswerError
 
 #: More bytes than the buffers of a loopback connection hold.

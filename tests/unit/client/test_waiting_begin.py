@@ -17,7 +17,7 @@ from tests.support import rows as rows_support
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, Decision, Transaction, TransactionState, connect
-from tidelock.client.definitions import KnownTable
+from tidelock.client.writes.definitions import KnownTable
 from tidelock.errors import (
     CommitUnknownError,
     NotCommittedError,
@@ -75,7 +75,7 @@ def test_the_oldest_definition_is_forgotten(
     fake_cluster: FakeCluster, fake_db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client keeps a bounded number of definitions, and reads one again that it has forgotten."""
-    monkeypatch.setattr("tidelock.client.definitions.DEFINITIONS_MAX", 2)
+    monkeypatch.setattr("tidelock.client.writes.definitions.DEFINITIONS_MAX", 2)
     for table in ("u", "v"):
         fake_cluster.add_table(table)
     for table in ("t", "u", "u", "v", "u", "t"):

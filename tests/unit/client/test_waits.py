@@ -13,7 +13,7 @@ from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tests.support.waiting import eventually
 from tidelock.client import connect
-from tidelock.client.waits import Waits
+from tidelock.client.agents.waits import Waits
 from tidelock.errors import CommitUnknownError, TidelockError, UnavailableError
 
 LOGGER = "tidelock.client.waits"

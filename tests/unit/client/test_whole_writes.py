@@ -13,8 +13,8 @@ import pytest
 from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import CommitResult, Database, connect
-from tidelock.client.results import Decision
-from tidelock.client.transport import WHOLE_BODY_BYTES_MAX
+from tidelock.client.agents.transport import WHOLE_BODY_BYTES_MAX
+from tidelock.client.values.results import Decision
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
@@ -168,7 +168,7 @@ def test_old_tids_are_not_used(
     """A block is used for half the time that it stays reserved."""
     for _ in range(2):
         fake_db.write({"t": ROWS})
-    monkeypatch.setattr("tidelock.client.whole_writes.time.monotonic", lambda: 1e9)
+    monkeypatch.setattr("tidelock.client.writes.whole_writes.time.monotonic", lambda: 1e9)
     fake_db.write({"t": ROWS})
     assert counts(fake_cluster, WRITE, RESERVE) == [3, 3]
 

@@ -223,7 +223,7 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
         ("tidelock/cli/x.py", "import importlib\nimportlib.import_module('tidelock.replica_agent.main')"),
         ("tidelock/client/x.py", "from tidelock import replication"),
         ("tidelock/client/x.py", "from tidelock.csnlog.cluster import discovery"),
-        ("tidelock/client/discovery.py", "from tidelock.csnlog.zookeeper import kazoo_store"),
+        ("tidelock/client/agents/discovery.py", "from tidelock.csnlog.zookeeper import kazoo_store"),
         ("tidelock/errors.py", "from tidelock import client"),
         ("replica_agent/attic/x.py", "from tidelock.csnlog.core import ids"),
         ("tidelock/cli/x.py", "from workloads import agents"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from pyspark_tidelock import DefaultSource
-from tidelock.client.feed import ChangedPart, ChangeSet
+from tidelock.client.reads.feed import ChangedPart, ChangeSet
 from tidelock.errors import (
     BadRequestError,
     LabelExistsError,

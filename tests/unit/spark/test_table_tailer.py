@@ -10,7 +10,7 @@ from typing import Any, Self
 import pytest
 
 from tests.unit.spark.test_streams import TABLE, commit
-from tidelock.client.feed import ChangePage, ChangeSet
+from tidelock.client.reads.feed import ChangePage, ChangeSet
 from tidelock.errors import BadRequestError, SnapshotTooOldError
 from tidelock.spark.source import table_tailer
 from tidelock.spark.source.stream_offsets import BatchLimits, Position

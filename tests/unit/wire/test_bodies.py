@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tidelock.client import ChangedPart, InsertResult
-from tidelock.client.results import ChangeResult, RemoveResult
-from tidelock.client.transport import json_text
+from tidelock.client.agents.transport import json_text
+from tidelock.client.values.results import ChangeResult, RemoveResult
 from tidelock.errors import BadRequestError
 from tidelock.wire import audit, changes, cluster, members, peers, reads, statements, tables, transactions
 from tidelock.wire.failure import Failure

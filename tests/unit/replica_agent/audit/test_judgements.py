@@ -218,7 +218,7 @@ def test_every_finding_is_explained() -> None:
     )
     cells = re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)
     shown = {name for cell in cells for name in re.findall("`(.*?)`", cell)}
-    sources = [*(ROOT / "replica_agent/audit").glob("*.py"), ROOT / "tidelock/client/audit.py"]
+    sources = [*(ROOT / "replica_agent/audit").glob("*.py"), ROOT / "tidelock/client/reads/audit.py"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     named = {rule.fault for one in RULE_SETS for rule in one.rules}
     named |= set(re.findall(r'(?:fault=|_difference\(\s*)"(\w+)"', text))

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from tidelock.client.connection import Connection
-from tidelock.client.members import KnownMember
-from tidelock.client.snapshot import Snapshot
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
+from tidelock.client.reads.snapshot import Snapshot
 from tidelock.errors import SnapshotTooOldError, StandbyError, UnavailableError
 from tidelock.wire.audit import AuditAnswer, AuditFinding, Digests
 from tidelock.wire.cluster import StatusAnswer

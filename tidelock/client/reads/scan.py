@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelock.client.arguments import full_name
-from tidelock.client.stream import BatchStream
+from tidelock.client.reads.stream import BatchStream
+from tidelock.client.values.arguments import full_name
 
 #: Values for the `?` of a statement: None, bool, int, float or str. Others are passed as text and cast in
 #: SQL.

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tidelock.client import forks
-from tidelock.client.leases import Leases
-from tidelock.client.members import First, KnownMember, KnownMembers
-from tidelock.client.transport import Transport
+from tidelock.client.agents import forks
+from tidelock.client.agents.leases import Leases
+from tidelock.client.agents.members import First, KnownMember, KnownMembers
+from tidelock.client.agents.transport import Transport
 
 T = TypeVar("T")
 

@@ -17,16 +17,16 @@ import time
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
-from tidelock.client.connection import Connection
-from tidelock.client.data import Data
-from tidelock.client.decide import FORGOTTEN, OF_THE_REQUEST, home_of
-from tidelock.client.repetition import repeat
-from tidelock.client.results import CommitResult, InsertResult, TransactionState, commit_result
-from tidelock.client.scan import RowReader
-from tidelock.client.statements import HomeRequests
-from tidelock.client.stream import BatchStream
-from tidelock.client.transaction import Transaction
-from tidelock.client.transport import Timeouts, Transport, segment
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.repetition import repeat
+from tidelock.client.agents.transport import Timeouts, Transport, segment
+from tidelock.client.reads.scan import RowReader
+from tidelock.client.reads.stream import BatchStream
+from tidelock.client.values.data import Data
+from tidelock.client.values.results import CommitResult, InsertResult, TransactionState, commit_result
+from tidelock.client.writes.decide import FORGOTTEN, OF_THE_REQUEST, home_of
+from tidelock.client.writes.statements import HomeRequests
+from tidelock.client.writes.transaction import Transaction
 from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,

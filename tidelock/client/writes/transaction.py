@@ -13,19 +13,19 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from tidelock.client import begin_order, forks
-from tidelock.client.connection import Connection
-from tidelock.client.data import Data
-from tidelock.client.decide import decide, undecided_csn
-from tidelock.client.definitions import Definitions
-from tidelock.client.members import KnownMember
-from tidelock.client.repetition import repeat
-from tidelock.client.results import CommitResult, InsertResult, TransactionState
-from tidelock.client.scan import RowReader
-from tidelock.client.statements import Statements
-from tidelock.client.stream import BatchStream
-from tidelock.client.transport import WHOLE_BODY_BYTES_MAX, segment
-from tidelock.client.whole_writes import ReservedBlocks, WholeWrite, small_streams
+from tidelock.client.agents import begin_order, forks
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
+from tidelock.client.agents.repetition import repeat
+from tidelock.client.agents.transport import WHOLE_BODY_BYTES_MAX, segment
+from tidelock.client.reads.scan import RowReader
+from tidelock.client.reads.stream import BatchStream
+from tidelock.client.values.data import Data
+from tidelock.client.values.results import CommitResult, InsertResult, TransactionState
+from tidelock.client.writes.decide import decide, undecided_csn
+from tidelock.client.writes.definitions import Definitions
+from tidelock.client.writes.statements import Statements
+from tidelock.client.writes.whole_writes import ReservedBlocks, WholeWrite, small_streams
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,

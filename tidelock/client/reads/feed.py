@@ -11,12 +11,12 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from tidelock.client.connection import Connection
-from tidelock.client.members import KnownMember
-from tidelock.client.results import instant
-from tidelock.client.snapshot import Snapshot
-from tidelock.client.stream import BatchStream
-from tidelock.client.transport import segment
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
+from tidelock.client.agents.transport import segment
+from tidelock.client.reads.snapshot import Snapshot
+from tidelock.client.reads.stream import BatchStream
+from tidelock.client.values.results import instant
 from tidelock.errors import SnapshotTooOldError
 from tidelock.wire.changes import ChangedPart, ChangedRowsRequest, ChangePageAnswer, ChangeSetAnswer
 

@@ -14,7 +14,7 @@ import time
 import weakref
 from typing import Protocol
 
-from tidelock.client import forks
+from tidelock.client.agents import forks
 from tidelock.errors import TidelockError, UnavailableError
 
 #: A lease is renewed when a third of it has passed, so two attempts may fail.
@@ -24,7 +24,8 @@ RETRIES_PER_LEASE = 10
 #: How long the thread waits for a new lease after the last one, in seconds.
 LINGER_S = 5.0
 
-_log = logging.getLogger(__name__)
+#: Programs configure it by this name, wherever the module lies.
+_log = logging.getLogger("tidelock.client.leases")
 
 
 class RenewableLease(Protocol):

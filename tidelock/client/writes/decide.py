@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from tidelock.client.connection import Connection
-from tidelock.client.members import KnownMember
-from tidelock.client.repetition import repeat
-from tidelock.client.results import CommitResult, Decision, Outcome, commit_result, instant
-from tidelock.client.transport import segment
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
+from tidelock.client.agents.repetition import repeat
+from tidelock.client.agents.transport import segment
+from tidelock.client.values.results import CommitResult, Decision, Outcome, commit_result, instant
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tidelock.client import forks
+from tidelock.client.agents import forks
 
 #: After a line about a wait the next one follows when the wait is so many times as long.
 AGAIN_FACTOR: Final = 3
 #: The thread ends when it has found no wait for so many looks.
 _IDLE_LOOKS: Final = 100
 
-_log = logging.getLogger(__name__)
+#: Programs configure it by this name, wherever the module lies.
+_log = logging.getLogger("tidelock.client.waits")
 
 
 @dataclass(slots=True, eq=False)

@@ -23,9 +23,9 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
-from tidelock.client import begin_order, forks
-from tidelock.client.plain_http import LostError, NotSentError, PlainHttp
-from tidelock.client.waits import Waits
+from tidelock.client.agents import begin_order, forks
+from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp
+from tidelock.client.agents.waits import Waits
 from tidelock.errors import (
     BadRequestError,
     NoAnswerError,

@@ -16,13 +16,13 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from tidelock.client import forks
-from tidelock.client.connection import Connection
-from tidelock.client.data import Data, ipc_stream, is_pandas, open_rows
-from tidelock.client.decide import ATTEMPTS_MIN, decide
-from tidelock.client.members import KnownMember
-from tidelock.client.results import CommitResult, commit_result
-from tidelock.client.transport import WHOLE_BODY_BYTES_MAX
+from tidelock.client.agents import forks
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
+from tidelock.client.agents.transport import WHOLE_BODY_BYTES_MAX
+from tidelock.client.values.data import Data, ipc_stream, is_pandas, open_rows
+from tidelock.client.values.results import CommitResult, commit_result
+from tidelock.client.writes.decide import ATTEMPTS_MIN, decide
 from tidelock.errors import (
     CommitUnknownError,
     FencedError,

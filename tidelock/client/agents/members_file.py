@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-_log = logging.getLogger(__name__)
+#: Programs configure it by this name, wherever the module lies.
+_log = logging.getLogger("tidelock.client.members_file")
 
 
 class StoredMembers(msgspec.Struct, frozen=True):

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidelock.client import forks, members_file
-from tidelock.client.transport import Transport
+from tidelock.client.agents import forks, members_file
+from tidelock.client.agents.transport import Transport
 from tidelock.errors import (
     BadRequestError,
     NoAnswerError,

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypedDict, Unpack
 
-from tidelock.client.arguments import Values
-from tidelock.client.connection import Connection
-from tidelock.client.data import Data, repeatable
-from tidelock.client.repetition import repeat
-from tidelock.client.results import CommitResult
-from tidelock.client.scan import Params
-from tidelock.client.transaction import Transaction, Wait
-from tidelock.client.whole_writes import ReservedBlocks, WholeWrite, small_streams
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.repetition import repeat
+from tidelock.client.reads.scan import Params
+from tidelock.client.values.arguments import Values
+from tidelock.client.values.data import Data, repeatable
+from tidelock.client.values.results import CommitResult
+from tidelock.client.writes.transaction import Transaction, Wait
+from tidelock.client.writes.whole_writes import ReservedBlocks, WholeWrite, small_streams
 from tidelock.errors import (
     FencedError,
     NotCommittedError,

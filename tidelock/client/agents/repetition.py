@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import tenacity
 
-from tidelock.client.waits import Waits
+from tidelock.client.agents.waits import Waits
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from tidelock.client.arguments import milliseconds
-from tidelock.client.connection import Connection
-from tidelock.client.results import TableChange, instant
-from tidelock.client.transport import segment
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.transport import segment
+from tidelock.client.values.arguments import milliseconds
+from tidelock.client.values.results import TableChange, instant
 from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
 
 

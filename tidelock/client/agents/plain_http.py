@@ -15,7 +15,7 @@ from typing import Final
 
 from urllib3.util.wait import wait_for_read
 
-from tidelock.client import forks
+from tidelock.client.agents import forks
 
 #: Connections to one agent that are kept open for the next request.
 KEPT_MAX: Final = 64

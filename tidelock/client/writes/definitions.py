@@ -12,9 +12,9 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from tidelock.client.arguments import full_name
-from tidelock.client.connection import Connection
-from tidelock.client.transport import segment
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.transport import segment
+from tidelock.client.values.arguments import full_name
 from tidelock.errors import TidelockError
 from tidelock.partition_paths import split
 from tidelock.table_columns import Column, TableColumns

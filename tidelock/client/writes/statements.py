@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidelock.client.arguments import Values, full_name, literals, plain, values_or_flag
-from tidelock.client.data import Data, ipc_stream, open_rows
-from tidelock.client.members import KnownMember
-from tidelock.client.results import ChangeResult, InsertResult, RemoveResult
-from tidelock.client.scan import Params
-from tidelock.client.transport import Transport, json_text, segment
+from tidelock.client.agents.members import KnownMember
+from tidelock.client.agents.transport import Transport, json_text, segment
+from tidelock.client.reads.scan import Params
+from tidelock.client.values.arguments import Values, full_name, literals, plain, values_or_flag
+from tidelock.client.values.data import Data, ipc_stream, open_rows
+from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
 from tidelock.wire.statements import (
     DeleteRequest,
     MergeSpec,

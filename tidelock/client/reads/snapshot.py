@@ -8,11 +8,11 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from tidelock.client.connection import Connection
-from tidelock.client.members import KnownMember
-from tidelock.client.scan import RowReader
-from tidelock.client.stream import BatchStream
-from tidelock.client.transport import segment
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
+from tidelock.client.agents.transport import segment
+from tidelock.client.reads.scan import RowReader
+from tidelock.client.reads.stream import BatchStream
 from tidelock.errors import SnapshotClosedError, TidelockError, UnavailableError
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 

@@ -1,0 +1,1 @@
+"""Reads: snapshots, rows, the change feed, history, and the audit."""

@@ -1,0 +1,1 @@
+"""The values of calls: arguments in their several forms, rows, and results."""

@@ -1,0 +1,1 @@
+"""Transactions: their statements, their commit, and small writes of one request."""
