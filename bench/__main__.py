@@ -21,7 +21,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench import (
+from bench.output import report
+from bench.output.plot import draw
+from bench.parts import (
     clone,
     commits,
     compaction,
@@ -29,23 +31,20 @@ from bench import (
     forced_writes,
     lag,
     load,
-    machine,
     mutations,
     pauses,
     raw_zookeeper,
-    report,
     spark_reads,
     spark_writes,
     stalls,
     start,
     streams,
-    tpch,
     write_memory,
 )
 from bench.peers import run as peers
-from bench.plot import draw
-from bench.ways import Way
-from bench.workload import ClientPace
+from bench.tools import machine, tpch
+from bench.tools.ways import Way
+from bench.tools.workload import ClientPace
 from tidelock.cluster import LocalCluster
 
 

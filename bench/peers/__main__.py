@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bench.peers.measure import PEERS, measure
-from bench.workload import ClientPace
+from bench.tools.workload import ClientPace
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from bench.peers.peer import retrying
-from bench.workload import SCHEMA, Commit, batch
+from bench.tools.workload import SCHEMA, Commit, batch
 
 
 class Delta:

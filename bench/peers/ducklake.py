@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 
 from bench.peers.peer import retrying
-from bench.workload import TABLES, Commit, batch
+from bench.tools.workload import TABLES, Commit, batch
 
 
 class DuckLake:

@@ -9,7 +9,7 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import OperationalError
 
 from bench.peers.peer import retrying
-from bench.workload import SCHEMA, Commit, batch
+from bench.tools.workload import SCHEMA, Commit, batch
 
 _TABLE = "bench.rows"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.peer import OtherFormat
-from bench.workload import GAVE_UP, ROWS, BenchClients, ClientPace, Commit
+from bench.tools.workload import GAVE_UP, ROWS, BenchClients, ClientPace, Commit
 from workloads.stats import Latencies
 
 #: Name -> module and class; imported only where they are used, since not all can be in one process.

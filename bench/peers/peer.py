@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.workload import GAVE_UP, Commit
+from bench.tools.workload import GAVE_UP, Commit
 
 #: A commit that has not succeeded for so long is given up, so that a run ends.
 PATIENCE_S: Final = 15.0

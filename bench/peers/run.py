@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers.measure import PEERS
-from bench.workload import ClientPace
+from bench.tools.workload import ClientPace
 
 #: Folders of packages that only one peer sees, below the environment.
 _OWN_PACKAGES: Final = {"ducklake": Path(sys.prefix) / "ducklake"}

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bench.aims import Aim, aims
-from bench.endurance import ratios
-from bench.lag import lags
+from bench.output.aims import Aim, aims
+from bench.output.report import Sheet, sheets
+from bench.parts.endurance import ratios
+from bench.parts.lag import lags
 from bench.peers.peer import retrying
-from bench.report import Sheet, sheets
-from bench.ways import Way
-from bench.workload import ROWS, SCHEMA, CommitTiming, batch
+from bench.tools.ways import Way
+from bench.tools.workload import ROWS, SCHEMA, CommitTiming, batch
 from workloads.stats import Latencies, geometric_mean, percentile, reached
 
 LATENCY = {"p50_ms": 10.0, "p99_ms": 20.0, "max_ms": 30.0}

@@ -18,9 +18,9 @@ from dataclasses import asdict, astuple, dataclass, replace
 from statistics import fmean
 from typing import Any, Final
 
-from bench import commits
-from bench.machine import memory_mb, zookeeper_figure
-from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
+from bench.parts import commits
+from bench.tools.machine import memory_mb, zookeeper_figure
+from bench.tools.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 

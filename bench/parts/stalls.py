@@ -16,8 +16,8 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 import tidelock.spark as tl
-from bench import tpch
-from bench.spark import session
+from bench.tools import tpch
+from bench.tools.spark import session
 from tidelock.cluster import LocalCluster
 from workloads.tpch.queries import Q1
 from workloads.tpch.tables import LINEITEM

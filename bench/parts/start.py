@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.machine import memory_mb
-from bench.part_files import fill
-from bench.workload import SCHEMA, batch
+from bench.tools.machine import memory_mb
+from bench.tools.part_files import fill
+from bench.tools.workload import SCHEMA, batch
 from tidelock.cluster import LocalCluster
 
 _TABLE: Final = "default.start"

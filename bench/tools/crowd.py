@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from bench.workload import batch
+from bench.tools.workload import batch
 from tidelock.client.writes.whole_writes import small_streams
 from tidelock.csnlog.core.ids import Tid
 from tidelock.wire.writes import ReservedTids, TableRows, TidsRequest, WriteHead, encode

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from bench.commits import create_tables, within
-from bench.load import program
-from bench.machine import cpu_s
-from bench.part_files import fill, fill_packs
-from bench.workload import BenchClients, ClientPace, open_tidelock
+from bench.parts.commits import create_tables, within
+from bench.parts.load import program
+from bench.tools.machine import cpu_s
+from bench.tools.part_files import fill, fill_packs
+from bench.tools.workload import BenchClients, ClientPace, open_tidelock
 from tidelock.cluster import LocalCluster
 
 _TABLE: Final = "default.cloned"

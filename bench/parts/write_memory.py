@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import tidelock.spark as tl
-from bench import machine
-from bench.spark import session
+from bench.tools import machine
+from bench.tools.spark import session
 from tidelock.cluster import LocalCluster
 
 _COLUMNS: Final = 16

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable, write_deltalake
 
-from bench import tpch
+from bench.tools import tpch
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from workloads.tpch import data

@@ -15,8 +15,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
-from bench import delay, tpch
-from bench.spark import session
+from bench.tools import delay, tpch
+from bench.tools.spark import session
 from tidelock.cluster import LocalCluster
 from workloads.agents import Agents
 from workloads.stats import geometric_mean

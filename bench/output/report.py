@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.aims import aims
+from bench.output.aims import aims
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench import commits
-from bench.workload import BenchClients, ClientPace, CommitTiming, clients_of
+from bench.parts import commits
+from bench.tools.workload import BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.cluster import LocalCluster
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from workloads.stats import Latencies, reached

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench import commits
-from bench.ways import Way
-from bench.workload import ROWS, TABLES, ClientPace
+from bench.parts import commits
+from bench.tools.ways import Way
+from bench.tools.workload import ROWS, TABLES, ClientPace
 from tidelock.cluster import LocalCluster
 
 #: How much longer a forced write takes, in milliseconds.

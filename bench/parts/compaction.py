@@ -21,9 +21,9 @@ import duckdb
 from pyspark.sql import SparkSession
 
 import tidelock.spark as tl
-from bench import tpch
-from bench.load import program
-from bench.spark import session
+from bench.parts.load import program
+from bench.tools import tpch
+from bench.tools.spark import session
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from workloads.agents import Agents

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 import tidelock
-from bench.ways import Way
+from bench.tools.ways import Way
 from tidelock.cluster import LocalCluster
 
 ROWS: Final = 100
@@ -152,7 +152,7 @@ class BenchClients:
 
     def __init__(self, opener: Open, count: int, pace: ClientPace, preload: Sequence[str] = ()) -> None:
         context: Any = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["bench.workload", "tidelock.client", *preload])
+        context.set_forkserver_preload(["bench.tools.workload", "tidelock.client", *preload])
         self.count, self.pace = count, pace
         self._ready: Queue[str] = context.Queue()
         self._start: Queue[float] = context.Queue()

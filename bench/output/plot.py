@@ -11,7 +11,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from bench.ways import Way
+from bench.tools.ways import Way
 
 _OURS: Final = "#4c78a8"
 _OTHERS: Final = "#b8b8b8"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.spark import session
+from bench.tools.spark import session
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.spark.source.source import TidelockSource

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.ways import Way
+from bench.tools.ways import Way
 
 
 @dataclass(frozen=True, slots=True)

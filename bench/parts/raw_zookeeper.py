@@ -11,8 +11,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from bench.commits import within
-from bench.workload import BenchClients, ClientPace, Commit
+from bench.parts.commits import within
+from bench.tools.workload import BenchClients, ClientPace, Commit
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create

@@ -20,9 +20,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
-from bench import machine, tpch
-from bench.load import program
-from bench.spark import session
+from bench.parts.load import program
+from bench.tools import machine, tpch
+from bench.tools.spark import session
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.spark.source.source import TidelockSource

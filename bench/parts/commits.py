@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.machine import cpu_s, zookeeper_writes
-from bench.ways import Way
-from bench.workload import ROWS, SCHEMA, TABLES, BenchClients, ClientPace, CommitTiming, clients_of
+from bench.tools.machine import cpu_s, zookeeper_writes
+from bench.tools.ways import Way
+from bench.tools.workload import ROWS, SCHEMA, TABLES, BenchClients, ClientPace, CommitTiming, clients_of
 from tidelock.cluster import LocalCluster
 from workloads.history import tids_per_csn
 from workloads.stats import Latencies

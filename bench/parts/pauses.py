@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from bench.crowd import crowd
-from bench.workload import SCHEMA, batch
+from bench.tools.crowd import crowd
+from bench.tools.workload import SCHEMA, batch
 from tidelock.cluster import LocalCluster
 from workloads.agents import get
 

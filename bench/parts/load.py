@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from bench import tpch
-from bench.machine import memory_mb
+from bench.tools import tpch
+from bench.tools.machine import memory_mb
 from tidelock.cluster import LocalCluster
 from workloads.tpch import data
 from workloads.tpch.tables import LINEITEM, TABLES

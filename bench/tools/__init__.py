@@ -1,0 +1,1 @@
+"""The means of the parts: clients, data, a Spark session, and what the machine says."""
