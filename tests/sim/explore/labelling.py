@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
 from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
-from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
+from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn, let_write
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tests.support.wall_clocks import NO_CLOCK, own_clock
@@ -89,8 +89,7 @@ class RunLog(CsnLog):
             deliver=_nowhere,
             on_state=lambda _, __: None,
         )
-        self._engine.follower = Follower(Csn(1), 4)
-        self._engine.follower.proven = True
+        let_write(self, Follower(Csn(1), 4))
 
     async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
         """Send the product's multi, alone."""

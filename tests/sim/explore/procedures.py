@@ -15,6 +15,7 @@ from tests.sim.explore.replay import (
     ScriptedStore,
     Turn,
     fence_then_log,
+    let_write,
     never,
 )
 from tests.support.clusters.resolving import GivenLocal, resolver_over
@@ -94,9 +95,8 @@ class Procedures:
             on_state=lambda _, __: None,
         )
         follower = Follower(catalog[-1].csn, READ_AHEAD)
-        follower.proven = True
         follower.next = number_behind(catalog, catalog[-1].csn)
-        log._engine.follower = follower
+        let_write(log, follower)
         found = {text: Committed(entry.csn) for entry in catalog for text in entry.tids}
         # Of a transaction of its own a replica is only asked in a later life.
         boot = state.boot + tid.boot if tid.home == asker else state.boot

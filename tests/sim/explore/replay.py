@@ -14,8 +14,10 @@ from typing import Any, Self, TypeVar
 
 from tests.sim.explore.ensemble import Ensemble
 from tidelock.csnlog.core import tree
+from tidelock.csnlog.core.follower import Follower
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import LinkState, Node, Op
+from tidelock.csnlog.log import CsnLog
 
 T = TypeVar("T")
 
@@ -154,6 +156,13 @@ def never(_: str, __: str) -> bool:
 def fence_then_log(before: str, path: str) -> bool:
     """A read of the log may see a newer state than the read of a session znode before it, and vice versa."""
     return before.startswith(f"{tree.CSN}/") != path.startswith(f"{tree.CSN}/")
+
+
+def let_write(log: CsnLog, follower: Follower) -> None:
+    """Give a log its follower, as if ZooKeeper had shown what both have taken and written."""
+    follower.proven = True
+    engine = log._engine
+    engine.follower, engine._fence_proven = follower, engine._connection
 
 
 class Replays:

@@ -16,7 +16,7 @@ from unittest import mock
 from tests.sim.explore.answers import AnsweredStore, FencedLog, Heard, hear
 from tests.sim.explore.ensemble import Ensemble, first_life, new_cluster
 from tests.sim.explore.procedures import READ_AHEAD
-from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn
+from tests.sim.explore.replay import AsksMulti, AsksRead, Replays, Returned, RunRaised, Turn, let_write
 from tests.sim.explore.search import Broken, Move, State
 from tests.sim.explore.world import NAMES
 from tests.support.clusters.resolving import GivenLocal, resolver_over
@@ -314,9 +314,8 @@ async def _outcome(store: Any, applied: Csn) -> object:
         on_state=lambda _, __: None,
     )
     follower = Follower(applied, READ_AHEAD)
-    follower.proven = True
     follower.next = Csn(applied + 1)
-    log._engine.follower = follower
+    let_write(log, follower)
     known = Committed(ASKED_CSN) if applied >= ASKED_CSN else None
     local = GivenLocal(replica=FOLLOWER, boot=own.boot, known=lambda _: known)
     return await resolver_over(log, local).outcome(_tid(ASKED_CSN), CLIENT)
