@@ -275,7 +275,7 @@ def test_a_session_znode_that_is_gone_stops_the_log(doubting: Bench) -> None:
     doubting.lose_request()
     doubting.serve_until(SendRaise)
     doubting.serve()
-    assert "never deleted" in doubting.halted
+    assert "it lacks replicas/r1/session" in doubting.halted
     assert doubting.decision(1) == Undecided()
 
 
