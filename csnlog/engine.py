@@ -128,17 +128,14 @@ class Engine:
     @property
     def proven(self) -> bool:
         """Whether ZooKeeper was seen, over the present connection, to hold what was taken and written."""
-        return self._followed and self._fence_proven == self._connection
+        followed = self.follower is not None and self.follower.proven
+        return followed and self._fence_proven == self._connection
 
     @property
     def doubting(self) -> bool:
         """Whether a new connection has not shown yet that ZooKeeper holds the history that was followed."""
         follower = self.follower
         return follower is not None and not self.proven and follower.phase not in UNANCHORED
-
-    @property
-    def _followed(self) -> bool:
-        return self.follower is not None and self.follower.proven
 
     def start(self, position: Csn, last: Imprint) -> None:
         """Begin to follow behind a position, whose record has this imprint."""

@@ -16,7 +16,6 @@ import msgspec
 
 from bench.tools.workload import batch
 from tidelock.client.writes.whole_writes import small_streams
-from tidelock.csnlog.core.ids import Tid
 from tidelock.wire.writes import ReservedTids, TableRows, TidsRequest, WriteHead, encode
 
 #: Tids of one request.
@@ -67,12 +66,7 @@ async def _reserve(session: aiohttp.ClientSession, api: str) -> Sequence[str]:
     body = msgspec.json.encode(TidsRequest(_BLOCK))
     async with session.post(f"{api}/api/v1/tids", data=body) as response:
         response.raise_for_status()
-        found = msgspec.json.decode(await response.read(), type=ReservedTids)
-    first = Tid.parse(found.first)
-    return [
-        str(Tid(first.snapshot, first.home, first.boot, first.counter + number))
-        for number in range(found.count)
-    ]
+        return list(msgspec.json.decode(await response.read(), type=ReservedTids).tids())
 
 
 async def _commit(session: aiohttp.ClientSession, api: str, body: bytes) -> int:

@@ -94,10 +94,9 @@ class OwnFence(msgspec.Struct, frozen=True):
         version, state = result.value.version, codec.decode_session(result.value.data)
         if version < self.version:
             return self, FenceFinding.AGAIN
-        if version == self.version and state.nonce == self.state.nonce:
-            return self, FenceFinding.UNCHANGED
         if version == self.version:
-            raise CorruptError(another_fence(self.path, version))
+            self._require_own(state)
+            return self, FenceFinding.UNCHANGED
         if self.pending and state.nonce == self.pending:
             return self._confirmed(version, session), FenceFinding.RAISED
         return replace(self, version=version, session=session, pending="", state=state), FenceFinding.FOREIGN
@@ -123,9 +122,14 @@ class OwnFence(msgspec.Struct, frozen=True):
         found = result.value
         if self.is_above(found):
             raise CorruptError(older_fence(self.path, here=self.version, there=found.version))
-        if found.version == self.version and codec.decode_session(found.data).nonce != self.state.nonce:
-            raise CorruptError(another_fence(self.path, self.version))
+        if found.version == self.version:
+            self._require_own(codec.decode_session(found.data))
         return True
+
+    def _require_own(self, found: SessionState) -> None:
+        """Raise unless the data at the version that this replica knows is what it has written there."""
+        if found.nonce != self.state.nonce:
+            raise CorruptError(another_fence(self.path, self.version))
 
     def _confirmed(self, version: int, session: int) -> OwnFence:
         state = msgspec.structs.replace(self.state, nonce=self.pending)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.clients import CHANGED
-from tests.sim.copies import Copies
 from tests.sim.disk import SimDisk
+from tests.sim.disk_contents import DiskContents
 from tests.sim.life import LIFE
 from tests.sim.log_lives import LogLife, LogLives
 from tests.sim.published import PublishedProgress
@@ -71,7 +71,7 @@ class Oracle:
         self._disks: dict[str, dict[str, float]] = {}  # by replica: when each disk was last registered
         self._current: dict[str, str] = {}
         self._published = PublishedProgress()
-        self._on_disk = Copies(world.folder)
+        self._on_disk = DiskContents(world.folder)
         #: How far each catalog was when it was looked at, by folder and id of the disk.
         self._looked: dict[tuple[str, str], Csn] = {}
         self._proposed: set[str] = set()

@@ -7,7 +7,7 @@ table of the head, in its order.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -39,6 +39,11 @@ class ReservedTids(msgspec.Struct, frozen=True):
     first: str
     count: int
     seconds: float
+
+    def tids(self) -> Iterator[str]:
+        """Yield all tids, the first one first."""
+        fields, _, first = self.first.rpartition("-")
+        return (f"{fields}-{counter}" for counter in range(int(first), int(first) + self.count))
 
 
 class TableRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -95,10 +95,8 @@ class _Block:
     """Tids of one home, each of which is given once."""
 
     def __init__(self, reserved: ReservedTids, until_s: float) -> None:
-        fields, _, first = reserved.first.rpartition("-")
         self.count = reserved.count
-        self._fields = fields
-        self._counters = iter(range(int(first), int(first) + reserved.count))
+        self._tids = reserved.tids()
         self._until_s = until_s
 
     @property
@@ -108,8 +106,7 @@ class _Block:
 
     def take(self) -> str | None:
         """Return the next tid; None if there is none, or the time is over."""
-        counter = None if self.over else next(self._counters, None)
-        return None if counter is None else f"{self._fields}-{counter}"
+        return None if self.over else next(self._tids, None)
 
 
 class WholeWrite:

@@ -14,7 +14,7 @@ from tidelock.replication.core.model import Location
 from tidelock.replication.partfs import PartFs
 
 
-class Copies:
+class DiskContents:
     """The disks, each by its id or by its folder, which has the id of its first disk as its name.
 
     Args:
