@@ -68,7 +68,11 @@ _PACK_END: Final = struct.Struct(">I32s8s")
 _PACK_MARK: Final = b"tidepack"
 
 _FOLDERS = [f"{number:02d}" for number in range(100)]
-_SUFFIX: Final[dict[PartKind, str]] = {"part": ".parquet", "manifest": ".manifest"}
+_SUFFIX: Final[dict[PartKind, str]] = {
+    "part": ".parquet",
+    "landed": ".parquet",
+    "manifest": ".manifest",
+}
 #: The only files that a sweep considers.
 _OURS = re.compile(
     r"(?:parts/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.(?:parquet|manifest)|packs/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.pack)"

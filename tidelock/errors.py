@@ -50,6 +50,7 @@ __all__ = [
     "StandbyError",
     "TableChangedError",
     "TableExistsError",
+    "TableModeError",
     "TidelockError",
     "TokenExpiredError",
     "TokenFinishedError",
@@ -246,6 +247,10 @@ class TableChangedError(RefusedError):
     """The table's definition changed after the transaction had read it; begin again."""
 
     retriable = True
+
+
+class TableModeError(RefusedError):
+    """Rows of a landing table come by land() alone, and those of other tables by transactions alone."""
 
 
 class SchemaMismatchError(RefusedError):

@@ -9,9 +9,24 @@ that no stream's label was deleted since the read: a deletion raises the version
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from tidelock.csnlog.core.model import LabelState
+
+#: Labels that begin so are the cluster's own: rows that landed count once, whoever commits them.
+LANDING: Final = "landing/"
+
+
+def landing_label(tid: str) -> str:
+    """Return the label under which the rows of an aborted landing are committed again."""
+    return LANDING + tid
+
+
+def landed_tid(label: str | None) -> str | None:
+    """Return the landing whose rows a commit under this label brings; None if it brings none."""
+    return label.removeprefix(LANDING) if label is not None and label.startswith(LANDING) else None
 
 
 class LabelRead(msgspec.Struct, frozen=True):

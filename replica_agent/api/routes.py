@@ -35,6 +35,7 @@ from tidelock.errors import (
     StandbyError,
     TableChangedError,
     TableExistsError,
+    TableModeError,
     TokenExpiredError,
     TokenFinishedError,
     TokenForeignError,
@@ -113,7 +114,18 @@ _TOKEN: Final = (
 #: Errors of statements.
 _STATEMENT: Final = (*_ABOUT_TX, FencedError, UnknownTableError, TooLargeError, DiskFullError)
 _REMOVAL: Final = (*_STATEMENT, SerializationConflictError)
-_ADDING: Final = (*_REMOVAL, SchemaMismatchError, DuplicateKeyError, TooManyPartsError)
+_ADDING: Final = (*_REMOVAL, SchemaMismatchError, DuplicateKeyError, TableModeError, TooManyPartsError)
+_LANDING: Final = (
+    *(
+        UnknownTableError,
+        TableModeError,
+        TooLargeError,
+        DiskFullError,
+        SchemaMismatchError,
+        TooManyPartsError,
+    ),
+    *(SerializationConflictError, CommitUnknownError, FencedError, NoSuchCsnError, StandbyError),
+)
 _AT_CSN: Final = (NoSuchCsnError, SnapshotTooOldError, StandbyError)
 _COMMIT: Final = (
     *_ABOUT_TX,
@@ -181,6 +193,15 @@ _TRANSACTIONS: Final = (
         method="POST", path=f"{_V1}/commits", handler=TransactionRoutes.write, subject="transactions",
         request=_WRITE, response=transactions.CommitAnswer, action=AgentAction.BEGIN,
         errors=tuple(dict.fromkeys((*_ADDING, *_COMMIT, NoSuchCsnError, StandbyError))),
+    ),
+    ApiRoute(
+        method="POST", path=f"{_V1}/landings/{{table}}", handler=TransactionRoutes.land,
+        subject="transactions", request=_ROWS, response=writes.LandAnswer, action=AgentAction.BEGIN,
+        errors=_LANDING,
+        query=(
+            Parameter(name="min_csn", kind="integer", meaning="The table was created up to this CSN."),
+            Parameter(name="timeout_s", kind="number", meaning="How long that may take, in seconds."),
+        ),
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/outcomes/{{tid}}", handler=TransactionRoutes.outcome,

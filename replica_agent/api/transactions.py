@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -12,7 +12,7 @@ from tidelock.csnlog.core.ids import Csn, Tid
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.api.bearer import shows_life
-from tidelock.replica_agent.api.http import answer, body, plain, seconds
+from tidelock.replica_agent.api.http import answer, body, number, plain, seconds
 from tidelock.replica_agent.services.status import outcome_answer
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
@@ -28,6 +28,10 @@ from tidelock.wire.transactions import (
     LeaseAnswer,
 )
 from tidelock.wire.writes import ReservedTids, TidsRequest, WriteHead, decode
+
+#: Advice to senders of bodies that are too large.
+_BEGIN_INSTEAD: Final = "begin a transaction, and insert the rows with it"
+_LAND_LESS: Final = "send the rows in several calls of land()"
 
 
 def parse_tid(text: str) -> Tid:
@@ -138,6 +142,18 @@ class TransactionRoutes:
         )
         return answer(_committed(head.tid, done))
 
+    async def land(self, request: web.Request) -> web.Response:
+        """Take rows of a landing table, as one Arrow IPC stream; answered when they count as written."""
+        stream = await _read(request, self.service.settings.write_bytes_max, _LAND_LESS)
+        timeout_s = seconds(request, "timeout_s")
+        done = await self.service.land(
+            request.match_info["table"],
+            stream,
+            min_csn=None if (csn := number(request, "min_csn")) is None else Csn(csn),
+            timeout_s=timeout_s,
+        )
+        return answer(done)
+
     async def commit(self, request: web.Request) -> web.Response:
         """Commit, or repeat the answer of a commit."""
         asked = await body(request, CommitRequest)
@@ -178,30 +194,30 @@ def _committed(tid: str, done: Committed | None) -> CommitAnswer:
     return CommitAnswer(tid, csn, time_ms, "committed")
 
 
-async def _read_write(request: web.Request, limit: int) -> tuple[WriteHead, list[bytes]]:
-    found = request.content_length
-    if found is not None and found > limit:
-        raise _too_large(found, limit)
+async def _read(request: web.Request, limit: int, advice: str) -> bytes:
+    """Return a whole body; TooLargeError with this advice if it has more bytes than ``limit``."""
+    size = request.content_length or 0
     pieces: list[bytes] = []
-    size = 0
-    async for piece in request.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise _too_large(size, limit)
+    if size <= limit:
+        size = 0
+        async for piece in request.content.iter_any():
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                break
+    if size > limit:
+        msg = f"the body has {size} bytes or more, the limit is write_bytes_max={limit}; {advice}"
+        raise TooLargeError(msg, limit=limit, found=size)
+    return b"".join(pieces)
+
+
+async def _read_write(request: web.Request, limit: int) -> tuple[WriteHead, list[bytes]]:
+    whole = await _read(request, limit, _BEGIN_INSTEAD)
     try:
-        return decode(b"".join(pieces))
+        return decode(whole)
     except ValueError as error:  # msgspec's own among them
         msg = (
             f"the body of {request.method} {request.path} is not as expected: {plain(str(error))}; "
             "docs/protocol.md describes it"
         )
         raise BadRequestError(msg) from error
-
-
-def _too_large(found: int, limit: int) -> TooLargeError:
-    msg = (
-        f"a transaction of one request has {found} bytes or more, the limit is write_bytes_max={limit}; "
-        "begin a transaction, and insert the rows with it"
-    )
-    return TooLargeError(msg, limit=limit, found=found)

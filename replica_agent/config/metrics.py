@@ -112,6 +112,14 @@ class Metrics:
         self.inserted_rows = Counter(
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
+        self.landed_rows = Counter(
+            "tidelock_landed_rows", "Rows of landing tables acknowledged here.", registry=self.registry
+        )
+        self.rescued_rows = Counter(
+            "tidelock_rescued_rows",
+            "Rows that landed at another boot, which ended, and were committed here.",
+            registry=self.registry,
+        )
         self.uploads = _uploads(self.registry)
         self.records_applied = Counter(
             "tidelock_records_applied", "Records of the CSN log applied here.", registry=self.registry

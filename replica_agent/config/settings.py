@@ -223,6 +223,10 @@ class AgentSettings(IdentitySettings, BaseSettings):
             "Rows, by their bytes in memory, of small transactions that commit together in shared parts."
         ),
     )
+    landing_ahead_max: Count = Field(
+        8,
+        description="Departures of landing rows that are acknowledged and not yet committed; others wait.",
+    )
     row_group_rows: Count = Field(1_000_000, description="Rows of a Parquet row group.")
     row_group_bytes: Bytes = Field(128 << 20, description="Arrow bytes after which a row group is closed.")
     cut_part_bytes_min: Bytes = Field(

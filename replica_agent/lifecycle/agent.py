@@ -248,8 +248,12 @@ class Agent:
             self.clones(reason)
 
     async def _decide_own(self, parts: AgentParts) -> None:
-        """Roll back the own transactions of former boots that never became visible."""
-        tids = [Tid.parse(text) for text in self.local.catalog.reader.prepared()]
+        """Roll back the own transactions of former boots that never became visible.
+
+        Those with rows that landed are left to the check of what is undecided, which commits these rows.
+        """
+        reader = self.local.catalog.reader
+        tids = [Tid.parse(text) for text in reader.prepared() if not reader.landed(text)]
         own = [tid for tid in tids if tid.home == self.replica and tid.boot < parts.means.session.boot]
         outcome = parts.transactions.outcomes.outcome
         aborted = [tid for tid in own if isinstance(await outcome(tid, UNDECIDED), Aborted)]

@@ -111,6 +111,7 @@ def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionServ
         inserts=transactions.inserts,
         removals=transactions.removals,
         mutations=transactions.inserts.mutations,
+        landings=transactions.landings,
         commits=transactions.commits,
         labels=transactions.labels,
         outcomes=transactions.outcomes,

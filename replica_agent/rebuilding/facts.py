@@ -254,7 +254,7 @@ def _undecided(db: sqlite3.Connection) -> tuple[UndecidedFacts, ...]:
     rows = db.execute(
         """
         SELECT q.tid, coalesce(sum(p.rows), 0), group_concat(DISTINCT p.table_name)
-        FROM prepared q LEFT JOIN parts p ON p.creation_tid = q.tid AND p.kind = 'part'
+        FROM prepared q LEFT JOIN parts p ON p.creation_tid = q.tid AND p.kind <> 'manifest'
         WHERE q.tid NOT IN (SELECT tid FROM outcomes) GROUP BY q.tid ORDER BY q.tid
         """
     )

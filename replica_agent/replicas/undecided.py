@@ -28,12 +28,14 @@ class UndecidedResolver:
     Attributes:
         catalog: Names the transactions that are undecided here.
         outcome: Finds the outcome of a transaction with something undecided here.
+        rescue: Commits rows that landed with an aborted transaction; returns whether that is settled.
         forget: Drops the parts of aborted transactions, and fetches no more of them.
         fetching: Returns the undecided transactions whose parts are being fetched.
     """
 
     catalog: Catalog
     outcome: Callable[[Tid], Awaitable[Outcome]]
+    rescue: Callable[[Tid], Awaitable[bool]]
     forget: Callable[[list[Tid]], Awaitable[None]]
     fetching: Callable[[], Collection[str]]
     _seen: set[str] = field(default_factory=set, init=False)
@@ -43,7 +45,7 @@ class UndecidedResolver:
         undecided = {*self.catalog.reader.prepared(), *self.fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
         self._seen = undecided
-        over = [tid for tid in again if await self._is_over(tid)]
+        over = [tid for tid in again if await self._is_over(tid) and await self.rescue(tid)]
         if over:
             _log.info("undecided_cleaned", tids=[str(tid) for tid in over])
             await self.forget(over)

@@ -23,6 +23,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.landing.landings import Landings
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
@@ -39,6 +40,7 @@ from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
 from tidelock.wire.statements import ChangeResult, RemoveResult
 from tidelock.wire.transactions import TransactionInfo
+from tidelock.wire.writes import LandAnswer
 
 _T = TypeVar("_T")
 
@@ -57,6 +59,7 @@ class TransactionService:
     inserts: Inserts
     removals: Removals
     mutations: Mutations
+    landings: Landings
     commits: Commits
     labels: Labels
     outcomes: OutcomeResolver
@@ -111,7 +114,7 @@ class TransactionService:
         self, label: str | None, batch: int | None, meta: dict[str, Any] | None, *, repeats: bool = False
     ) -> None:
         """Refuse wrong arguments, and a label that is known to be committed unless a begin ``repeats``."""
-        self.labels.require_form(label, batch)
+        self.labels.require_own(label, batch)
         _require_short("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
         if label is not None and not repeats:
             await self.labels.refuse_repeated(label, batch)
@@ -222,7 +225,7 @@ class TransactionService:
         else:
             self._refuse_lost(tid)
         if label is not None or batch is not None:
-            self.labels.require_form(label, batch)
+            self.labels.require_own(label, batch)
         return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)
 
     async def write(
@@ -271,6 +274,23 @@ class TransactionService:
         for table, stream in rows:
             with self.failures.noted(str(tx.tid), f"the insert into {table}"):
                 await self.inserts.insert_whole(tx, table, stream)
+
+    async def land(
+        self, table: str, stream: bytes, *, min_csn: Csn | None, timeout_s: float | None
+    ) -> LandAnswer:
+        """Take rows of a landing table; see :meth:`Landings.land`.
+
+        Args:
+            table: The name of the table.
+            stream: The rows, as one Arrow IPC stream.
+            min_csn: The definition of the table must be at least as new as this CSN.
+            timeout_s: How long they may take to count as written; None: twice ``commit_timeout_s``.
+        """
+        self.condition.require(AgentAction.BEGIN)
+        if min_csn is not None:
+            await self.snapshots.reach(min_csn)
+        limit_s = self.settings.commit_timeout_s * 2 if timeout_s is None else timeout_s
+        return await self.landings.land(table, stream, limit_s)
 
     async def kill(self, tid: str) -> Transaction:
         """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""

@@ -280,6 +280,14 @@ class CatalogReader:
         )
         return [tid for (tid,) in self._db.execute(sql)]
 
+    def landed(self, tid: str) -> list[PartRow]:
+        """Return the parts of an undecided landing that this replica has confirmed; none if it has not."""
+        sql = f"""
+            SELECT {PART_COLUMNS} FROM parts WHERE creation_tid = ?1 AND creation_csn IS NULL
+                AND kind = 'landed' AND EXISTS (SELECT 1 FROM prepared WHERE tid = ?1)
+        """
+        return [PartRow(*row) for row in self._db.execute(sql, (tid,))]
+
     def held(self, parts: Iterable[PartId]) -> set[PartId]:
         """Return those of ``parts`` whose bytes are durable and assumed correct here."""
         sql = f"SELECT part FROM parts WHERE part IN ({_GIVEN}) AND state = 'held'"

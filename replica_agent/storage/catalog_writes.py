@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
+from tidelock.csnlog.core.labels import landed_tid
 from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart, SkippedRecord
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
@@ -399,7 +400,7 @@ def _apply_tid(
                 # An early copy may be known by its bytes alone: the record says its table and partition.
                 done = db.execute(
                     "UPDATE parts SET creation_csn = ?, creation_change = ?, table_name = ?, path = ?, "
-                    "rows = ? WHERE part = ? AND checksum = ? AND state = 'held'",
+                    "rows = ?, kind = 'part' WHERE part = ? AND checksum = ? AND state = 'held'",
                     (csn, change, entry.table, entry.path, entry.rows, entry.part, entry.checksum),
                 )
                 if (
@@ -441,6 +442,8 @@ def _apply_tid(
         "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?, ?)",
         (tid, csn, record.time_ms, applied.label, applied.batch, applied.carrier),
     )
+    if (landed := landed_tid(applied.label)) is not None:  # its rows are in the parts of this transaction
+        unused += drop_undecided(db, [landed])
     return unused
 
 

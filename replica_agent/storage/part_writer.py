@@ -386,6 +386,16 @@ def check_small(body: bytes, schema: TableSchema, version: int, settings: AgentS
     return CheckedRows(schema, version, count, nbytes, by_path)
 
 
+def conformed(body: bytes, schema: TableSchema) -> pa.Table:
+    """Return the rows of a complete body in the table's types; errors as of :func:`encode_small`."""
+    batches: list[pa.RecordBatch] = []
+    count = 0
+    for batch in _batches(*_whole(body), schema):
+        batches.append(schema.conform(batch, count))
+        count += batch.num_rows
+    return pa.Table.from_batches(batches, schema.arrow)
+
+
 def encode_shared(
     inserts: Iterable[CheckedRows], settings: AgentSettings, new_part: Callable[[], PartId]
 ) -> list[tuple[TableName, EncodedPart]]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidelock.column_types import NO_KEY, NO_PARTITION, to_text
 from tidelock.csnlog.core.ids import TableName
-from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.errors import BadRequestError, TableModeError, TooLargeError
 from tidelock.part_layout import form_of
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.table_columns import Column, TableColumns
@@ -29,6 +29,7 @@ COLUMNS_MAX = 2000
 #: The properties of a table, with the allowed values; None: the value has its own check.
 PROPERTIES: dict[str, tuple[str, ...] | None] = {
     "compaction": ("on", "off"),
+    "landing": ("on", "off"),
     "on_duplicate": ("refuse", "replace"),
     "retention_s": None,
     "unique_key": None,
@@ -121,6 +122,7 @@ class TableSchema:
         schema._check_properties()
         schema._check_retention(retention_s_min)
         schema._check_key()
+        schema._check_landing()
         return schema
 
     @classmethod
@@ -163,6 +165,27 @@ class TableSchema:
     def replaces(self) -> bool:
         """Return whether an inserted row replaces a row with the same key; if not, it is refused."""
         return self.properties.get("on_duplicate") == "replace"
+
+    @property
+    def lands(self) -> bool:
+        """Return whether this is a landing table: its rows come without a transaction of their client."""
+        return self.properties.get("landing") == "on"
+
+    def require_mode(self, *, lands: bool) -> None:
+        """Raise TableModeError unless rows come to this table in the way that the writer has chosen."""
+        if self.lands == lands:
+            return
+        if self.lands:
+            raise TableModeError(
+                f"{self.name} is a landing table (property landing): rows come to it by land() alone, "
+                "outside of transactions; send them by land(), or create a table without that property",
+                table=self.name,
+            )
+        raise TableModeError(
+            f"table {self.name} is no landing table: rows come to it in transactions; insert them, or create "
+            "a table with the property landing=on",
+            table=self.name,
+        )
 
     @cached_property
     def arrow(self) -> pa.Schema:
@@ -292,6 +315,23 @@ class TableSchema:
             )
         if problem:
             raise BadRequestError(f"table {self.name} cannot have this unique key: {problem}", key=list(key))
+
+    def _check_landing(self) -> None:
+        """Refuse a landing table that could not keep its promises (rule landing)."""
+        if not self.lands:
+            return
+        if self.derivation is not None:
+            raise BadRequestError(
+                f"table {self.name} is derived from {self.derivation.source}, so its rows come with those of "
+                "the source; leave out landing=on",
+                property="landing",
+            )
+        if self.unique_key and not self.replaces:
+            raise BadRequestError(
+                f"table {self.name} has a unique key, and of rows that land the last one wins: add "
+                "on_duplicate=replace, or leave out landing=on",
+                property="landing",
+            )
 
 
 def _doubled(names: Iterable[str]) -> str | None:

@@ -307,6 +307,7 @@ class Transaction:
         key: The key with which its begin can be repeated.
         meta: Free data from its client.
         data_change: False for a compaction, which leaves all rows as they are.
+        lands: It has rows that their clients take for written before it commits, so it is never given up.
     """
 
     tid: Tid
@@ -319,6 +320,7 @@ class Transaction:
     meta: dict[str, Any] | None = None
     isolation: Isolation = Isolation.SNAPSHOT
     data_change: bool = True
+    lands: bool = False
     staged: StagedChanges = field(default_factory=StagedChanges)
     statements: StatementControl = field(default_factory=StatementControl)
     ending: TransactionEnding = field(default_factory=TransactionEnding)

@@ -111,6 +111,7 @@ class Uploads:
 
     def _schema(self, tx: Transaction, table: TableName) -> TableSchema:
         version, schema = self.tables.schema(table, tx.begin_statement(self.waiters.reached))
+        schema.require_mode(lands=False)
         if schema.unique_key or schema.dependents:
             why = (
                 "a unique key"
@@ -301,7 +302,7 @@ class Uploads:
             some = found[first : first + _AT_ONCE]
             staged += await self._examine(tx, schema, some, files, places)
         for path in sorted({part.meta.path for part in staged}):
-            await self.pressure.admit(tx, schema, path)
+            await self.pressure.admit(tx.staged, schema, path)
         await self.catalog.write(partial(jobs.name_staged, parts=staged))
         self.transactions.require_open(tx)
         tx.staged.stored.update({part.meta.part: part.meta for part in staged})

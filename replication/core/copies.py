@@ -163,7 +163,7 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
 
     def _count_again(self, text: str, above: int) -> tuple[msg.CopiesInstruction, ...]:
         state = self._open.get(text)
-        if state is None or state.stage is not CopyStage.READY:
+        if state is None or state.stage is CopyStage.WAITING:
             return ()
         self._open[text] = replace(state, stage=CopyStage.WAITING, above=above)
         return self._change(text)

@@ -27,6 +27,7 @@ from tidelock.client.writes.autocommit import AutocommitStatements
 from tidelock.client.writes.decide import ask_outcome, home_of
 from tidelock.client.writes.definitions import Definitions
 from tidelock.client.writes.joined import Joining
+from tidelock.client.writes.landing import Landing
 from tidelock.client.writes.transaction import Later, Transaction, begin_at_home
 from tidelock.client.writes.whole_writes import ReservedBlocks
 from tidelock.errors import (
@@ -117,7 +118,7 @@ def connect(
 _RESOLVE_S: Final = 120.0
 
 
-class Database(AutocommitStatements, Joining, HistoryQuestions):
+class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
     """A cluster as one client sees it; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it remembers the highest CSN that it has committed or read on any replica,
@@ -152,7 +153,8 @@ class Database(AutocommitStatements, Joining, HistoryQuestions):
             partition_by: Columns whose values become folders; identity only.
             sort_by: Columns by which the rows of a file are sorted.
             properties: `compaction` (on, off); `unique_key`, columns separated by commas, in which no two
-                rows have the same values, and `on_duplicate` (refuse, replace).
+                rows have the same values, and `on_duplicate` (refuse, replace); `landing` (on, off), see
+                `land`.
             derived_from: Table whose inserts this one follows: the result of `derived_sql` over the rows of
                 each insert is inserted here, in the same transaction.
             derived_sql: One SELECT; `inserted` are the rows.

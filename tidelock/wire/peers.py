@@ -12,8 +12,9 @@ import msgspec
 
 from tidelock.wire.ids import Csn, PartId, ReplicaId, TableName
 
-#: A Parquet range of a table, or the stored entries of a large transaction.
-PartKind = Literal["part", "manifest"]
+#: A Parquet range of a table; one that no record names yet, with rows that landed, which stay although its
+#: transaction was aborted (rule landing); or the stored entries of a large transaction.
+PartKind = Literal["part", "landed", "manifest"]
 
 _Part = Annotated[PartId, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]{0,31}-[0-9]{1,18}-[0-9]{1,18}\Z")]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
@@ -32,7 +33,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
         length: Bytes of the range.
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
         stats: Column statistics, or None if they are not computed yet.
-        kind: ``part`` or ``manifest``.
+        kind: ``part``, ``landed`` or ``manifest``.
         form: Parts of the same form differ in their rows alone: they have one row group, no page index, and
             footers with the same schema and marks. None: it is not known.
     """

@@ -82,6 +82,21 @@ class WriteHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     timeout_s: float | None = None
 
 
+class LandAnswer(msgspec.Struct, frozen=True):
+    """Answer of POST /landings: the rows count as written.
+
+    Attributes:
+        rows: Their number.
+        tid: The transaction of the home that brings them, with those of others; null where `csn` is known,
+            and for no rows.
+        csn: The commit that brought them; null if they are durable and not committed yet, and for no rows.
+    """
+
+    rows: int
+    tid: str | None
+    csn: int | None
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(WriteHead)
 

@@ -211,12 +211,19 @@ class Commits:
         """Roll back, or call the running commit off; without effect if it is rolled back already.
 
         Raises:
-            TransactionClosedError: It is committed: the call came too late.
+            TransactionClosedError: It is committed, or has rows that landed: the call came too late.
             CommitUnknownError: Its commit was sent, and is not decided within ``wait_bound_s``.
         """
         if tx.leased:
             await self.closer.roll_back(tx, error, pushed=False)
             return
+        if tx.lands and tx.state is TxState.SEALED:
+            raise TransactionClosedError(
+                f"{tx.tid} has rows that landed: they count as written, and its commit goes on; delete the "
+                "rows when it is committed",
+                tid=str(tx.tid),
+                state=tx.state.value,
+            )
         if tx.state is TxState.SEALED and tx.ending.commit_task is not None:
             self.settlement.call_off(tx)
             await asyncio.wait({tx.ending.commit_task}, timeout=self.settings.wait_bound_s)
@@ -316,7 +323,7 @@ class Commits:
             return None
         if tx.staged.skip is None:  # what an operator declares lost is what the others wait for
             async with tx.cuttable_wait():
-                await self._delay(deadline)
+                await self.require_followers(deadline)
         if tx.staged.rows:
             if tx.batch is None and not (tx.staged.memory or tx.staged.stored or tx.staged.removed):
                 return await self.carriers.settle(tx, deadline)
@@ -328,7 +335,7 @@ class Commits:
         async with self.gate.batch():
             return await self.settlement.settle(tx, deadline)
 
-    async def _delay(self, deadline: float) -> None:
+    async def require_followers(self, deadline: float) -> None:
         """Delay the commit while replicas lag behind.
 
         Raises:

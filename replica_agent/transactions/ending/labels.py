@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from tidelock.csnlog.core.labels import LabelRead, Make, Move, OtherKind, Taken, judge
+from tidelock.csnlog.core.labels import LANDING, LabelRead, Make, Move, OtherKind, Taken, judge
 from tidelock.csnlog.core.model import LabelState
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import (
@@ -40,6 +40,15 @@ class Labels:
     reader: CatalogReader
     waiters: CsnWaiters
     settings: AgentSettings
+
+    def require_own(self, label: str | None, batch: int | None) -> None:
+        """Raise as :meth:`require_form`; BadRequestError also for a label that no client may take."""
+        self.require_form(label, batch)
+        if label is not None and label.startswith(LANDING):
+            raise BadRequestError(
+                f"label {label!r} begins with {LANDING!r}, which names rows that landed; take another label",
+                label=label,
+            )
 
     def require_form(self, label: str | None, batch: int | None) -> None:
         """Raise BadRequestError or TooLargeError if these cannot be a label and the number of a batch."""

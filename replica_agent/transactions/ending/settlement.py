@@ -63,22 +63,22 @@ class Settlement:
         if riders:
             proposal = msgspec.structs.replace(proposal, riders=tuple(riders))
         if tx.isolation is not Isolation.SERIALIZABLE:
-            return await self._commit_labelled(tx, proposal, deadline)
+            return await self.propose(tx, proposal, deadline)
 
         async def validate_and_commit() -> Committed:
             async with tx.cuttable_wait():
                 version = await self.validation.validate(tx, deadline - self.clock())
             validated = msgspec.structs.replace(proposal, head_version=version)
-            return await self._commit_labelled(tx, validated, deadline)
+            return await self.propose(tx, validated, deadline)
 
         # After a commit in between it validates again.
         return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=self._before(deadline))
 
-    async def _commit_labelled(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+    async def propose(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         """Commit; if the label is not in the state that was assumed, read it and judge it again.
 
         A refusal by that judgement is final. If members, disks or ``copies`` have changed since the copies
-        were counted, count them again.
+        were counted, count them again. Errors as of :meth:`settle`.
         """
 
         async def place_label() -> None:
@@ -123,7 +123,7 @@ class Settlement:
         except CommitUnknownError:
             _log.warning("commit_unknown", tid=proposal.tid)
             return await retried(
-                lambda: self._ask_again(tx, proposal), after=(CommitUnknownError,), may_retry=self._log_lives
+                lambda: self._ask_again(tx, proposal), after=(CommitUnknownError,), may_retry=self.log_lives
             )
 
     async def _ask_again(self, tx: Transaction, proposal: Proposal) -> Committed:
@@ -136,7 +136,7 @@ class Settlement:
         try:
             return await self.log.commit(proposal, timeout_s=self.settings.commit_timeout_s)
         except UnavailableError as error:
-            if not self._log_lives():
+            if not self.log_lives():
                 raise CommitUnknownError(error.message, tid=proposal.tid) from error
             raise
 
@@ -156,7 +156,8 @@ class Settlement:
         self.log.call_off(tx.tid)
         return await self.log.decided(tx.tid)
 
-    def _log_lives(self) -> bool:
+    def log_lives(self) -> bool:
+        """Return whether the log may still decide transactions of this boot."""
         return self.log.state in {LogState.FOLLOWING, LogState.SUSPENDED, LogState.FENCING}
 
     def _before(self, deadline: float) -> Callable[[], bool]:

@@ -15,7 +15,7 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.part_counts import PartCounts
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replica_agent.transactions.transaction import StagedChanges
 
 _OFF: Final = "compaction of this table is off (property compaction)"
 _ON: Final = "compaction does not keep up"
@@ -29,11 +29,11 @@ class BackPressure:
     counts: PartCounts
     metrics: Metrics
 
-    async def admit(self, tx: Transaction, schema: TableSchema, path: str, added: int = 0) -> None:
+    async def admit(self, staged: StagedChanges, schema: TableSchema, path: str, added: int = 0) -> None:
         """Return when a part may be added to a partition, at the latest after ``insert_delay_max_s``.
 
         Args:
-            tx: The parts that it has staged there count too.
+            staged: The changes of the transaction; the parts that it has staged there count too.
             schema: The schema of the table.
             path: The partition.
             added: Those staged parts that this insert itself has made; they do not count.
@@ -43,9 +43,9 @@ class BackPressure:
         """
         settings = self.settings
         found = self.counts.of(schema.name, path)
-        if found + len(tx.staged.memory) + len(tx.staged.stored) < settings.parts_delay_insert:
+        if found + len(staged.memory) + len(staged.stored) < settings.parts_delay_insert:
             return  # without a scan over the parts of the transaction
-        found += sum(part.table == schema.name and part.path == path for part in tx.staged.parts) - added
+        found += sum(part.table == schema.name and part.path == path for part in staged.parts) - added
         if found >= settings.parts_refuse_insert:
             self.metrics.compaction.inserts_refused.inc()
             raise _refusal(schema, path, found, settings.parts_refuse_insert)

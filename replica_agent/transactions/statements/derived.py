@@ -47,7 +47,7 @@ class DerivedTables:
 
         Raises:
             BadRequestError: The SQL is no SELECT over ``inserted``, its columns are not those of the table,
-                or the source replaces rows.
+                or the source replaces rows or is a landing table.
             UnknownTableError: The source, or another table that the SQL names, does not exist.
             TooLargeError: The chain is too long, or the source has too many dependents.
         """
@@ -97,6 +97,12 @@ class DerivedTables:
             raise BadRequestError(
                 f"table {source.name} replaces rows (on_duplicate=replace), which a derived table cannot "
                 f"follow; derive {schema.name} from one that refuses duplicates, or that has no unique key",
+                table=source.name,
+            )
+        if source.lands:
+            raise BadRequestError(
+                f"{source.name} is a landing table (property landing), whose rows come without a transaction "
+                f"that could fill {schema.name}, too; derive it from another table",
                 table=source.name,
             )
         limit = self.settings.dependents_max

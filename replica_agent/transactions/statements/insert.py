@@ -102,6 +102,7 @@ class Inserts:
         name = full_name(table)
         at = tx.begin_statement(self.waiters.reached)
         version, schema = self.tables.schema(name, at)
+        schema.require_mode(lands=False)
         alone = schema.unique_key or schema.dependents
         crowded = self.transactions.memory_bytes > self.settings.staged_memory_bytes_max
         if alone or crowded or len(stream) > self.settings.inline_part_bytes_max:
@@ -111,7 +112,7 @@ class Inserts:
             await STAGE.before()
             rows = await self.staging.check(tx, version, schema, stream)
             for path in rows.by_path:
-                await self.pressure.admit(tx, schema, path)
+                await self.pressure.admit(tx.staged, schema, path)
             await STAGE.after()
             self.metrics.inserted_rows.inc(rows.count)
 
@@ -133,11 +134,11 @@ class Inserts:
         path = None if partition is None else path_in(schema, partition)
         known = path if schema.partition_by else ""
         if known is not None:
-            await self.pressure.admit(tx, schema, known)
+            await self.pressure.admit(tx.staged, schema, known)
         rows, parts = await self.add(tx, name, content, at=at, path=path)
         for found, added in Counter(part.path for part in parts).items():
             if found != known:
-                await self.pressure.admit(tx, schema, found, added)
+                await self.pressure.admit(tx.staged, schema, found, added)
         await STAGE.after()
         self.metrics.inserted_rows.inc(rows)
         return rows, len(parts)
@@ -167,6 +168,7 @@ class Inserts:
             RefusedError: As :meth:`insert`, for the table or for one that is derived from it.
         """
         version, schema = self.tables.schema(table, at)
+        schema.require_mode(lands=False)
         if not (schema.unique_key or schema.dependents):
             return await self.staging.stage(tx, table, pieces, at=at, path=path)
         async with self.transactions.removing(tx):

@@ -74,14 +74,19 @@ class Mutations:
             return (await self._change(tx, full_name(table), action)).counts
 
     async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
-        """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`."""
+        """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`.
+
+        Raises:
+            TableModeError: It is a landing table.
+        """
         async with self.transactions.removing(tx):
+            self._require_mode(tx, table)
             return (await self._change(tx, full_name(table), action)).counts
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
     ) -> ChangeResult:
-        """Bring the rows of an Arrow IPC stream into a table by key; errors as :meth:`delete`.
+        """Bring the rows of an Arrow IPC stream into a table by key; errors as :meth:`update`.
 
         Args:
             tx: An open transaction of this home.
@@ -90,6 +95,7 @@ class Mutations:
             body: The stream.
             length: Bytes of the stream, if known.
         """
+        self._require_mode(tx, table)
         async with self.transactions.removing(tx), self._kept(body, length) as path:
             found = msgspec.structs.replace(action, source=str(path))
             return (await self._change(tx, full_name(table), found)).counts
@@ -110,6 +116,11 @@ class Mutations:
             found = msgspec.structs.replace(action, source=str(source))
             done = await self._change(tx, schema.name, found, path)
         return done.counts.rows_inserted + done.counts.rows_updated, done.added
+
+    def _require_mode(self, tx: Transaction, table: str) -> None:
+        """Raise TableModeError if the rows of a table come in another way than by statements."""
+        at = tx.begin_statement(self.removals.waiters.reached)
+        self.tables.schema(full_name(table), at)[1].require_mode(lands=False)
 
     async def _change(
         self, tx: Transaction, table: TableName, action: Action, path: str | None = None

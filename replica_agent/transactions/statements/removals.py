@@ -102,11 +102,13 @@ class Removals:
         Raises:
             BadRequestError: The tables differ in columns, partitions or sort order, or are the same.
             UnsupportedInTransactionError: The other table has a unique key.
+            TableModeError: It is a landing table.
             Others as :meth:`drop_partition`.
         """
         async with self.transactions.removing(tx):
             name, schema = self._table(tx, source)
             into, other = self._table(tx, target)
+            other.require_mode(lands=False)
             _require_equal(schema, other)
             if other.unique_key:
                 raise UnsupportedInTransactionError(

@@ -41,7 +41,7 @@ from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
-from tidelock.replication.core.model import PartMeta
+from tidelock.replication.core.model import PartKind, PartMeta
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, PartSink
 
@@ -159,8 +159,8 @@ class RowStaging:
             raise
         return upload.parts
 
-    async def check(self, tx: Transaction, version: int, schema: TableSchema, stream: bytes) -> CheckedRows:
-        """Check the rows of a complete stream, which their transaction keeps until it departs.
+    async def checked(self, version: int, schema: TableSchema, stream: bytes) -> CheckedRows:
+        """Return the rows of a complete stream, not yet encoded.
 
         Raises:
             RefusedError: The rows do not fit the table, or a limit was passed.
@@ -168,16 +168,23 @@ class RowStaging:
         self.files.room.admit(DiskUse.NEW, 0)
         work = partial(check_small, stream, schema, version, self.settings)
         if len(stream) <= _CHECKED_AT_ONCE_BYTES:
-            rows = work()
-        else:
-            rows = await asyncio.get_running_loop().run_in_executor(self.encoders, work)
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.encoders, work)
+
+    async def check(self, tx: Transaction, version: int, schema: TableSchema, stream: bytes) -> CheckedRows:
+        """Check the rows of a complete stream, which their transaction keeps until it departs.
+
+        Raises:
+            RefusedError: The rows do not fit the table, or a limit was passed.
+        """
+        rows = await self.checked(version, schema, stream)
         self.transactions.require_open(tx)
         tx.use(schema.name, version)
         if rows.count:
             self.transactions.keep(tx, rows)
         return rows
 
-    async def encode(self, tx: Transaction, owners: Sequence[Transaction]) -> None:
+    async def encode(self, tx: Transaction, owners: Sequence[Transaction], kind: PartKind = "part") -> None:
         """Encode the rows that transactions keep into parts of ``tx``, in memory.
 
         One part holds the rows of all of them in one partition of one table.
@@ -185,6 +192,7 @@ class RowStaging:
         Args:
             tx: The transaction that gets the parts.
             owners: Those whose rows are encoded; they keep them unless ``tx`` is the only one.
+            kind: The kind of the parts.
 
         Raises:
             TooLargeError: A part would be too large to be kept in memory.
@@ -196,7 +204,8 @@ class RowStaging:
             self.transactions.take_rows(tx)
         for table, part in parts:
             assert part.data is not None, "a part of small inserts is in memory"
-            self.transactions.add(tx, StagedBytes(_meta(table, part), part.data, tx.tid))
+            meta = msgspec.structs.replace(_meta(table, part), kind=kind)
+            self.transactions.add(tx, StagedBytes(meta, part.data, tx.tid))
 
     async def link(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> None:
         """Add parts to ``table`` that share the bytes of other parts, which are stored here already.

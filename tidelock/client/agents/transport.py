@@ -185,13 +185,24 @@ class Transport:
         )  # fmt: skip
         return _decoded(response.status, response.data, address, answer, changes=True)
 
-    def write(self, address: str, path: str, body: bytes, *, answer: type[T], timeout_s: float) -> T:
+    def write(
+        self,
+        address: str,
+        path: str,
+        body: bytes,
+        *,
+        answer: type[T],
+        timeout_s: float,
+        content_type: str = BYTES,
+    ) -> T:
         """Send a small body of bytes and return the answer, at the least cost; errors as in `call`."""
         begin_order.begin_all()
         try:
-            with self.waits.during(lambda: f"POST {path} at {address}, for at most {timeout_s:.0f} s"):
+            with self.waits.during(
+                lambda: f"POST {path.partition('?')[0]} at {address}, for at most {timeout_s:.0f} s"
+            ):
                 status, text = self._plain.post(
-                    address, API + path, body, content_type=BYTES, read_s=timeout_s
+                    address, API + path, body, content_type=content_type, read_s=timeout_s
                 )
         except NotSentError as error:
             raise _no_connection(address, str(error)) from error

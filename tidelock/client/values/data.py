@@ -102,6 +102,27 @@ def ipc_stream(reader: pa.RecordBatchReader) -> Iterator[memoryview | bytes]:
     yield _END_OF_STREAM
 
 
+def small_streams_of(reader: pa.RecordBatchReader, bytes_max: int) -> Iterator[bytes]:
+    """Yield complete Arrow IPC streams of consecutive rows, each with about ``bytes_max`` bytes of rows."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in reader:
+        rows = max(1, batch.num_rows * bytes_max // max(batch.nbytes, 1))
+        for start in range(0, batch.num_rows, rows):
+            piece = batch.slice(start, rows)
+            if waiting and size + piece.nbytes > bytes_max:
+                yield _stream(reader.schema, waiting)
+                waiting, size = [], 0
+            waiting.append(piece)
+            size += piece.nbytes
+    if waiting:
+        yield _stream(reader.schema, waiting)
+
+
+def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
+    return b"".join(ipc_stream(pa.RecordBatchReader.from_batches(schema, batches)))
+
+
 def _plain(field: pa.Field) -> pa.Field:
     field = field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
     return field.remove_metadata()

@@ -15,6 +15,7 @@ __all__ = [
     "Decision",
     "InsertResult",
     "LabelStatus",
+    "LandResult",
     "Outcome",
     "RemoveResult",
     "TableChange",
@@ -62,6 +63,19 @@ class CommitResult:
     csn: int | None
     tid: str
     time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LandResult:
+    """Rows of a landing table that are written.
+
+    Attributes:
+        rows: Their number.
+        csn: The newest commit that brought some of them; None if they are durable and not visible yet.
+    """
+
+    rows: int
+    csn: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,11 +95,11 @@ async def test_an_insert_waits_and_is_refused(data_dir: DataDir, monkeypatch: py
             PartId(f"r1-2-{number}"), TABLE, "y=1", 1, 1, ""
         )
     for own in (4, 3, 2):
-        await pressure.admit(tx, schema, "y=1", own)
+        await pressure.admit(tx.staged, schema, "y=1", own)
     assert pauses == [0.5, 1.0]
     with pytest.raises(TooManyPartsError, match="parts_refuse_insert=4") as refused:
-        await pressure.admit(tx, schema, "y=1", 1)
-    await pressure.admit(tx, schema, "y=2")
+        await pressure.admit(tx.staged, schema, "y=1", 1)
+    await pressure.admit(tx.staged, schema, "y=2")
     assert refused.value.details == {"table": TABLE, "partition": "y=1", "found": 4, "limit": 4}
     assert "tidelock admin optimize default.t" in refused.value.message
     assert "does not keep up" in refused.value.message
@@ -116,4 +116,4 @@ async def test_a_refusal_names_the_property_that_turns_compaction_off(data_dir: 
     pressure = BackPressure(limits, PartCounts(CatalogReader(data_dir.path)), Metrics())
     tx = Transactions(ReplicaId("r1"), 1, limits, lambda: 0.0).begin(Csn(3))
     with pytest.raises(TooManyPartsError, match="property compaction"):
-        await pressure.admit(tx, schema, "y=1")
+        await pressure.admit(tx.staged, schema, "y=1")

@@ -214,4 +214,9 @@ def undecided(
     async def forget(tids: list[Tid]) -> None:
         forgotten.extend(tids)
 
-    return UndecidedResolver(catalog, outcome=outcome, forget=forget, fetching=lambda: {str(fetched)})
+    async def rescue(_: Tid) -> bool:
+        return True
+
+    return UndecidedResolver(
+        catalog, outcome=outcome, rescue=rescue, forget=forget, fetching=lambda: {str(fetched)}
+    )

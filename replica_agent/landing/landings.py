@@ -1,0 +1,236 @@
+"""Rows that land: those of many clients depart in one transaction of this home, and are answered early.
+
+A landing has no transaction of its own. Its rows wait for the next departure; all rows of one departure are
+encoded into one part for each table and partition, in a transaction that the home begins for them. They are
+acknowledged when these parts are durable on `copies` replicas, before the log knows of them. From then on
+somebody commits them for certain (rule landing): this home, as long as its boot lives, and after its end each
+replica that holds the parts, under a label, so that they count once (:mod:`.rescue`).
+
+Two landings have no order. So a table with a unique key, in which the last row of a key wins, is written by
+:mod:`.upserts`, which answers when the rows are visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from tidelock.csnlog import faults
+from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.log import Proposal
+from tidelock.errors import CommitUnknownError, RefusedError, TidelockError, TooLargeError, UnavailableError
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.landing.upserts import LandingUpserts
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.part_writer import CheckedRows
+from tidelock.replica_agent.storage.tables import Tables
+from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.transactions.ending.commit import Commits
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.transaction import StagedChanges, Transaction
+from tidelock.wire.writes import LandAnswer
+
+#: The commit of rows that are acknowledged.
+LANDED = faults.step("agent.landed")
+#: Pause after a commit that was refused, before it is tried again (seconds).
+_PAUSE_S = 0.2
+
+_log = structlog.get_logger("landing")
+
+
+class _Boarding(msgspec.Struct, frozen=True, eq=False):
+    """Checked rows of one landing, and its answer."""
+
+    rows: CheckedRows
+    done: asyncio.Future[LandAnswer]
+
+    def refuse(self, error: BaseException) -> None:
+        """Answer with an error, unless there is an answer."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Landings:
+    """Takes rows of landing tables.
+
+    Attributes:
+        upserts: Writes those with a unique key.
+    """
+
+    settings: AgentSettings
+    transactions: Transactions
+    tables: Tables
+    waiters: CsnWaiters
+    pressure: BackPressure
+    staging: RowStaging
+    commits: Commits
+    upserts: LandingUpserts
+    metrics: Metrics
+    _boarding: list[_Boarding] = field(default_factory=list, init=False)
+    _waiting_bytes: int = field(default=0, init=False)
+    _departures: set[asyncio.Task[Committed | None]] = field(default_factory=set, init=False)
+    _ahead: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make room for ``landing_ahead_max`` departures."""
+        self._ahead = asyncio.Semaphore(self.settings.landing_ahead_max)
+
+    async def land(self, table: str, stream: bytes, timeout_s: float) -> LandAnswer:
+        """Return when the rows of a complete Arrow IPC stream count as written.
+
+        Args:
+            table: The name of a landing table.
+            stream: The rows.
+            timeout_s: How long to wait for that.
+
+        Raises:
+            CommitUnknownError: They may or may not become visible.
+            RefusedError: They do not fit the table, or a limit was passed; nothing is written. Also
+                TableModeError: It is no landing table.
+            UnavailableError: Nothing is written; try again, or at another replica.
+        """
+        name = full_name(table)
+        version, schema = self.tables.schema(name, self.waiters.reached)
+        schema.require_mode(lands=True)
+        if len(stream) > (limit := self.settings.inline_part_bytes_max):
+            raise TooLargeError(
+                f"the rows have {len(stream)} bytes; land() takes up to {limit} at once "
+                "(inline_part_bytes_max): send them in several calls, which may depart together",
+                limit=limit,
+                found=len(stream),
+            )
+        begun = self.commits.clock()
+        await self.commits.require_followers(begun + timeout_s)
+        rows = await self.staging.checked(version, schema, stream)
+        for path in rows.by_path:
+            await self.pressure.admit(StagedChanges(), schema, path)
+        if not rows.count:
+            return LandAnswer(0, None, None)
+        left_s = begun + timeout_s - self.commits.clock()
+        if schema.unique_key:
+            return await self.upserts.land(schema, stream, left_s)
+        return await self._board(rows, left_s)
+
+    async def _board(self, rows: CheckedRows, timeout_s: float) -> LandAnswer:
+        if self._waiting_bytes + rows.nbytes > (limit := self.settings.staged_memory_bytes_max):
+            raise UnavailableError(
+                f"rows of {self._waiting_bytes} bytes wait for their departure, the limit is "
+                f"staged_memory_bytes_max={limit}; try again, or at another replica"
+            )
+        one = _Boarding(rows, asyncio.get_running_loop().create_future())
+        self._boarding.append(one)
+        self._waiting_bytes += rows.nbytes
+        if len(self._boarding) == 1:
+            self._start()
+        await asyncio.wait({one.done}, timeout=max(0.0, timeout_s))
+        if one.done.done():
+            return one.done.result()
+        if one in self._boarding:
+            self._leave(one)
+            raise UnavailableError(
+                f"{self.settings.landing_ahead_max} departures before these rows are not committed yet "
+                "(landing_ahead_max); nothing is written: try again, or at another replica"
+            )
+        raise CommitUnknownError(f"the rows are on their way, and not durable after {timeout_s:.1f} s")
+
+    def _leave(self, one: _Boarding) -> None:
+        self._boarding.remove(one)
+        self._waiting_bytes -= one.rows.nbytes
+
+    def _start(self) -> None:
+        task = asyncio.create_task(self._depart(), name="departure of landings")
+        self._departures.add(task)
+        task.add_done_callback(self._departures.discard)
+
+    async def _depart(self) -> Committed | None:
+        """Write what waits, answer it, and commit it."""
+        async with self._ahead:
+            going: list[_Boarding] = []
+            try:
+                async with self.commits.gate.batch():
+                    going = self._take()
+                    written = await self._write(going)
+            finally:
+                for one in going:  # only if this task was cancelled, with its agent
+                    one.done.cancel()
+            return None if written is None else await self._commit(*written)
+
+    def _take(self) -> list[_Boarding]:
+        """Return what departs now: what one transaction may have; the rest gets the next departure."""
+        going: list[_Boarding] = []
+        size = 0
+        while self._boarding:
+            size += self._boarding[0].rows.nbytes
+            if going and size > self.settings.shared_parts_bytes_max:
+                self._start()
+                break
+            going.append(self._boarding[0])
+            self._leave(self._boarding[0])
+        return going
+
+    async def _write(self, going: list[_Boarding]) -> tuple[Transaction, Proposal] | None:
+        """Make the parts and their copies, and answer; None if that failed, or nobody waits any more."""
+        if not going:
+            return None
+        try:
+            tx = self.transactions.begin(self.waiters.reached)
+        except TidelockError as error:
+            for one in going:
+                one.refuse(error)
+            return None
+        tx.lands = True
+        tx.ending.seal()
+        tx.ending.commit_task = asyncio.current_task()
+        pushed = False
+        try:
+            for one in going:
+                self.transactions.keep(tx, one.rows)
+            await self.staging.encode(tx, [tx], "landed")
+            pushed = True
+            proposal = await self.commits.settlement.proposals.build(tx, self.settings.commit_timeout_s)
+        except Exception as error:
+            await self.commits.closer.roll_back(
+                tx, error if isinstance(error, TidelockError) else None, pushed=pushed
+            )
+            for one in going:
+                one.refuse(_unknown(tx, error) if pushed else error)
+            return None
+        for one in going:
+            self.metrics.landed_rows.inc(one.rows.count)
+            if not one.done.done():
+                one.done.set_result(LandAnswer(one.rows.count, str(tx.tid), None))
+        return tx, proposal
+
+    async def _commit(self, tx: Transaction, proposal: Proposal) -> Committed | None:
+        """Commit rows that are acknowledged; give up only when the log has ended for this boot."""
+        settlement, clock = self.commits.settlement, self.commits.clock
+        while settlement.log_lives():
+            try:
+                await LANDED.before()
+                done = await settlement.propose(tx, proposal, clock() + self.settings.commit_timeout_s)
+                await LANDED.after()
+            except Exception as error:
+                _log.warning("landing_waits", tid=str(tx.tid), reason=str(error))
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                await self.commits.closer.commit(tx, done)
+                return done
+        _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
+        return None
+
+
+def _unknown(tx: Transaction, error: Exception) -> TidelockError:
+    """Return the answer to a landing whose parts have left this replica, and got too few copies."""
+    if not isinstance(error, RefusedError | UnavailableError):
+        return CommitUnknownError(f"unforeseen: {error!r}; see the agent's log", tid=str(tx.tid))
+    return CommitUnknownError(
+        f"the rows are not durable on enough replicas ({error.message}), and may become visible nevertheless",
+        tid=str(tx.tid),
+    )

@@ -1,0 +1,101 @@
+"""The rescue of rows that landed at a boot which has ended before it could commit them.
+
+The home has acknowledged such rows, and nothing but the parts of its aborted transaction holds them. So each
+replica that has confirmed these parts commits their bytes again, as new parts in a transaction of its own.
+All do so under one label, which names the aborted transaction: the log takes one of them, and the others hear
+that the label exists. A replica that applies the record of that label forgets the parts (`catalog_writes`).
+
+A label is kept for a time, and then a replica that was down for longer could bring the rows once more. So
+nobody begins before it has applied the log to an end that was read after the abort was known: if somebody has
+brought the rows before, that record is applied here, and the parts are forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from tidelock.csnlog.core.ids import Tid
+from tidelock.csnlog.core.labels import landing_label
+from tidelock.csnlog.core.skipped import Skips
+from tidelock.csnlog.log import CsnLog
+from tidelock.errors import LabelExistsError, TidelockError
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes
+from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replication.partfs import PartFs
+
+_log = structlog.get_logger("landing")
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class Rescue:
+    """Commits what has landed in transactions that were aborted.
+
+    Attributes:
+        skips: Records that operators have had skipped.
+        wait_s: How long to wait for the end of the log.
+    """
+
+    condition: Condition
+    log: CsnLog
+    waiters: CsnWaiters
+    catalog: Catalog
+    files: PartFs
+    numbers: PartNumbers
+    transactions: Transactions
+    commits: Commits
+    skips: Skips
+    metrics: Metrics
+    wait_s: float
+
+    async def settle(self, tid: Tid) -> bool:
+        """Return whether the parts of an aborted transaction may be forgotten here.
+
+        Rows that landed with it are committed first, unless somebody has done that.
+        """
+        reader = self.catalog.reader
+        if not reader.landed(str(tid)):
+            return True
+        if any(str(tid) in word.tids for word in self.skips.values()):
+            return True  # an operator does not want them
+        if not self.condition.allows(AgentAction.BEGIN):
+            return False
+        try:
+            if not await self.waiters.wait(await self.log.barrier(), self.wait_s):
+                return False
+            return await self._commit(tid)
+        except LabelExistsError:
+            return True
+        except TidelockError as error:
+            _log.warning("landing_not_rescued", tid=str(tid), reason=error.message)
+            return False
+
+    async def _commit(self, tid: Tid) -> bool:
+        parts = self.catalog.reader.landed(str(tid))  # none if the log has brought them by now
+        if not parts:
+            return True
+        places = [part.held for part in parts]
+        if not all(places):
+            return False  # a part is being repaired
+        staged = [
+            (part.meta, await asyncio.to_thread(self.files.read, place))
+            for part, place in zip(parts, places, strict=True)
+            if place is not None
+        ]
+        tx = self.transactions.begin(self.waiters.reached, label=landing_label(str(tid)))
+        for meta, data in staged:
+            copy = msgspec.structs.replace(meta, part=self.numbers.next(), kind="part")
+            self.transactions.add(tx, StagedBytes(copy, data, tx.tid))
+        done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
+        rows = sum(part.rows for part in parts)
+        self.metrics.rescued_rows.inc(rows)
+        _log.info("landing_rescued", tid=str(tid), by=str(tx.tid), rows=rows, csn=done and done.csn)
+        return True
