@@ -70,7 +70,7 @@ def test_three_of_ten_attempts_fail(lab: SparkLab, way: Way, mode: str, ids: ran
 @executors(STANDALONE)
 def test_slow_attempts_run_twice(lab: SparkLab, way: Way) -> None:
     """With speculation one of two attempts of a task counts, and the files of the other one do not."""
-    with lab.load(way, slow_s=60.0) as load:
+    with lab.load(way, slow=True) as load:
         load.send()
         csn = lab.spark.receive()
         assert load.met("slow")

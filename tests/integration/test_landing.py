@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -100,12 +101,22 @@ def found(db: Database, table: str, numbers: list[int]) -> Counter[int]:
         return Counter(k for k in tx.scan(table).to_table()["k"].to_pylist() if k in asked)
 
 
+def all_there(db: Database, table: str, numbers: list[int]) -> bool:
+    """Return whether each of these numbers is in a table at least once."""
+    return not set(numbers) - found(db, table, numbers).keys()
+
+
+def is_down(local: LocalCluster, replica: str) -> bool:
+    """Return whether no agent of a replica runs."""
+    return local.pid(replica) is None
+
+
 def until_there(local: LocalCluster, table: str, numbers: list[int]) -> None:
     """Wait until every replica that runs shows these rows, each once."""
     for replica in local.replicas:
         if local.pid(replica) is not None:
             with local.connect(replica) as db:
-                eventually(lambda db=db: sum(found(db, table, numbers).values()) >= len(numbers))
+                eventually(partial(all_there, db, table, numbers), what=f"all rows at {replica}")
                 assert found(db, table, numbers) == Counter(numbers)
 
 
@@ -215,7 +226,7 @@ def test_all_die_after_the_answer(local: LocalCluster, gates: Gates) -> None:
             for replica in local.replicas:
                 local.kill(replica)
             for replica in local.replicas:
-                eventually(lambda replica=replica: local.pid(replica) is None)
+                eventually(partial(is_down, local, replica))
         local.up()
     until_there(local, "lands", numbers)
 
@@ -260,7 +271,7 @@ def test_a_stop_brings_what_it_has_acknowledged(local: LocalCluster) -> None:
         ends = [threads.submit(write) for _ in range(4)]
         for replica in local.replicas:
             local.kill(replica, signal.SIGTERM)
-            eventually(lambda replica=replica: local.pid(replica) is None)
+            eventually(partial(is_down, local, replica))
             local.up()
         over.set()
         for end in ends:

@@ -30,6 +30,9 @@ from tidelock.csnlog.core.visibility import Replaced
 from tidelock.csnlog.engine import Engine
 from tidelock.csnlog.faults import FaultStep
 from tidelock.errors import CorruptError, SerializationConflictError
+from tidelock.replica_agent.landing import rescue
+from tidelock.replica_agent.landing.landings import Landings
+from tidelock.replica_agent.landing.rescue import Rescue
 from tidelock.replica_agent.lifecycle import background
 from tidelock.replica_agent.lifecycle.agent import Agent
 from tidelock.replica_agent.lifecycle.arrears import Arrears
@@ -39,6 +42,7 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes, pack_index
 from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.part_writer import CheckedRows
 from tidelock.replica_agent.transactions import adopted_merges
 from tidelock.replica_agent.transactions.ending.carriers import Carriers, Rider
 from tidelock.replica_agent.transactions.outcomes import resolver
@@ -59,12 +63,13 @@ from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.lag import LagVerdict, LagWatch
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
 from tidelock.replication.core.messages import FetchPart
-from tidelock.replication.core.model import Held, PartMeta, Peer
+from tidelock.replication.core.model import Held, PartKind, PartMeta, Peer
 from tidelock.replication.core.prefix import Prefix
 from tidelock.replication.core.wire import decode
 from tidelock.replication.locks.sweeper import LockSweeper
 from tidelock.replication.partfs import PartFs
 from tidelock.replication.push import Pusher
+from tidelock.wire.writes import LandAnswer
 
 #: A pause in which the tail passes what others have committed, in virtual seconds.
 _A_WHILE_S: Final = 4.0
@@ -315,14 +320,48 @@ def carry_the_rows_of_a_rider_that_left() -> Iterator[None]:
         left.extend(rider.tx for rider in leaving)
         return leaving
 
-    async def encode_too_many(self: RowStaging, tx: Transaction, owners: Sequence[Transaction]) -> None:
+    async def encode_too_many(
+        self: RowStaging, tx: Transaction, owners: Sequence[Transaction], kind: PartKind = "part"
+    ) -> None:
         others = [] if tx in owners else [one for one in left if one.staged.rows]
-        await encode(self, tx, [*owners, *others])
+        await encode(self, tx, [*owners, *others], kind)
 
     with (
         mock.patch.object(Carriers, "_carry_once", carry_once),
         mock.patch.object(RowStaging, "encode", encode_too_many),
     ):
+        yield
+
+
+@contextmanager
+def drop_what_has_landed() -> Iterator[None]:
+    """Parts of a landing go with its transaction, as those of any other one."""
+    with mock.patch.object(Rescue, "settle", mock.AsyncMock(return_value=True)):
+        yield
+
+
+@contextmanager
+def rescue_without_a_label() -> Iterator[None]:
+    """Each replica that holds what has landed commits it, and none looks whether another one has."""
+    with (
+        mock.patch.object(rescue, "landing_label", return_value=None),
+        mock.patch.object(catalog_writes, "landed_tid", return_value=None),
+    ):
+        yield
+
+
+@contextmanager
+def answer_landings_before_they_are_durable() -> Iterator[None]:
+    """Rows are acknowledged when they are checked."""
+    board = Landings._board
+
+    async def answer(self: Landings, rows: CheckedRows, timeout_s: float) -> LandAnswer:
+        task = asyncio.create_task(board(self, rows, timeout_s))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0)
+        return LandAnswer(rows.count, None, None)
+
+    with mock.patch.object(Landings, "_board", answer):
         yield
 
 
@@ -434,6 +473,9 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         call_aborted_what_no_home_answers_for,
         take_a_tid_whose_outcome_was_told,
         carry_the_rows_of_a_rider_that_left,
+        drop_what_has_landed,
+        rescue_without_a_label,
+        answer_landings_before_they_are_durable,
         clean_up_although_cancelled,
         await_no_missing_part,
         the_clock_of_the_home_alone,

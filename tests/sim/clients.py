@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -163,7 +163,7 @@ async def listed(services: Services, csn: Csn) -> Lists:
     found: Lists = {}
     for table in (*TABLES, *CHANGED):
         rows = services.reads.reader.parts(full_name(table), csn)
-        found[str(full_name(table))] = [(row, _bytes(services, row)) for row in rows]
+        found[str(full_name(table))] = [(row, bytes_of(services, row)) for row in rows]
     return found
 
 
@@ -182,20 +182,21 @@ def asking_create(schema: TableSchema) -> Serve:
     return lambda at: at.administration.create_table(schema)
 
 
-def _bytes(services: Services, row: PartRow) -> bytes:
+def bytes_of(services: Services, row: PartRow) -> bytes:
+    """Return the verified bytes of a part."""
     assert row.file is not None, f"{row} is listed and lies nowhere"
     location = Location(row.file, row.offset, row.length, row.blocks)
     return services.peers.files.read(location)
 
 
-async def create_tables(world: SimWorld) -> None:
-    """Make all tables; each try may fail while the replicas start."""
+async def create_tables(world: SimWorld, others: Sequence[TableSchema] = ()) -> None:
+    """Make all tables, and others; each try may fail while the replicas start."""
     schemas = [TableSchema.from_request(table, SCHEMA) for table in TABLES]
     schemas += [
         TableSchema.from_request(table, table_model.SCHEMA, table_model.PARTITION_BY, ["k"])
         for table in CHANGED
     ]
-    for schema in schemas:
+    for schema in (*schemas, *others):
         while True:
             try:
                 await SimSession(world, "c", 0).ask("create", asking_create(schema))

@@ -79,6 +79,17 @@ class DiskContents:
         missing = set(parts) - {part for (part,) in self.catalog(folder).execute(sql, parts)}
         return not missing or missing <= self._in_packs(folder)
 
+    def landed(self, folder: str) -> dict[str, set[str]]:
+        """Return the parts of landings that a folder holds and no record names, by transaction."""
+        sql = """
+            SELECT creation_tid, part FROM parts JOIN prepared ON tid = creation_tid
+            WHERE kind = 'landed' AND creation_csn IS NULL AND state = 'held'
+        """
+        found: dict[str, set[str]] = {}
+        for tid, part in self.catalog(folder).execute(sql):
+            found.setdefault(tid, set()).add(part)
+        return found
+
     def entries(self, disks: Iterable[str], manifest: str) -> Sequence[Entry] | None:
         """Return the entries of a manifest, from the first disk that has it; None if there is none."""
         sql = "SELECT file, offset, length, blocks FROM parts WHERE part = ? AND state = 'held'"

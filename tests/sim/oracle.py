@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tests.sim.clients import CHANGED
 from tests.sim.disk import SimDisk
 from tests.sim.disk_contents import DiskContents
+from tests.sim.landings import LandingStory
 from tests.sim.life import LIFE
 from tests.sim.log_lives import LogLife, LogLives
 from tests.sim.published import PublishedProgress
@@ -21,6 +22,7 @@ from tests.support.histories.replay import Story
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.imprint import NEXT_STEP
+from tidelock.csnlog.core.labels import landed_tid
 from tidelock.csnlog.core.model import (
     CLONING,
     REMOVED,
@@ -84,6 +86,7 @@ class Oracle:
         self._gone: set[str] = set()
         #: The copies that a commit needs.
         self._copies = world.plan.copies
+        self.landings = LandingStory()
         #: The statements of the changers.
         self.story = Story(CHANGED, 0)
         self.changers: set[str] = set()
@@ -532,7 +535,20 @@ class Oracle:
         ]
         if not whole or (struck and len(serving) < self._world.plan.copies):
             return False
+        if self._has_catalog(host) and self._landed_nowhere_else(host, others):
+            return False
         return not self._only_elsewhere(others, tail, horizon)
+
+    def _landed_nowhere_else(self, host: Host, others: Sequence[Host]) -> list[str]:
+        """Return the landings that only the disk of a host still has, and that no record has brought."""
+        logged = {tid.tid for record in self.records.values() for tid in record.tids}
+        logged |= {landed_tid(tid.label) or "" for record in self.records.values() for tid in record.tids}
+        there = [self._on_disk.landed(other.disk.folder.name) for other in others]
+        return [
+            tid
+            for tid, parts in self._on_disk.landed(host.disk.folder.name).items()
+            if tid not in logged and not any(parts <= found.get(tid, set()) for found in there)
+        ]
 
     def _only_elsewhere(self, hosts: Sequence[Host], tail: Csn, horizon: Csn) -> list[str]:
         """Return the transactions of which no disk of these hosts has all that may still be needed."""

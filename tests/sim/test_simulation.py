@@ -38,6 +38,16 @@ _BLACKOUTS = replace(
         PlannedFault(4.0 + 4.0 * number, "power", target, 1.0) for number in range(8) for target in range(3)
     ),
 )
+#: Homes die while ZooKeeper loses their requests.
+_LANDING = replace(
+    _SMALL,
+    writers=1,
+    transactions=16,
+    landers=6,
+    requests=0.04,
+    request_kinds=("REQUEST_LOST", "EXPIRED"),
+    faults=tuple(PlannedFault(3.0 + 3.0 * number, "kill", number % 3, 1.5) for number in range(11)),
+)
 #: Everything that removes, with short history.
 _REMOVING = RunPlan(
     seed=0, writers=0, readers=0, changers=4, transactions=16, compaction=True, history_s=1.0, log_keep=1
@@ -161,6 +171,9 @@ SHOWN_BY = {
         _SMALL, whole=1.0, writers=4, transactions=12, loss=0.2, twice=0.5, late=0.3
     ),
     "carry-the-rows-of-a-rider-that-left": replace(_SMALL, whole=1.0, crowd=8),
+    "drop-what-has-landed": _LANDING,
+    "rescue-without-a-label": _LANDING,
+    "answer-landings-before-they-are-durable": _LANDING,
     "count-a-stuck-replica": _STUCK[sorted(STUCK).index("full")],
     "commit-whatever-the-fence": _FENCED_ASLEEP,
     "await-no-missing-part": replace(_SMALL, faults=(PlannedFault(5.0, "deaf", 0, 8.0),)),

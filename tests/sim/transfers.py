@@ -34,6 +34,16 @@ def _entries(key: str, *numbers: int) -> pa.Table:
     return pa.table({"k": [key] * len(numbers), "n": numbers, "f": floats}, schema=SCHEMA)
 
 
+def landing_rows(key: str, n: int) -> pa.Table:
+    """Return the row of a landing."""
+    return _entries(key, n)
+
+
+def keys_of(parts: list[tuple[PartRow, bytes]]) -> list[str]:
+    """Return the keys of all rows."""
+    return [key for _, data in parts for key, _ in _rows(data)]
+
+
 def balances(found: Lists) -> list[list[Any]]:
     """Return key, sum and rows in the first table, sum and rows in the second."""
     sums: dict[str, list[int]] = {}

@@ -24,6 +24,7 @@ from tests.sim.clients import SimReader, SimWriter, create_tables
 from tests.sim.demand import CommitDemand
 from tests.sim.healing import converge, judge
 from tests.sim.host import Host, life_name, template
+from tests.sim.landings import SCHEMA_OF_IT, SimLander
 from tests.sim.life import LIFE, AgentLife
 from tests.sim.loop import HorizonError, SimFuture, SimLoop, SimTask, StandstillError
 from tests.sim.nemesis import SimNemesis
@@ -206,14 +207,15 @@ class SimWorld:
             self._keep_running(host)
         watching = asyncio.create_task(self.oracle.watch())
         try:
-            await create_tables(self)
+            await create_tables(self, [SCHEMA_OF_IT] if self.plan.landers else ())
             nemesis = SimNemesis(self)
             evil = asyncio.create_task(nemesis.run())
-            clients: list[SimWriter | SimReader | Changer] = [
+            clients: list[SimWriter | SimReader | Changer | SimLander] = [
                 SimWriter(self, f"c{n}") for n in range(self.plan.writers)
             ]
             clients += [SimReader(self, f"cr{n}") for n in range(self.plan.readers)]
             clients += [Changer(self, f"cx{n}") for n in range(self.plan.changers)]
+            clients += [SimLander(self, f"cl{n}") for n in range(self.plan.landers)]
             working = [asyncio.create_task(client.run()) for client in clients]
             working.append(asyncio.create_task(CommitDemand(self, nemesis).run(evil)))
             await asyncio.wait([evil])

@@ -41,7 +41,7 @@ class Trouble:
         failing_percent: Percentage of failing attempts; about half of these are killed, the others raise.
         seed: Seed of the choice of failing attempts.
         broken: Number of a task whose attempts all raise.
-        slow_s: Delay of the first attempt of every third task; its second attempt leaves a mark.
+        slow: The first attempt of the first task waits until its second attempt is under way.
     """
 
     marks: str
@@ -49,17 +49,18 @@ class Trouble:
     failing_percent: int = 0
     seed: int = 0
     broken: int | None = None
-    slow_s: float = 0.0
+    slow: bool = False
 
     def meet(self, task: int, attempt: int) -> None:
         """Inject the planned faults into an attempt."""
         folder, name = Path(self.marks), f"{task}-{attempt}"
         if self.held:
             folder.joinpath(f"held-{name}").touch()
-            _wait(folder / HOLD)
-        if self.slow_s and task % 3 == 0:
+            hold = folder / HOLD
+            _wait(lambda: not hold.exists(), f"held by {hold}")
+        if self.slow and task == 0:
             folder.joinpath(f"{'twice' if attempt else 'slow'}-{name}").touch()
-            time.sleep(0 if attempt else self.slow_s)
+            _wait(lambda: any(folder.glob(f"twice-{task}-*")), "no second attempt began")
         if task == self.broken:
             folder.joinpath(f"broken-{name}").touch()
             raise RuntimeError(f"task {task} cannot succeed")
@@ -88,9 +89,9 @@ def maker(trouble: dict[str, Any] | None) -> Callable[[Iterator[pa.RecordBatch]]
     return make
 
 
-def _wait(hold: Path) -> None:
+def _wait(over: Callable[[], bool], why: str) -> None:
     deadline = time.monotonic() + _HELD_S_MAX
-    while hold.exists():
+    while not over():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"held for {_HELD_S_MAX:.0f} s by {hold}")
+            raise TimeoutError(f"{why} for {_HELD_S_MAX:.0f} s")
         time.sleep(_POLL_S)
