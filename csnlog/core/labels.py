@@ -15,7 +15,7 @@ import msgspec
 
 from tidelock.csnlog.core.model import LabelState
 
-#: Labels that begin so are the cluster's own: rows that landed count once, whoever commits them.
+#: Labels that begin so are the cluster's own: rows that landed count once, however many replicas bring them.
 LANDING: Final = "landing/"
 
 

@@ -92,6 +92,20 @@ class HeldRecordMetrics:
         )
 
 
+class LandingMetrics:
+    """The rows of landing tables."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rows = Counter(
+            "tidelock_landed_rows", "Rows of landing tables acknowledged here.", registry=registry
+        )
+        self.rescued = Counter(
+            "tidelock_rescued_rows",
+            "Rows that landed at another boot, which ended, and were committed here.",
+            registry=registry,
+        )
+
+
 class Metrics:
     """All metrics of an agent, in a separate registry."""
 
@@ -112,14 +126,7 @@ class Metrics:
         self.inserted_rows = Counter(
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
-        self.landed_rows = Counter(
-            "tidelock_landed_rows", "Rows of landing tables acknowledged here.", registry=self.registry
-        )
-        self.rescued_rows = Counter(
-            "tidelock_rescued_rows",
-            "Rows that landed at another boot, which ended, and were committed here.",
-            registry=self.registry,
-        )
+        self.landing = LandingMetrics(self.registry)
         self.uploads = _uploads(self.registry)
         self.records_applied = Counter(
             "tidelock_records_applied", "Records of the CSN log applied here.", registry=self.registry
@@ -133,9 +140,7 @@ class Metrics:
             registry=self.registry,
         )
         self.snapshot_csn = Gauge(
-            "tidelock_snapshot_csn",
-            "Largest CSN up to which everything is applied here.",
-            registry=self.registry,
+            "tidelock_snapshot_csn", "Up to this CSN everything is applied here.", registry=self.registry
         )
         self.clock = ClockMetrics(self.registry)
         self.phase = _phase(self.registry)

@@ -203,7 +203,7 @@ class Landings:
                 one.refuse(_unknown(tx, error) if pushed else error)
             return None
         for one in going:
-            self.metrics.landed_rows.inc(one.rows.count)
+            self.metrics.landing.rows.inc(one.rows.count)
             if not one.done.done():
                 one.done.set_result(LandAnswer(one.rows.count, str(tx.tid), None))
         return tx, proposal

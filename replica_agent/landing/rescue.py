@@ -96,6 +96,6 @@ class Rescue:
             self.transactions.add(tx, StagedBytes(copy, data, tx.tid))
         done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         rows = sum(part.rows for part in parts)
-        self.metrics.rescued_rows.inc(rows)
+        self.metrics.landing.rescued.inc(rows)
         _log.info("landing_rescued", tid=str(tid), by=str(tx.tid), rows=rows, csn=done and done.csn)
         return True

@@ -122,7 +122,7 @@ class LandingUpserts:
             self._refuse(going, error)
         else:
             for one in going:
-                self.metrics.landed_rows.inc(one.rows.num_rows)
+                self.metrics.landing.rows.inc(one.rows.num_rows)
                 if not one.done.done():
                     one.done.set_result(LandAnswer(one.rows.num_rows, None, done.csn))
 

@@ -93,7 +93,7 @@ class BackgroundTasks:
         self._undecided = UndecidedResolver(
             catalog,
             outcome=partial(parts.transactions.outcomes.outcome, policy=UNDECIDED),
-            rescue=parts.transactions.rescue.settle,
+            rescue=parts.landing.rescue.settle,
             forget=parts.receiver.forget,
             fetching=lambda: replication.fetcher.early() | parts.uploads.peer_uploads.tids(),
         )

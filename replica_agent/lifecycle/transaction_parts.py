@@ -7,9 +7,6 @@ from functools import partial
 
 import msgspec
 
-from tidelock.replica_agent.landing.landings import Landings
-from tidelock.replica_agent.landing.rescue import Rescue
-from tidelock.replica_agent.landing.upserts import LandingUpserts
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts
 from tidelock.replica_agent.sql.pool import SqlPool
@@ -46,8 +43,6 @@ class TransactionParts(msgspec.Struct, frozen=True, kw_only=True):
     commits: Commits
     sql: SqlPool
     inserts: Inserts
-    landings: Landings
-    rescue: Rescue
 
 
 def make_transactions(means: Means, replication: ReplicationParts) -> TransactionParts:
@@ -113,43 +108,6 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         commits=commits,
         sql=sql,
         inserts=inserts,
-        landings=_landings(means, commits, inserts),
-        rescue=Rescue(
-            condition=means.condition,
-            log=replication.log,
-            waiters=local.waiters,
-            catalog=local.catalog,
-            files=local.files,
-            numbers=replication.numbers,
-            transactions=registry,
-            commits=commits,
-            skips=means.session.skips,
-            metrics=means.metrics,
-            wait_s=settings.wait_bound_s,
-        ),
-    )
-
-
-def _landings(means: Means, commits: Commits, inserts: Inserts) -> Landings:
-    upserts = LandingUpserts(
-        settings=means.settings,
-        transactions=commits.transactions,
-        waiters=means.local.waiters,
-        mutations=inserts.mutations,
-        commits=commits,
-        metrics=means.metrics,
-        clock=time.monotonic,
-    )
-    return Landings(
-        settings=means.settings,
-        transactions=commits.transactions,
-        tables=means.local.tables,
-        waiters=means.local.waiters,
-        pressure=inserts.pressure,
-        staging=inserts.staging,
-        commits=commits,
-        upserts=upserts,
-        metrics=means.metrics,
     )
 
 

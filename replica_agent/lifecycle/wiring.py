@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.compaction.compactor import Compactor
+from tidelock.replica_agent.lifecycle.landing_parts import LandingParts, make_landing
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts, make_replication
 from tidelock.replica_agent.lifecycle.snapshot_parts import (
@@ -42,6 +43,7 @@ class AgentParts:
     means: Means
     replication: ReplicationParts
     transactions: TransactionParts
+    landing: LandingParts
     snapshots: SnapshotParts
     uploads: UploadParts
     compactor: Compactor
@@ -78,6 +80,7 @@ def assemble(means: Means) -> AgentParts:
         means=means,
         replication=replication,
         transactions=transactions,
+        landing=make_landing(means, replication, transactions),
         snapshots=make_snapshots(means, replication),
         uploads=uploads,
         compactor=make_compactor(means, replication, transactions),
@@ -111,7 +114,7 @@ def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionServ
         inserts=transactions.inserts,
         removals=transactions.removals,
         mutations=transactions.inserts.mutations,
-        landings=transactions.landings,
+        landings=parts.landing.landings,
         commits=transactions.commits,
         labels=transactions.labels,
         outcomes=transactions.outcomes,

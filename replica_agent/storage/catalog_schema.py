@@ -5,7 +5,7 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
-FORMAT = 10
+FORMAT = 11
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -98,4 +98,6 @@ MIGRATIONS = {
     7: "ALTER TABLE outcomes ADD COLUMN carrier TEXT;",
     8: "ALTER TABLE parts ADD COLUMN form TEXT;",
     9: "CREATE TABLE packs (path TEXT PRIMARY KEY) WITHOUT ROWID;",
+    # A part may be of the kind 'landed', which versions of format 10 would delete.
+    10: "",
 }

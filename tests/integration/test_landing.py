@@ -1,4 +1,4 @@
-"""Landing tables on real agents: acknowledged rows come once, whoever dies; modes are not mixed."""
+"""Landing tables on real agents: acknowledged rows come once, also when agents die; modes are not mixed."""
 
 from __future__ import annotations
 
@@ -280,8 +280,8 @@ def test_a_stop_brings_what_it_has_acknowledged(local: LocalCluster) -> None:
     until_there(local, "lands", written)
 
 
-def test_a_lost_answer(local: LocalCluster) -> None:
-    """It is said that nobody knows; whoever takes "at least once" gets the rows, once or twice."""
+def test_rows_whose_answer_is_lost(local: LocalCluster) -> None:
+    """The client says that nobody knows; with "at least once" the rows come, once or twice."""
     numbers = fresh(2)
     with (
         Proxy(local.url(HOME).removeprefix("http://")) as proxy,

@@ -29,7 +29,7 @@ _OFTEN: Final = 4
 
 
 class LandingStory:
-    """What clients were told of their rows, by key."""
+    """The rows of all clients by their keys, and the answers to them."""
 
     def __init__(self) -> None:
         self.acknowledged: set[str] = set()

@@ -1,0 +1,252 @@
+"""Landings: who departs together, what is answered before the commit, and what is never given up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from tests.support.aio import until
+from tests.support.rows import settings, stream
+from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.results import Committed
+from tidelock.errors import (
+    CommitUnknownError,
+    FencedError,
+    NotEnoughReplicasError,
+    SchemaMismatchError,
+    TableModeError,
+    TidelockError,
+    TooLargeError,
+    TooManyPartsError,
+    UnavailableError,
+)
+from tidelock.replica_agent.config.metrics import Metrics
+from tidelock.replica_agent.landing.landings import Landings
+from tidelock.replica_agent.storage.part_writer import CheckedRows, check_small
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
+from tidelock.wire.writes import LandAnswer
+
+R1 = ReplicaId("r1")
+ARROW = pa.schema([("k", pa.int64())])
+DONE = Committed(Csn(9), 1)
+SOON_S = 5.0
+
+
+def rows(numbers: Iterable[int]) -> pa.RecordBatch:
+    """Return one row for each number."""
+    return pa.record_batch({"k": list(numbers)}, schema=ARROW)
+
+
+class World:
+    """The parts beside the landings; copies and commits end as the test says."""
+
+    def __init__(self, **changed: Any) -> None:
+        self.settings = settings(**changed)
+        self.transactions = Transactions(R1, 1, self.settings, time.monotonic)
+        self.schemas = {
+            "lands": TableSchema.from_request("lands", ARROW, properties={"landing": "on"}),
+            "plain": TableSchema.from_request("plain", ARROW),
+        }
+        #: The ends of copies and commits, one after the other; the last one stays.
+        self.copied: list[Exception | None] = [None]
+        self.ends: list[Exception | Committed] = [DONE]
+        self.refused: TidelockError | None = None
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+        self.lives = True
+        self.departed: list[tuple[str, list[int], str]] = []
+        self.proposed: list[str] = []
+        world = cast("Any", self)
+        self.settlement = self.proposals = self.closer = self.commits = world
+        self.gate, self.clock, self.reached = GroupCommitGate(1.0), time.monotonic, Csn(5)
+        self.landings = Landings(
+            settings=self.settings, transactions=self.transactions, tables=world, waiters=world,
+            pressure=world, staging=world, commits=world, upserts=world, metrics=Metrics(),
+        )  # fmt: skip
+
+    def schema(self, name: str, at: Csn) -> tuple[int, TableSchema]:
+        """Return a table (`Tables`)."""
+        del at
+        return 0, self.schemas[name.removeprefix("default.")]
+
+    async def checked(self, version: int, schema: TableSchema, body: bytes) -> CheckedRows:
+        """Check rows (`RowStaging`)."""
+        return check_small(body, schema, version, self.settings)
+
+    async def admit(self, *_: object) -> None:
+        """Hold an insert back (`BackPressure`)."""
+        if self.refused is not None:
+            raise self.refused
+
+    async def require_followers(self, deadline: float) -> None:
+        """Delay a commit (`Commits`)."""
+        assert deadline > time.monotonic()
+
+    async def encode(self, tx: Transaction, owners: Sequence[Transaction], kind: str) -> None:
+        """Encode rows (`RowStaging`)."""
+        assert [tx] == [*owners]
+        assert tx.state is TxState.SEALED
+        self.departed.append((str(tx.tid), [one.count for one in tx.staged.rows], kind))
+
+    async def build(self, tx: Transaction, timeout_s: float) -> Any:
+        """Make copies (`ProposalBuilder`)."""
+        assert timeout_s == self.settings.commit_timeout_s
+        end = self.copied.pop(0) if len(self.copied) > 1 else self.copied[0]
+        if end is not None:
+            raise end
+        return tx.tid
+
+    async def propose(self, tx: Transaction, proposal: object, deadline: float) -> Committed:
+        """Commit (`Settlement`)."""
+        assert (proposal, deadline > time.monotonic()) == (tx.tid, True)
+        self.proposed.append(str(tx.tid))
+        await self.may_commit.wait()
+        end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
+        if isinstance(end, Committed):
+            return end
+        raise end
+
+    def log_lives(self) -> bool:
+        """Tell whether the log decides (`Settlement`)."""
+        return self.lives
+
+    async def commit(self, tx: Transaction, done: Committed) -> None:
+        """Close a transaction (`TransactionCloser`)."""
+        self.transactions.close(tx, TxState.COMMITTED, outcome=done)
+
+    async def roll_back(self, tx: Transaction, error: TidelockError | None, *, pushed: bool) -> None:
+        """Close a transaction (`TransactionCloser`)."""
+        assert pushed == bool(self.departed)
+        self.transactions.close(tx, TxState.ROLLED_BACK, error=error)
+
+    async def land(self, *counts: int, timeout_s: float = SOON_S) -> list[LandAnswer | BaseException]:
+        """Land so many rows each, at once."""
+        bodies = [stream(rows(range(count))) for count in counts]
+        calls = (self.landings.land("lands", body, timeout_s) for body in bodies)
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_those_that_wait_depart_together() -> None:
+    """One transaction has all their rows, of the kind that stays; each is answered with its own."""
+    world = World()
+    answers = await world.land(1, 2, 3)
+    [(tid, counts, kind)] = world.departed
+    assert (sorted(counts), kind) == ([1, 2, 3], "landed")
+    assert answers == [LandAnswer(count, tid, None) for count in (1, 2, 3)]
+    await until(lambda: world.transactions.find(tid).state is TxState.COMMITTED)
+
+
+async def test_the_answer_comes_before_the_commit() -> None:
+    """Rows are answered while the log decides; the next ones depart meanwhile, up to the bound."""
+    world = World(landing_ahead_max=2)
+    world.may_commit.clear()
+    for _ in range(2):
+        [answer] = await world.land(1)
+        assert isinstance(answer, LandAnswer)
+    [refused] = await world.land(1, timeout_s=0.1)
+    assert isinstance(refused, UnavailableError)
+    assert "landing_ahead_max" in refused.message
+    assert world.landings._waiting_bytes == 0
+    world.may_commit.set()
+    [answer] = await world.land(1)
+    assert isinstance(answer, LandAnswer)
+    await until(lambda: not world.transactions.live())
+    assert len(world.departed) == 3
+
+
+async def test_a_departure_takes_what_one_transaction_may_have() -> None:
+    """Rows beyond `shared_parts_bytes_max` take the next departure."""
+    world = World(shared_parts_bytes_max=100)
+    answers = await world.land(10, 10, 1, 1)
+    assert all(isinstance(answer, LandAnswer) for answer in answers)
+    assert [counts for _, counts, _ in world.departed] == [[10], [10, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no answer"), FencedError("fenced"), RuntimeError("unforeseen")]
+)
+async def test_acknowledged_rows_are_proposed_until_they_are_committed(error: Exception) -> None:
+    """No error ends that while the log lives."""
+    world = World()
+    world.ends = [error, error, DONE]
+    [answer] = await world.land(1)
+    assert isinstance(answer, LandAnswer)
+    assert answer.tid is not None
+    await until(lambda: world.transactions.find(answer.tid or "").state is TxState.COMMITTED)
+    assert world.proposed == [answer.tid] * 3
+
+
+async def test_acknowledged_rows_are_left_when_the_log_has_ended() -> None:
+    """Nothing is rolled back then: who holds the parts brings them."""
+    world = World()
+    world.lives = False
+    [answer] = await world.land(1)
+    assert isinstance(answer, LandAnswer)
+    await until(lambda: not world.landings._departures)
+    [left] = world.transactions.live()
+    assert (left.state, world.proposed) == (TxState.SEALED, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (NotEnoughReplicasError("1 of 2 copies"), "1 of 2 copies"),
+        (UnavailableError("no room"), "no room"),
+        (RuntimeError("strange"), "strange"),
+    ],
+)
+async def test_rows_with_too_few_copies_are_in_doubt(error: Exception, word: str) -> None:
+    """The answer says so; the transaction is rolled back, and the next one is not touched by that."""
+    world = World()
+    world.copied = [error, None]
+    [unknown] = await world.land(1)
+    assert isinstance(unknown, CommitUnknownError)
+    assert word in unknown.message
+    [answer] = await world.land(1)
+    assert isinstance(answer, LandAnswer)
+
+
+async def test_no_transaction_can_be_begun() -> None:
+    """Then nothing is written, for certain."""
+    world = World(transactions_max=1)
+    world.transactions.begin(Csn(1))
+    [refused] = await world.land(1)
+    assert type(refused) is UnavailableError
+    assert world.departed == []
+
+
+async def test_refusals_before_the_rows_board() -> None:
+    """Each names its reason, and nothing departs."""
+    world = World(inline_part_bytes_max=10_000)
+    with pytest.raises(TableModeError, match="no landing table"):
+        await world.landings.land("plain", stream(rows([1])), SOON_S)
+    with pytest.raises(SchemaMismatchError):
+        await world.landings.land("lands", stream(pa.record_batch({"other": [1]})), SOON_S)
+    with pytest.raises(TooLargeError, match="inline_part_bytes_max"):
+        await world.landings.land("lands", bytes(10_001), SOON_S)
+    world.refused = TooManyPartsError("too many parts")
+    assert [type(one) for one in await world.land(1)] == [TooManyPartsError]
+    assert await world.land(0) == [LandAnswer(0, None, None)]
+    assert world.departed == []
+
+
+async def test_waiting_rows_have_a_bound() -> None:
+    """Beyond `staged_memory_bytes_max` rows are refused, not kept."""
+    world = World(staged_memory_bytes_max=1000, landing_ahead_max=1)
+    world.may_commit.clear()
+    await world.land(1)
+    waiting = asyncio.create_task(world.land(100, timeout_s=SOON_S))
+    await until(lambda: world.landings._waiting_bytes > 0)
+    [refused] = await world.land(100)
+    assert isinstance(refused, UnavailableError)
+    assert "staged_memory_bytes_max" in refused.message
+    world.may_commit.set()
+    assert all(isinstance(one, LandAnswer) for one in await waiting)
