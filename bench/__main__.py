@@ -1,6 +1,6 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
-Parts: commits, raw, peers, lag, forced, load, spark, stalls, compaction, mutations, spark_writes,
+Parts: commits, landing, raw, peers, lag, forced, load, spark, stalls, compaction, mutations, spark_writes,
 write_memory, streams, start, pauses, clone, clone_small, endurance; all of them without a name. A run appends
 one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
 """
@@ -30,6 +30,7 @@ from bench.parts import (
     endurance,
     forced_writes,
     lag,
+    landing,
     load,
     mutations,
     pauses,
@@ -145,6 +146,10 @@ def _forced(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"forced": forced_writes.run(folder / "forced", scale.clients[:2], scale.peer_pace)}
 
 
+def _landing(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"landing": landing.run(folder / "landing", scale.clients, scale.pace)}
+
+
 def _peers(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"peers": peers.run(folder / "peers", scale.peer_clients, scale.peer_pace)}
 
@@ -215,6 +220,7 @@ def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
 #: Parts that are measured together, since they share what they need.
 _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figures]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
+    ({"landing"}, _landing),
     ({"peers"}, _peers),
     ({"forced"}, _forced),
     ({"load", "spark", "stalls", "compaction"}, _tables),

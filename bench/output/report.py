@@ -27,6 +27,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
     """Yield the tables of all parts that were measured."""
     if "commits" in figures:
         yield _commits(figures["commits"])
+    if "landing" in figures:
+        yield _landing(figures["landing"])
     if "raw_zookeeper" in figures or "peers" in figures:
         yield _peers(figures.get("raw_zookeeper", ()), figures.get("peers", ()))
     if "lag" in figures:
@@ -82,6 +84,23 @@ def _commits(runs: Sequence[Mapping[str, Any]]) -> Sheet:
                 *(run["latency"]["p50_ms"], run["latency"]["p99_ms"]),
                 *(run["tids_per_csn"], run["agent_cpu_ms_per_commit"], run["client_cpu_ms_per_commit"]),
                 *(run["zookeeper_writes_per_commit"], run["rows"]),
+            )
+            for run in runs
+        ],
+    )
+
+
+def _landing(runs: Sequence[Mapping[str, Any]]) -> Sheet:
+    return Sheet(
+        "Landings beside inserts: 100 rows into one table, 2 of 3 copies fsynced",
+        (
+            *("clients", "kind", "per s", "p50 ms", "p99 ms", "agents' CPU ms each", "client's CPU ms"),
+            *("ZooKeeper writes each", "rows counted"),
+        ),
+        [
+            _texts(
+                *(run["clients"], run["kind"], run["per_s"], run["p50_ms"], run["p99_ms"]),
+                *(run["agent_cpu_ms"], run["client_cpu_ms"], run["zookeeper_writes"], run["rows"]),
             )
             for run in runs
         ],

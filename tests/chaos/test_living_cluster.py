@@ -30,6 +30,7 @@ from tests.chaos.living.availability import (
     refusals_of_well_homes,
     table,
 )
+from tests.chaos.living.landers import Landers
 from tests.chaos.living.nemesis import Nemesis
 from tests.chaos.living.spark_readers import SparkReaders
 from tests.support.clusters.clocks import Clocks
@@ -50,7 +51,7 @@ SEED: Final = int(os.environ.get("TIDELOCK_LIVING_SEED", str(time.time_ns() % 1_
 ROUND_S: Final = 60.0
 #: Commits that the cluster makes while the harm of an event is done.
 COMMITS_MEANWHILE: Final = 20
-WRITERS, SPARK_READERS = 12, 3
+WRITERS, SPARK_READERS, LANDERS = 12, 3, 2
 SETTINGS: Final = {
     **QUICK,
     "reader_workers": 1,
@@ -101,6 +102,7 @@ def test_no_commit_is_lost_and_no_well_replica_refuses(nemesis: Nemesis, tmp_pat
     seen: list[Noticed] = []
     errors: Counter[str] = Counter()
     once(local)
+    landers = Landers(local, LANDERS)
     with SparkReaders(tmp_path, SPARK_READERS) as sparks:
         while under_load_s < SECONDS:
             number += 1
@@ -114,11 +116,12 @@ def test_no_commit_is_lost_and_no_well_replica_refuses(nemesis: Nemesis, tmp_pat
                 hoppers=WRITERS // 2,
                 readers=[None, None],
             )
-            with load, sparks.reading(load):
+            with load, sparks.reading(load), landers.landing():
                 while time.monotonic() - begin < ROUND_S:
                     nemesis.strike(lambda load=load: load.more_commits(COMMITS_MEANWHILE))  # type: ignore[misc]
                 under_load_s += time.monotonic() - begin
             verify(load, commits=2 * COMMITS_MEANWHILE)
+            landers.verify(2 * COMMITS_MEANWHILE)
             spans = nemesis.spans[before:]
             lines = [json.loads(line) for line in load.recorder.path.read_text().splitlines()]
             seen += noticed(lines, spans)
