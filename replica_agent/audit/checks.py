@@ -223,6 +223,7 @@ class UndecidedCheck:
         UNION SELECT DISTINCT removal_tid FROM parts
         WHERE removal_tid IS NOT NULL AND removal_csn IS NULL
     """
+    _LANDED = "SELECT DISTINCT creation_tid AS tid FROM parts WHERE creation_csn IS NULL AND kind = 'landed'"
 
     def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
         self._scratch, self._cluster = scratch, cluster
@@ -231,15 +232,17 @@ class UndecidedCheck:
     async def run(self) -> CheckResult:
         """Read the undecided rows, and request the outcomes of their transactions."""
         applied = self._cluster.applied()
-        tids = await asyncio.to_thread(self._read)
+        tids = await asyncio.to_thread(self._read, self._SQL)
+        landed = await asyncio.to_thread(self._read, self._LANDED)
         again = tids if self._seen is None else tids & self._seen
         self._seen = tids
         outcomes = await _outcomes({Tid.parse(tid) for tid in again}, self._cluster.undecided_outcome)
-        found = judgements.left_undecided({str(tid): outcome for tid, outcome in outcomes.items()}, applied)
+        by_tid = {str(tid): outcome for tid, outcome in outcomes.items()}
+        found = judgements.left_undecided(by_tid, applied, landed)
         return CheckResult(len(tids), frozenset(found))
 
-    def _read(self) -> set[str]:
-        return {row["tid"] for row in self._scratch.rows(self._SQL)}
+    def _read(self, sql: str) -> set[str]:
+        return {row["tid"] for row in self._scratch.rows(sql)}
 
 
 class LabelCheck:

@@ -146,12 +146,15 @@ def unlocked_removals(removals: Iterable[PartRemoval], locks: Iterable[LockInfo]
 # ------------------------------------------------------------------------------------------------- undecided
 
 
-def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iterator[AuditFinding]:
+def left_undecided(
+    outcomes: Mapping[str, Outcome | None], applied: Csn, landed: Collection[str] = ()
+) -> Iterator[AuditFinding]:
     """Find ended transactions whose parts, marks or notes here are not decided.
 
     Args:
         outcomes: The outcomes of all transactions with undecided rows here.
         applied: The snapshot CSN, read before the outcomes.
+        landed: Those of them whose rows landed.
     """
     for tid, outcome in outcomes.items():
         match outcome:
@@ -161,7 +164,17 @@ def left_undecided(outcomes: Mapping[str, Outcome | None], applied: Csn) -> Iter
                 over = True
             case _:
                 over = False
-        if over:
+        if over and tid in landed:
+            yield AuditFinding(
+                check=UNDECIDED,
+                fault="landing_not_rescued",
+                severity=Severity.WARNING,
+                tid=tid,
+                expected="rows that landed with a transaction that is over, committed by one of its holders",
+                found="parts with such rows, not committed yet",
+                next_step="look for landing_not_rescued in the log of this agent: it says why; they stay",
+            )
+        elif over:
             yield AuditFinding(
                 check=UNDECIDED,
                 fault="undecided_leftover",

@@ -11,16 +11,17 @@ a part that was removed and collected everywhere would be visible again. Parts w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import xxhash
 
-from tidelock.csnlog.core.ids import Csn, PartId, parse_part_id
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, Tid, parse_part_id
 from tidelock.csnlog.core.imprint import NEXT_STEP
+from tidelock.csnlog.core.labels import landing_label
 from tidelock.csnlog.core.skipped import Skips, shown_instead
 from tidelock.errors import (
     ClusterMismatchError,
@@ -245,7 +246,8 @@ def install(
     """Replace the catalog by a manifest: a job for :meth:`Catalog.write`, all of it or nothing.
 
     Bytes that are here stay: those that the replaced catalog names for the same part, length and checksum,
-    and those of ``found``. All other files become undo rows, which the next start deletes.
+    those of ``found``, and rows that landed here, if the manifest proves that nobody has brought them (rule
+    landing). All other files become undo rows, which the next start deletes.
 
     Args:
         db: The catalog.
@@ -267,7 +269,9 @@ def install(
     )
     with _opened(manifest) as source:
         _require_one_history(db, source)
+        landed = _landed_here(db, source)
         _replace_rows(db, source)
+    _keep_landed(db, landed)
     _keep_bytes(db, found)
     db.execute("DROP TABLE temp.kept")
     jobs.note_undo(db, files)
@@ -310,6 +314,44 @@ def _replace_rows(db: sqlite3.Connection, source: sqlite3.Connection) -> None:
         marks = ", ".join("?" * len(_columns(source, name)))
         rows = source.execute(f'SELECT {columns} FROM "{name}"')  # noqa: S608
         db.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({marks})', rows)  # noqa: S608
+
+
+class _Landed(msgspec.Struct, frozen=True):
+    """A landing that a catalog holds: its parts as rows of ``parts``, and its mark."""
+
+    columns: str
+    parts: list[tuple[Any, ...]]
+    prepared: tuple[Any, ...]
+
+
+def _landed_here(db: sqlite3.Connection, source: sqlite3.Connection) -> list[_Landed]:
+    """Return the landings that are confirmed here, whole, and of which the manifest would know a commit.
+
+    It would know the commit of the landing itself, and that under its label: both are above the snapshot CSN
+    of the landing, and the manifest has forgotten none that is.
+    """
+    floors = "SELECT max(value) FROM meta WHERE key IN ('outcome_floor', 'label_floor')"
+    floor = source.execute(floors).fetchone()[0] or CSN_NONE
+    columns = _columns(db, "parts")
+    found: list[_Landed] = []
+    for mark in db.execute("SELECT * FROM prepared").fetchall():
+        tid = mark[0]
+        sql = "SELECT * FROM parts WHERE creation_tid = ? AND kind = 'landed' AND creation_csn IS NULL"
+        parts = db.execute(sql, (tid,)).fetchall()
+        known = source.execute(
+            "SELECT 1 FROM outcomes WHERE tid = ? OR label = ?", (tid, landing_label(tid))
+        ).fetchone()
+        whole = all(part[columns.index("state")] == "held" for part in parts)
+        if parts and whole and not known and Tid.parse(tid).snapshot >= floor:
+            found.append(_Landed(", ".join(columns), parts, mark))
+    return found
+
+
+def _keep_landed(db: sqlite3.Connection, landed: Sequence[_Landed]) -> None:
+    for one in landed:
+        marks = ", ".join("?" * len(one.parts[0]))
+        db.executemany(f"INSERT OR REPLACE INTO parts ({one.columns}) VALUES ({marks})", one.parts)  # noqa: S608
+        db.execute("INSERT OR IGNORE INTO prepared VALUES (?, ?, ?)", one.prepared)
 
 
 def _keep_bytes(db: sqlite3.Connection, found: Collection[FoundPart]) -> None:

@@ -75,6 +75,8 @@ class Landings:
     metrics: Metrics
     _boarding: list[_Boarding] = field(default_factory=list, init=False)
     _waiting_bytes: int = field(default=0, init=False)
+    #: A departure waits, and has not taken its rows.
+    _departing: bool = field(default=False, init=False)
     _departures: set[asyncio.Task[Committed | None]] = field(default_factory=set, init=False)
     _ahead: asyncio.Semaphore = field(init=False)
 
@@ -82,13 +84,13 @@ class Landings:
         """Make room for ``landing_ahead_max`` departures."""
         self._ahead = asyncio.Semaphore(self.settings.landing_ahead_max)
 
-    async def land(self, table: str, stream: bytes, timeout_s: float) -> LandAnswer:
+    async def land(self, table: str, stream: bytes, deadline: float) -> LandAnswer:
         """Return when the rows of a complete Arrow IPC stream count as written.
 
         Args:
             table: The name of a landing table.
             stream: The rows.
-            timeout_s: How long to wait for that.
+            deadline: Monotonic time until which to wait for that.
 
         Raises:
             CommitUnknownError: They may or may not become visible.
@@ -99,26 +101,19 @@ class Landings:
         name = full_name(table)
         version, schema = self.tables.schema(name, self.waiters.reached)
         schema.require_mode(lands=True)
-        if len(stream) > (limit := self.settings.inline_part_bytes_max):
-            raise TooLargeError(
-                f"the rows have {len(stream)} bytes; land() takes up to {limit} at once "
-                "(inline_part_bytes_max): send them in several calls, which may depart together",
-                limit=limit,
-                found=len(stream),
-            )
-        begun = self.commits.clock()
-        await self.commits.require_followers(begun + timeout_s)
+        _require_small(len(stream), self.settings.inline_part_bytes_max, "inline_part_bytes_max")
+        await self.commits.require_followers(deadline)
         rows = await self.staging.checked(version, schema, stream)
+        _require_small(rows.nbytes, self.settings.staged_memory_bytes_max, "staged_memory_bytes_max")
         for path in rows.by_path:
             await self.pressure.admit(StagedChanges(), schema, path)
         if not rows.count:
             return LandAnswer(0, None, None)
-        left_s = begun + timeout_s - self.commits.clock()
         if schema.unique_key:
-            return await self.upserts.land(schema, stream, left_s)
-        return await self._board(rows, left_s)
+            return await self.upserts.land(schema, stream, deadline)
+        return await self._board(rows, deadline)
 
-    async def _board(self, rows: CheckedRows, timeout_s: float) -> LandAnswer:
+    async def _board(self, rows: CheckedRows, deadline: float) -> LandAnswer:
         if self._waiting_bytes + rows.nbytes > (limit := self.settings.staged_memory_bytes_max):
             raise UnavailableError(
                 f"rows of {self._waiting_bytes} bytes wait for their departure, the limit is "
@@ -127,24 +122,28 @@ class Landings:
         one = _Boarding(rows, asyncio.get_running_loop().create_future())
         self._boarding.append(one)
         self._waiting_bytes += rows.nbytes
-        if len(self._boarding) == 1:
-            self._start()
-        await asyncio.wait({one.done}, timeout=max(0.0, timeout_s))
+        self._start()
+        await asyncio.wait({one.done}, timeout=max(0.0, deadline - self.commits.clock()))
         if one.done.done():
             return one.done.result()
         if one in self._boarding:
             self._leave(one)
             raise UnavailableError(
-                f"{self.settings.landing_ahead_max} departures before these rows are not committed yet "
-                "(landing_ahead_max); nothing is written: try again, or at another replica"
+                "the rows have waited too long for departures before them, of which at most "
+                f"landing_ahead_max={self.settings.landing_ahead_max} may be uncommitted; nothing is "
+                "written: try again, or at another replica"
             )
-        raise CommitUnknownError(f"the rows are on their way, and not durable after {timeout_s:.1f} s")
+        raise CommitUnknownError("the rows are on their way, and not durable in time")
 
     def _leave(self, one: _Boarding) -> None:
         self._boarding.remove(one)
         self._waiting_bytes -= one.rows.nbytes
 
     def _start(self) -> None:
+        """Begin a departure, unless one has not taken its rows yet."""
+        if self._departing:
+            return
+        self._departing = True
         task = asyncio.create_task(self._depart(), name="departure of landings")
         self._departures.add(task)
         task.add_done_callback(self._departures.discard)
@@ -164,6 +163,7 @@ class Landings:
 
     def _take(self) -> list[_Boarding]:
         """Return what departs now: what one transaction may have; the rest gets the next departure."""
+        self._departing = False
         going: list[_Boarding] = []
         size = 0
         while self._boarding:
@@ -195,6 +195,7 @@ class Landings:
             await self.staging.encode(tx, [tx], "landed")
             pushed = True
             proposal = await self.commits.settlement.proposals.build(tx, self.settings.commit_timeout_s)
+            self.commits.settlement.require_following()  # another replica may have raised the fence
         except Exception as error:
             await self.commits.closer.roll_back(
                 tx, error if isinstance(error, TidelockError) else None, pushed=pushed
@@ -224,6 +225,16 @@ class Landings:
                 return done
         _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
         return None
+
+
+def _require_small(found: int, limit: int, setting: str) -> None:
+    if found > limit:
+        raise TooLargeError(
+            f"the rows have {found} bytes; land() takes up to {limit} at once ({setting}): send them in "
+            "several calls, which may depart together",
+            limit=limit,
+            found=found,
+        )
 
 
 def _unknown(tx: Transaction, error: Exception) -> TidelockError:

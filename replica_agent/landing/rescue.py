@@ -13,16 +13,17 @@ brought the rows before, that record is applied here, and the parts are forgotte
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
-from tidelock.csnlog.core.ids import Tid
+from tidelock.csnlog.core.ids import PartId, Tid
 from tidelock.csnlog.core.labels import landing_label
 from tidelock.csnlog.core.skipped import Skips
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import LabelExistsError, TidelockError
+from tidelock.errors import CorruptError, LabelExistsError, UnavailableError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -30,6 +31,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replication.core.model import PartMeta
 from tidelock.replication.partfs import PartFs
 
 _log = structlog.get_logger("landing")
@@ -41,6 +43,7 @@ class Rescue:
 
     Attributes:
         skips: Records that operators have had skipped.
+        damaged: Called with a part whose bytes are wrong; it is fetched again.
         wait_s: How long to wait for the end of the log.
     """
 
@@ -54,48 +57,48 @@ class Rescue:
     commits: Commits
     skips: Skips
     metrics: Metrics
+    damaged: Callable[[PartId, str], None]
     wait_s: float
 
     async def settle(self, tid: Tid) -> bool:
         """Return whether the parts of an aborted transaction may be forgotten here.
 
-        Rows that landed with it are committed first, unless somebody has done that.
+        Rows that landed with it are committed first, unless another replica has done that.
         """
-        reader = self.catalog.reader
-        if not reader.landed(str(tid)):
+        if not self.catalog.reader.landed(str(tid)):
             return True
         if any(str(tid) in word.tids for word in self.skips.values()):
             return True  # an operator does not want them
-        if not self.condition.allows(AgentAction.BEGIN):
+        if not self.condition.allows(AgentAction.COMMIT):
             return False
         try:
-            if not await self.waiters.wait(await self.log.barrier(), self.wait_s):
-                return False
-            return await self._commit(tid)
+            end = await self.log.barrier()
+            return await self.waiters.wait(end, self.wait_s) and await self._commit(tid)
         except LabelExistsError:
             return True
-        except TidelockError as error:
-            _log.warning("landing_not_rescued", tid=str(tid), reason=error.message)
+        except Exception as error:  # the next check tries again, and the others need this one to go on
+            _log.warning("landing_not_rescued", tid=str(tid), reason=str(error))
             return False
 
     async def _commit(self, tid: Tid) -> bool:
         parts = self.catalog.reader.landed(str(tid))  # none if the log has brought them by now
-        if not parts:
+        copies: list[tuple[PartMeta, bytes]] = []
+        for meta, place in parts:
+            if place is None:
+                raise UnavailableError(f"part {meta.part} is damaged, and is fetched again")
+            try:
+                data = await asyncio.to_thread(self.files.read, place)
+            except CorruptError as error:
+                self.damaged(meta.part, error.message)
+                raise
+            copies.append((msgspec.structs.replace(meta, part=self.numbers.next(), kind="part"), data))
+        if not copies:
             return True
-        places = [part.held for part in parts]
-        if not all(places):
-            return False  # a part is being repaired
-        staged = [
-            (part.meta, await asyncio.to_thread(self.files.read, place))
-            for part, place in zip(parts, places, strict=True)
-            if place is not None
-        ]
         tx = self.transactions.begin(self.waiters.reached, label=landing_label(str(tid)))
-        for meta, data in staged:
-            copy = msgspec.structs.replace(meta, part=self.numbers.next(), kind="part")
+        for copy, data in copies:
             self.transactions.add(tx, StagedBytes(copy, data, tx.tid))
         done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
-        rows = sum(part.rows for part in parts)
+        rows = sum(copy.rows for copy, _ in copies)
         self.metrics.landing.rescued.inc(rows)
         _log.info("landing_rescued", tid=str(tid), by=str(tx.tid), rows=rows, csn=done and done.csn)
         return True

@@ -253,7 +253,7 @@ class Agent:
         Those with rows that landed are left to the check of what is undecided, which commits these rows.
         """
         reader = self.local.catalog.reader
-        tids = [Tid.parse(text) for text in reader.prepared() if not reader.landed(text)]
+        tids = [Tid.parse(text) for text in {*reader.prepared()}.difference(reader.landed_tids())]
         own = [tid for tid in tids if tid.home == self.replica and tid.boot < parts.means.session.boot]
         outcome = parts.transactions.outcomes.outcome
         aborted = [tid for tid in own if isinstance(await outcome(tid, UNDECIDED), Aborted)]

@@ -31,6 +31,7 @@ def make_landing(means: Means, replication: ReplicationParts, transactions: Tran
         mutations=inserts.mutations,
         commits=transactions.commits,
         metrics=means.metrics,
+        executor=inserts.staging.encoders,
         clock=time.monotonic,
     )
     landings = Landings(
@@ -55,6 +56,7 @@ def make_landing(means: Means, replication: ReplicationParts, transactions: Tran
         commits=transactions.commits,
         skips=means.session.skips,
         metrics=means.metrics,
+        damaged=means.events.corrupt,
         wait_s=settings.wait_bound_s,
     )
     return LandingParts(landings=landings, rescue=rescue)

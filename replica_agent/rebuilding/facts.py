@@ -37,11 +37,13 @@ class UndecidedFacts(msgspec.Struct, frozen=True):
     Attributes:
         rows: Rows of its parts that are here.
         tables: Their tables.
+        landed: The rows have landed: a replica that holds them brings them, although it counts as aborted.
     """
 
     tid: str
     rows: int
     tables: tuple[str, ...]
+    landed: bool = False
 
 
 class CatalogFacts(msgspec.Struct, frozen=True):
@@ -253,12 +255,12 @@ def _skips(db: sqlite3.Connection) -> tuple[SkipPart, ...]:
 def _undecided(db: sqlite3.Connection) -> tuple[UndecidedFacts, ...]:
     rows = db.execute(
         """
-        SELECT q.tid, coalesce(sum(p.rows), 0), group_concat(DISTINCT p.table_name)
+        SELECT q.tid, coalesce(sum(p.rows), 0), group_concat(DISTINCT p.table_name), max(p.kind = 'landed')
         FROM prepared q LEFT JOIN parts p ON p.creation_tid = q.tid AND p.kind <> 'manifest'
         WHERE q.tid NOT IN (SELECT tid FROM outcomes) GROUP BY q.tid ORDER BY q.tid
         """
     )
     return tuple(
-        UndecidedFacts(tid, int(count), tuple(sorted(filter(None, (tables or "").split(",")))))
-        for tid, count, tables in rows
+        UndecidedFacts(tid, int(count), tuple(sorted(filter(None, (tables or "").split(",")))), bool(landed))
+        for tid, count, tables, landed in rows
     )

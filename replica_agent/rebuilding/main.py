@@ -109,7 +109,8 @@ def _report(catalogs: Sequence[CatalogFacts], unproved: planning.Doubts) -> dict
         "removed": list(unproved.absent),
         "suspect": dict(unproved.suspect),
         "undecided": [
-            {"tid": one.tid, "rows": one.rows, "tables": list(one.tables)} for one in unproved.undecided
+            {"tid": one.tid, "rows": one.rows, "tables": list(one.tables), "landed": one.landed}
+            for one in unproved.undecided
         ],
     }
 
@@ -137,10 +138,13 @@ def _text(report: dict[str, Any], given: argparse.Namespace) -> str:
     ]
     for one in report["undecided"]:
         of = ", ".join(one["tables"]) or "no table"
-        lines.append(
-            f"  {one['tid']} ({one['rows']} rows of {of}) is undecided and counts as aborted. A client may "
-            "have been told that it is committed."
+        told = (
+            "Its rows have landed: a replica that holds them brings them."
+            if one["landed"]
+            else "A client may have been told that it is committed."
         )
+        which = f"{one['tid']} ({one['rows']} rows of {of})"
+        lines.append(f"  {which} is undecided and counts as aborted. {told}")
     if report["incarnation"] is None:
         again = f"--confirm {report['cluster_id']}"
         lines.append(f"Nothing was changed. Stop all agents, then run the same command with {again}")

@@ -45,7 +45,16 @@ class UndecidedResolver:
         undecided = {*self.catalog.reader.prepared(), *self.fetching()}
         again = [Tid.parse(text) for text in sorted(undecided & self._seen)]
         self._seen = undecided
-        over = [tid for tid in again if await self._is_over(tid) and await self.rescue(tid)]
+        over = [tid for tid in again if await self._is_over(tid)]
+        landed = set(self.catalog.reader.landed_tids())
+        await self._forget([tid for tid in over if str(tid) not in landed])
+        for tid in over:  # one that cannot be rescued now says enough of the others
+            if str(tid) in landed:
+                if not await self.rescue(tid):
+                    break
+                await self._forget([tid])
+
+    async def _forget(self, over: list[Tid]) -> None:
         if over:
             _log.info("undecided_cleaned", tids=[str(tid) for tid in over])
             await self.forget(over)

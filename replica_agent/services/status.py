@@ -112,6 +112,7 @@ class StatusService:
             wait_bound_s=self.settings.wait_bound_s,
             read_wait_s=self.settings.read_wait_s,
             open_transactions=len(self.transactions.live()),
+            landed=self.reader.landed_tids(),
             horizon=self.reader.horizon(),
             tail=self.reader.meta("tail"),
             pins=self.horizon.pins,

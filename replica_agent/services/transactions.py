@@ -286,11 +286,12 @@ class TransactionService:
             min_csn: The definition of the table must be at least as new as this CSN.
             timeout_s: How long they may take to count as written; None: twice ``commit_timeout_s``.
         """
+        limit_s = self.settings.commit_timeout_s * 2 if timeout_s is None else timeout_s
+        deadline = self.clock() + limit_s
         self.condition.require(AgentAction.BEGIN)
         if min_csn is not None:
-            await self.snapshots.reach(min_csn)
-        limit_s = self.settings.commit_timeout_s * 2 if timeout_s is None else timeout_s
-        return await self.landings.land(table, stream, limit_s)
+            await self.snapshots.reach(min_csn, wait_s=min(limit_s, self.settings.wait_bound_s))
+        return await self.landings.land(table, stream, deadline)
 
     async def kill(self, tid: str) -> Transaction:
         """Roll back a transaction of any client; this does not renew its lease, and its owner is notified."""

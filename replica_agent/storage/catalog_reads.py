@@ -38,7 +38,7 @@ class PartRow(msgspec.Struct, frozen=True):
         file: Path below the data directory, None while the part is wanted.
         offset: Start of the range in the file.
         blocks: XXH3-64 digests (8 bytes each, big-endian) of the range's 256 KiB blocks.
-        kind: ``part`` or ``manifest``.
+        kind: ``part``, ``landed`` or ``manifest``.
         state: ``held``, ``wanted`` or ``quarantined``.
     """
 
@@ -280,13 +280,22 @@ class CatalogReader:
         )
         return [tid for (tid,) in self._db.execute(sql)]
 
-    def landed(self, tid: str) -> list[PartRow]:
-        """Return the parts of an undecided landing that this replica has confirmed; none if it has not."""
+    def landed(self, tid: str) -> list[tuple[PartMeta, Location | None]]:
+        """Return the parts of an undecided landing that is confirmed here, with their places; else none."""
         sql = f"""
-            SELECT {PART_COLUMNS} FROM parts WHERE creation_tid = ?1 AND creation_csn IS NULL
+            SELECT stats, form, {PART_COLUMNS} FROM parts WHERE creation_tid = ?1 AND creation_csn IS NULL
                 AND kind = 'landed' AND EXISTS (SELECT 1 FROM prepared WHERE tid = ?1)
         """
-        return [PartRow(*row) for row in self._db.execute(sql, (tid,))]
+        rows = [(stats, form, PartRow(*row)) for stats, form, *row in self._db.execute(sql, (tid,))]
+        return [
+            (msgspec.structs.replace(row.meta, stats=json.loads(stats or "null"), form=form), row.held)
+            for stats, form, row in rows
+        ]
+
+    def landed_tids(self) -> list[str]:
+        """Return the undecided landings of which parts are here."""
+        sql = "SELECT DISTINCT creation_tid FROM parts WHERE creation_csn IS NULL AND kind = 'landed'"
+        return [tid for (tid,) in self._db.execute(sql)]
 
     def held(self, parts: Iterable[PartId]) -> set[PartId]:
         """Return those of ``parts`` whose bytes are durable and assumed correct here."""

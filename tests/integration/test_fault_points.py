@@ -45,6 +45,7 @@ ELSEWHERE: Final = {
     "agent.clone_install": "passed by a replica that clones: test_clone.py",
     "agent.collect": "passed by collection: test_history.py",
     "agent.compact": "passed by compaction: test_compaction.py",
+    "agent.landed": "passed by the commit of rows that landed: test_landing.py",
     "agent.upload": "passed by uploads to another replica than the home: test_uploads.py",
     "replication.lock": "passed by what removes: test_locks.py",
     "csnlog.begin": "passed at the start of an agent: test_membership_kills.py",

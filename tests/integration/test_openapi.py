@@ -84,12 +84,13 @@ class Walk:
         """Begin a transaction and return its id."""
         return str(self.ask("POST", f"{V1}/transactions", body, status=201)["tid"])
 
-    def table(self, name: str) -> str:
+    def table(self, name: str, **properties: str) -> str:
         """Create a table."""
         asked = {
             "name": name,
             "schema": base64.b64encode(SCHEMA.serialize()).decode(),
             "partition_by": ["p"],
+            "properties": properties,
         }
         self.csn = self.ask("POST", f"{V1}/tables", asked, status=201)["csn"]
         return f"default.{name}"
@@ -142,6 +143,8 @@ def write(walk: Walk) -> str:
     assert walk.ask("GET", f"{V1}/outcomes/{{tid}}", tid=tid)["outcome"] == "aborted"
     walk.ask("POST", f"{TX}/kill", tid=walk.begin())
 
+    lands = walk.table("lands", landing="on")
+    walk.ask("POST", f"{V1}/landings/{{table}}", stream(ROWS), table=lands, query={"timeout_s": 30})
     tid = str(walk.ask("POST", f"{V1}/tids", {"count": 2}, status=201)["first"])
     data = stream(ROWS)
     whole = writes.encode(writes.WriteHead(tid, (writes.TableRows(table, len(data)),), wait="all"), [data])

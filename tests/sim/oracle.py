@@ -535,8 +535,8 @@ class Oracle:
         ]
         if not whole or (struck and len(serving) < self._world.plan.copies):
             return False
-        if self._has_catalog(host) and self._landed_nowhere_else(host, others):
-            return False
+        if not struck and self._has_catalog(host) and self._landed_nowhere_else(host, others):
+            return False  # a clone keeps what has landed on its disk
         return not self._only_elsewhere(others, tail, horizon)
 
     def _landed_nowhere_else(self, host: Host, others: Sequence[Host]) -> list[str]:

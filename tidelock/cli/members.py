@@ -101,7 +101,7 @@ def copies(
 
 
 def _await_drained(db: Database, replica: str, limit_s: float, *, racks: bool) -> None:
-    """Wait until a replica has no open transactions, and ``copies`` others have all that it has.
+    """Wait until a replica has nothing open, and ``copies`` others have all that it has.
 
     With ``racks`` the others of one rack count as one. A look that fails is repeated: a replica may start
     again, or be suspended, while it drains.
@@ -110,6 +110,7 @@ def _await_drained(db: Database, replica: str, limit_s: float, *, racks: bool) -
         UnavailableError: It is not drained within ``limit_s``, or does not answer then.
     """
     until = time.monotonic() + limit_s
+    landed: set[str] | None = None
     while True:
         try:
             shown = db.membership.status_of(replica)
@@ -125,13 +126,18 @@ def _await_drained(db: Database, replica: str, limit_s: float, *, racks: bool) -
             if (row["snapshot_csn"] or 0) >= shown["snapshot_csn"]
         }
         behind = shown["copies"] - len(whole)
-        if shown["state"] == "draining" and not shown["open_transactions"] and behind <= 0:
-            return
+        if shown["state"] == "draining":
+            # From here on its copies do not count, so nobody relies on what lands later.
+            now = shown.get("landed", ())
+            landed = {*now} if landed is None else landed.intersection(now)
+            if not (shown["open_transactions"] or landed) and behind <= 0:
+                return
         if time.monotonic() > until:
             raise UnavailableError(
                 f"expected {replica} to be drained within {limit_s:g} s, found it {shown['state']} with "
-                f"{shown['open_transactions']} open transactions, and {max(behind, 0)} "
-                f"{'racks' if racks else 'replicas'} too few with all that it has",
+                f"{shown['open_transactions']} open transactions, {len(landed or ())} landings that are not "
+                f"committed, and {max(behind, 0)} {'racks' if racks else 'replicas'} too few with all that "
+                "it has",
                 replica=replica,
             )
         time.sleep(_LOOK_S)

@@ -259,6 +259,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         wait_bound_s: How long it waits for a CSN before it refers a client to another replica, in seconds.
         read_wait_s: The same for a read of a file of a snapshot.
         open_transactions: Number of transactions that are open here.
+        landed: Undecided transactions whose rows landed here; it brings them if their home does not.
         horizon: Below this CSN nothing can be read.
         tail: CSN at which the kept log begins.
         pins: Number of pins that it has last seen.
@@ -287,6 +288,7 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wait_bound_s: float = 0.0
     read_wait_s: float = 0.0
     open_transactions: int = 0
+    landed: list[str] = []
     horizon: int = 0
     tail: int = 0
     pins: int = 0

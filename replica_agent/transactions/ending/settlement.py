@@ -160,6 +160,11 @@ class Settlement:
         """Return whether the log may still decide transactions of this boot."""
         return self.log.state in {LogState.FOLLOWING, LogState.SUSPENDED, LogState.FENCING}
 
+    def require_following(self) -> None:
+        """Raise UnavailableError unless the log decides transactions now, as far as this replica knows."""
+        if self.log.state is not LogState.FOLLOWING:
+            raise UnavailableError(f"this replica does not follow the log now ({self.log.state.value})")
+
     def _before(self, deadline: float) -> Callable[[], bool]:
         return lambda: self.clock() <= deadline
 

@@ -95,8 +95,8 @@ class Mutations:
             body: The stream.
             length: Bytes of the stream, if known.
         """
-        self._require_mode(tx, table)
         async with self.transactions.removing(tx), self._kept(body, length) as path:
+            self._require_mode(tx, table)
             found = msgspec.structs.replace(action, source=str(path))
             return (await self._change(tx, full_name(table), found)).counts
 

@@ -137,6 +137,7 @@ class FakeAgent:
         self.boot = 1
         self.lag = 0
         self.wait_bound_s = 1.0
+        self.landed: list[str] = []
         self.secret = ""
         self.requests: list[Request] = []
         self.transactions: dict[str, FakeTransaction] = {}
@@ -265,6 +266,7 @@ class FakeAgent:
             "tail": 0,
             "state": "draining" if self.id in self.cluster.members.draining else "serving",
             "open_transactions": sum(tx.state == "open" for tx in self.transactions.values()),
+            "landed": self.landed,
             "wait_bound_s": self.wait_bound_s,
             "read_wait_s": 1.0,
             "copies": self.cluster.members.copies,

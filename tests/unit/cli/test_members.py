@@ -310,6 +310,24 @@ def test_a_drain_returns_when_the_last_transaction_has_ended(fake_cluster: FakeC
     assert fake_cluster["r3"].count("GET /status") >= 3
 
 
+def test_a_drain_waits_for_what_had_landed_when_it_began(fake_cluster: FakeCluster) -> None:
+    """Later landings do not count its copies; those of before may have no other copy."""
+    agent = fake_cluster["r3"]
+    agent.landed = ["1-r1-1-1"]
+
+    def go_on() -> None:
+        eventually(lambda: agent.count("GET /status") >= 2, what="a second look")
+        agent.landed = ["1-r1-1-2"]
+
+    going = threading.Thread(target=go_on)
+    going.start()
+    result = run(fake_cluster, "replica drain r3")
+    going.join()
+    assert (result.exit_code, result.stdout) == (Exit.OK, "r3 is drained: it can be stopped\n"), result.output
+    agent.landed = ["1-r1-1-3"]
+    assert "1 landings" in complaint(run(fake_cluster, "replica drain r3 --limit 0"), Exit.UNAVAILABLE)
+
+
 @pytest.mark.parametrize("trouble", [Fault.LOST_REQUEST, UnavailableError("it is suspended")])
 def test_a_drain_goes_on_after_a_look_that_failed(fake_cluster: FakeCluster, trouble: Any) -> None:
     """The connection broke, or the replica was suspended for a moment: it is looked at again."""
@@ -326,8 +344,8 @@ def test_a_drain_that_lasts_too_long_says_what_is_open(
     fake_cluster["r3"].begin()
     said = complaint(run(fake_cluster, "replica drain r3 --limit 0", *form), Exit.UNAVAILABLE)
     assert said == (
-        "expected r3 to be drained within 0 s, found it draining with 1 open transactions, and 0 replicas "
-        "too few with all that it has (r3 goes on draining: run the command again, or with --undo)"
+        "expected r3 to be drained within 0 s, found it draining with 1 open transactions, 0 landings that "
+        "are not committed, and 0 replicas too few with all that it has (r3 goes on draining: run the command again, or with --undo)"
     )
     assert fake_cluster.members.draining == ["r3"]
 

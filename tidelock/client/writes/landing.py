@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from urllib.parse import urlencode
 
 from tidelock.client.agents.connection import Connection
@@ -42,7 +41,8 @@ class Landing:
             table: `name` or `namespace.name`.
             data: As in `Transaction.insert`.
             at_least_once: Send a piece again, to another replica if need be, after its answer was lost. Its
-                rows may be written twice then; with a unique key that is harmless.
+                rows may be written twice then; with a unique key that is harmless, unless rows of the same
+                keys are sent at the same time.
             timeout_s: How long to try, for each piece; default: the client's.
 
         Raises:
@@ -66,45 +66,62 @@ class Landing:
         return LandResult(rows=rows, csn=csn)
 
     def _land(self, table: str, stream: bytes, limit_s: float, *, again: bool) -> LandAnswer:
-        send = self._at(table, stream, limit_s / ATTEMPTS_MIN, again=again)
+        piece = _Piece(self._connection, table, stream, limit_s / ATTEMPTS_MIN, again=again)
         doubtful = (CommitUnknownError, FencedError) if again else ()
-        return repeat(
-            lambda: self._connection.members.ask(send),
-            (UnavailableError, *doubtful),
-            deadline=time.monotonic() + limit_s,
-            waits=self._connection.transport.waits,
-            what=f"rows for landing table {table} (timeout_s={limit_s:g})",
-        )
-
-    def _at(
-        self, table: str, stream: bytes, attempt_s: float, *, again: bool
-    ) -> Callable[[KnownMember], LandAnswer]:
-        """Return the request as it is sent to a home.
-
-        Without ``again`` its UnavailableError says that nothing is written, and never will be.
-        """
-        transport = self._connection.transport
-        asked = {"timeout_s": attempt_s, "min_csn": self._connection.highest_csn.at_least(None)}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-
-        def send(home: KnownMember) -> LandAnswer:
-            try:
-                return transport.write(
-                    home.api,
-                    f"/landings/{segment(table)}?{query}",
-                    stream,
-                    answer=LandAnswer,
-                    timeout_s=attempt_s + transport.timeouts.connect_s,
-                    content_type=ARROW_STREAM,
-                )
-            except (NoAnswerError, FencedError) as error:
-                if again:
-                    raise
-                if isinstance(error, NoAnswerError):
-                    self._connection.members.note(home, error)
+        try:
+            return repeat(
+                lambda: self._connection.members.ask(piece.send),
+                (UnavailableError, *doubtful),
+                deadline=time.monotonic() + limit_s,
+                waits=self._connection.transport.waits,
+                what=f"rows for landing table {table} (timeout_s={limit_s:g})",
+            )
+        except CommitUnknownError:
+            raise
+        except TidelockError as error:
+            if piece.doubtful:  # an attempt before may have written the rows
                 raise _unknown(table, error) from error
+            raise
 
-        return send
+
+class _Piece:
+    """A piece of rows that is sent until it is answered.
+
+    Attributes:
+        doubtful: After one of the attempts nobody knows whether the rows are written.
+    """
+
+    def __init__(
+        self, connection: Connection, table: str, stream: bytes, attempt_s: float, *, again: bool
+    ) -> None:
+        self._connection, self._table, self._stream = connection, table, stream
+        self._attempt_s, self._again = attempt_s, again
+        self.doubtful = False
+
+    def send(self, home: KnownMember) -> LandAnswer:
+        """Send the rows to a home. Where they may be written, the error says so, or they are sent again."""
+        transport = self._connection.transport
+        asked = {"timeout_s": self._attempt_s, "min_csn": self._connection.highest_csn.at_least(None)}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        try:
+            return transport.write(
+                home.api,
+                f"/landings/{segment(self._table)}?{query}",
+                self._stream,
+                answer=LandAnswer,
+                timeout_s=self._attempt_s + transport.timeouts.connect_s,
+                content_type=ARROW_STREAM,
+            )
+        except CommitUnknownError:
+            self.doubtful = True
+            raise
+        except (NoAnswerError, FencedError) as error:
+            self.doubtful = True
+            if self._again:
+                raise
+            if isinstance(error, NoAnswerError):
+                self._connection.members.note(home, error)
+            raise _unknown(self._table, error) from error
 
 
 def _unknown(table: str, error: TidelockError) -> CommitUnknownError:

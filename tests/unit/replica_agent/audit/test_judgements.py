@@ -89,6 +89,13 @@ def test_what_is_undecided_belongs_to_a_running_transaction(outcome: Outcome | N
     assert [one.tid for one in found] == ([str(TID)] if over else [])
 
 
+def test_rows_that_wait_for_their_rescue_are_named() -> None:
+    """A restart would not help them, so the next step is another one."""
+    [found] = judgements.left_undecided({str(TID): Aborted()}, Csn(20), {str(TID)})
+    assert found.fault == "landing_not_rescued"
+    assert not list(judgements.left_undecided({str(TID): Running()}, Csn(20), {str(TID)}))
+
+
 @pytest.mark.parametrize(
     ("outcome", "labelled", "dangling"),
     [

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableName, Tid
@@ -166,6 +167,53 @@ async def test_a_manifest_replaces_the_catalog(source: Catalog, own: Catalog, tm
     assert (reader.meta("serve_from"), reader.meta("clone_base")) == (SERVE_FROM_UNKNOWN, 7)
     assert reader.outcome(str(tid(2))) == (3, 3000)
     assert reader.files() == ({"packs/00/r1-1-90.pack"}, ["parts/09/r1-1-9.parquet"])
+
+
+async def land(catalog: Catalog, *numbers: int, snapshot: int = 1) -> Tid:
+    """Confirm a landing of these parts."""
+    of = Tid(Csn(snapshot), ReplicaId("r9"), 1, 1)
+    parts = [
+        msgspec.structs.replace(one, meta=msgspec.structs.replace(one.meta, kind="landed"), tid=of)
+        for one in map(staged, numbers)
+    ]
+    await catalog.write(lambda db: jobs.add_staged(db, parts, [of]))
+    return of
+
+
+async def test_rows_that_landed_here_outlive_a_clone(source: Catalog, own: Catalog, tmp_path: Path) -> None:
+    """The manifest would know their commit, and knows none: they stay, with their mark and bytes."""
+    landing = await land(own, 20, 21)
+    path, _ = written(tmp_path)
+    await replace(own, path)
+    assert [(meta.part, place is not None) for meta, place in own.reader.landed(str(landing))] == [
+        (part(20), True),
+        (part(21), True),
+    ]
+    assert rows(tmp_path / "r2/catalog.db", "SELECT tid FROM prepared") == [(str(landing),)]
+
+
+@pytest.mark.parametrize("brought", ["by its home", "under the label", "forgotten", "damaged here"])
+async def test_landed_rows_that_may_have_come_do_not_outlive_a_clone(
+    source: Catalog, own: Catalog, tmp_path: Path, brought: str
+) -> None:
+    """They would come twice; and half of them would keep the other half out."""
+    landing = await land(own, 20)
+    match brought:
+        case "by its home":
+            record = jobs.AppliedTid(str(landing), (), None, True)
+        case "under the label":
+            record = jobs.AppliedTid(str(tid(30)), (), f"landing/{landing}", True)
+        case _:
+            record = jobs.AppliedTid(str(tid(30)), (), None, True)
+    await source.write(lambda db: jobs.apply(db, [jobs.AppliedRecord(Csn(8), 8000, [record], {})]))
+    if brought == "forgotten":
+        await source.write(lambda db: jobs.set_meta(db, label_floor=2))
+    if brought == "damaged here":
+        await own.write(lambda db: jobs.quarantine(db, part(20)))
+    path, _ = written(tmp_path)
+    await replace(own, path)
+    assert own.reader.landed_tids() == []
+    assert rows(tmp_path / "r2/catalog.db", "SELECT tid FROM prepared") == []
 
 
 async def test_other_bytes_under_the_same_id_are_not_kept(

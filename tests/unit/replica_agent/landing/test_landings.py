@@ -40,6 +40,11 @@ DONE = Committed(Csn(9), 1)
 SOON_S = 5.0
 
 
+def soon() -> float:
+    """Return a deadline."""
+    return time.monotonic() + SOON_S
+
+
 def rows(numbers: Iterable[int]) -> pa.RecordBatch:
     """Return one row for each number."""
     return pa.record_batch({"k": list(numbers)}, schema=ARROW)
@@ -61,7 +66,7 @@ class World:
         self.refused: TidelockError | None = None
         self.may_commit = asyncio.Event()
         self.may_commit.set()
-        self.lives = True
+        self.lives = self.follows = True
         self.departed: list[tuple[str, list[int], str]] = []
         self.proposed: list[str] = []
         world = cast("Any", self)
@@ -114,6 +119,11 @@ class World:
             return end
         raise end
 
+    def require_following(self) -> None:
+        """Require that the log decides now (`Settlement`)."""
+        if not self.follows:
+            raise UnavailableError("no")
+
     def log_lives(self) -> bool:
         """Tell whether the log decides (`Settlement`)."""
         return self.lives
@@ -130,7 +140,8 @@ class World:
     async def land(self, *counts: int, timeout_s: float = SOON_S) -> list[LandAnswer | BaseException]:
         """Land so many rows each, at once."""
         bodies = [stream(rows(range(count))) for count in counts]
-        calls = (self.landings.land("lands", body, timeout_s) for body in bodies)
+        until_s = time.monotonic() + timeout_s
+        calls = (self.landings.land("lands", body, until_s) for body in bodies)
         return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -214,6 +225,29 @@ async def test_rows_with_too_few_copies_are_in_doubt(error: Exception, word: str
     assert isinstance(answer, LandAnswer)
 
 
+async def test_a_home_that_does_not_follow_the_log_acknowledges_nothing() -> None:
+    """Its fence may have been raised while the copies were made."""
+    world = World()
+    world.follows = False
+    [unknown] = await world.land(1)
+    assert isinstance(unknown, CommitUnknownError)
+    assert world.proposed == []
+
+
+async def test_requests_that_wait_share_one_departure() -> None:
+    """However many come and give up while the bound is reached, one departure waits for them."""
+    world = World(landing_ahead_max=1)
+    world.may_commit.clear()
+    await world.land(1)
+    for _ in range(5):
+        [refused] = await world.land(1, timeout_s=0.01)
+        assert isinstance(refused, UnavailableError)
+    assert len(world.landings._departures) == 2
+    world.may_commit.set()
+    await until(lambda: not world.landings._departures)
+    assert len(world.departed) == 1
+
+
 async def test_no_transaction_can_be_begun() -> None:
     """Then nothing is written, for certain."""
     world = World(transactions_max=1)
@@ -227,11 +261,11 @@ async def test_refusals_before_the_rows_board() -> None:
     """Each names its reason, and nothing departs."""
     world = World(inline_part_bytes_max=10_000)
     with pytest.raises(TableModeError, match="no landing table"):
-        await world.landings.land("plain", stream(rows([1])), SOON_S)
+        await world.landings.land("plain", stream(rows([1])), soon())
     with pytest.raises(SchemaMismatchError):
-        await world.landings.land("lands", stream(pa.record_batch({"other": [1]})), SOON_S)
+        await world.landings.land("lands", stream(pa.record_batch({"other": [1]})), soon())
     with pytest.raises(TooLargeError, match="inline_part_bytes_max"):
-        await world.landings.land("lands", bytes(10_001), SOON_S)
+        await world.landings.land("lands", bytes(10_001), soon())
     world.refused = TooManyPartsError("too many parts")
     assert [type(one) for one in await world.land(1)] == [TooManyPartsError]
     assert await world.land(0) == [LandAnswer(0, None, None)]

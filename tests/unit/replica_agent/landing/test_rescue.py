@@ -13,7 +13,7 @@ from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.model import AddPart, SkippedRecord
 from tidelock.csnlog.core.results import Committed
-from tidelock.errors import CorruptError, LabelExistsError, TidelockError, UnavailableError
+from tidelock.errors import CorruptError, LabelExistsError, UnavailableError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.states import AgentState, Condition
 from tidelock.replica_agent.landing.rescue import Rescue
@@ -45,16 +45,18 @@ class World:
         self.settings = settings()
         self.transactions = Transactions(ReplicaId("r1"), 1, self.settings, time.monotonic)
         self.condition = Condition("r1", AgentState.SERVING)
-        self.end: TidelockError | Committed = DONE
+        self.end: Exception | Committed = DONE
         self.log_end, self.reached = Csn(5), Csn(5)
         self.damaged = False
+        self.reported: list[PartId] = []
         self.committed: list[tuple[str | None, list[PartMeta]]] = []
         self.skips: dict[Csn, SkippedRecord] = {}
         world = cast("Any", self)
         self.rescue = Rescue(
             condition=self.condition, log=world, waiters=world, catalog=catalog, files=world,
             numbers=PartNumbers(ReplicaId("r1"), 1), transactions=self.transactions, commits=world,
-            skips=self.skips, metrics=Metrics(), wait_s=0.1,
+            skips=self.skips, metrics=Metrics(), damaged=lambda part, _: self.reported.append(part),
+            wait_s=0.1,
         )  # fmt: skip
 
     async def barrier(self) -> Csn:
@@ -77,7 +79,7 @@ class World:
         assert (wait, timeout_s) == (WaitFor.HOME, None)
         tx: Transaction = self.transactions.find(str(tid))
         self.committed.append((tx.label, [one.meta for one in tx.staged.memory.values()]))
-        if isinstance(self.end, TidelockError):
+        if isinstance(self.end, Exception):
             raise self.end
         return self.end
 
@@ -130,10 +132,10 @@ async def test_somebody_else_has_brought_them(world: World) -> None:
         {"end": UnavailableError("not now")},
         {"log_end": Csn(6)},
         {"damaged": True},
-        {"condition": AgentState.SUSPENDED},
-        {"condition": AgentState.DRAINING},
+        {"end": RuntimeError("unforeseen")},
+        {"condition": AgentState.STARTING},
     ],
-    ids=["no commit", "behind the log", "wrong bytes", "suspended", "draining"],
+    ids=["no commit", "behind the log", "wrong bytes", "unforeseen", "starting"],
 )
 async def test_it_is_tried_again_later(world: World, broken: dict[str, Any]) -> None:
     """The parts stay, and the next check brings the rows."""
@@ -149,6 +151,14 @@ async def test_it_is_tried_again_later(world: World, broken: dict[str, Any]) -> 
     world.condition.state = AgentState.SERVING
     assert await world.rescue.settle(LANDED)
     assert len(world.committed[-1][1]) == 2
+    assert world.reported == (["r2-7-1"] if "damaged" in broken else [])
+
+
+async def test_a_replica_that_drains_brings_them(world: World) -> None:
+    """It may have the last copy, and is about to be removed."""
+    world.condition.state = AgentState.DRAINING
+    assert await world.rescue.settle(LANDED)
+    assert len(world.committed) == 1
 
 
 async def test_a_part_that_is_being_repaired(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pyarrow as pa
@@ -17,9 +18,13 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
     CommitUnknownError,
+    FencedError,
+    NotCommittedError,
+    NotEnoughReplicasError,
     SerializationConflictError,
     TidelockError,
     TooLargeError,
+    TransactionClosedError,
     UnavailableError,
 )
 from tidelock.replica_agent.config.metrics import Metrics
@@ -41,17 +46,17 @@ POISON = "poison"
 class World:
     """The parts beside the upserts: statements that meet conflicts, refuse poison, and keep what they saw."""
 
-    def __init__(self) -> None:
-        self.settings = settings()
+    def __init__(self, **changed: Any) -> None:
+        self.settings = settings(**changed)
         self.transactions = Transactions(ReplicaId("r1"), 1, self.settings, time.monotonic)
         self.conflicts = 0
-        self.unknown = False
+        self.commit_error: TidelockError | None = None
         self.statements: list[list[tuple[str, int]]] = []
         self.reached = Csn(5)
         world = cast("Any", self)
         self.upserts = LandingUpserts(
             settings=self.settings, transactions=self.transactions, waiters=world, mutations=world,
-            commits=world, metrics=Metrics(), clock=time.monotonic,
+            commits=world, metrics=Metrics(), executor=ThreadPoolExecutor(1), clock=time.monotonic,
         )  # fmt: skip
 
     async def insert(
@@ -71,8 +76,8 @@ class World:
     async def commit(self, tid: object, *, wait: WaitFor, timeout_s: float | None) -> Committed:
         """Commit (`Commits`)."""
         assert (wait, timeout_s) == (WaitFor.HOME, None)
-        if self.unknown:
-            raise CommitUnknownError("nobody knows", tid=str(tid))
+        if self.commit_error is not None:
+            raise self.commit_error
         tx = self.transactions.find(str(tid))
         tx.ending.seal()
         self.transactions.close(tx, TxState.COMMITTED, outcome=DONE)
@@ -87,7 +92,8 @@ class World:
     ) -> list[LandAnswer | BaseException]:
         """Land rows, each list by another client at once."""
         bodies = [stream(batch_of(one)) for one in rows]
-        calls = (self.upserts.land(SCHEMA, body, timeout_s) for body in bodies)
+        until_s = time.monotonic() + timeout_s
+        calls = (self.upserts.land(SCHEMA, body, until_s) for body in bodies)
         return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -138,13 +144,53 @@ async def test_a_conflict_is_met_again() -> None:
 
 
 async def test_a_conflict_that_does_not_end() -> None:
-    """When nobody waits any more, it is given up; nothing is written, or the client cannot know."""
+    """Rows whose client gives up are not written later, when other rows of their keys may have come."""
     world = World()
     world.conflicts = 1_000_000
-    [refused] = await world.land([("a", 1)], timeout_s=0.2)
-    assert isinstance(refused, SerializationConflictError | CommitUnknownError)
+    first = asyncio.create_task(world.land([("a", 1)], timeout_s=0.2))
+    other = asyncio.create_task(world.land([("b", 1)], timeout_s=5.0))
+    [refused] = await first
+    assert isinstance(refused, UnavailableError | CommitUnknownError)
+    await asyncio.sleep(0.4)  # a statement that ran when it gave up is over
     world.conflicts = 0
-    assert await world.land([("a", 2)]) == [LandAnswer(1, None, 9)]
+    assert await other == [LandAnswer(1, None, 9)]
+    assert [row for statement in world.statements for row in statement] == [("b", 1)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotEnoughReplicasError("1 of 2"),
+        NotCommittedError("not now"),
+        FencedError("fenced"),
+        TransactionClosedError("killed"),
+    ],
+)
+async def test_a_statement_that_may_work_elsewhere(error: TidelockError) -> None:
+    """All its rows are certainly not written, and clients may try again; nobody waits for one row alone."""
+    world = World()
+    world.commit_error = error
+    answers = await world.land([("a", 1)], [("b", 1)], [("c", 1)])
+    assert {type(answer) for answer in answers} == {UnavailableError}
+    assert len(world.statements) <= 2
+
+
+async def test_a_request_right_behind_the_last_statement() -> None:
+    """It is written at once: the work has not ended without a look at it."""
+    world = World()
+    for number in range(50):
+        await world.land([("a", number)])
+        assert await world.land([("b", number)], timeout_s=1.0) == [LandAnswer(1, None, 9)]
+
+
+async def test_rows_that_wait_have_a_bound() -> None:
+    """Beyond `staged_memory_bytes_max` they are refused, and those that wait are written."""
+    world = World(staged_memory_bytes_max=400)
+    answers = await world.land(*([("key", number)] * 5 for number in range(20)))
+    kinds = {type(answer) for answer in answers}
+    assert kinds == {LandAnswer, UnavailableError}
+    assert all("staged_memory_bytes_max" in str(one) for one in answers if isinstance(one, UnavailableError))
+    assert world.upserts._waiting_bytes == 0
 
 
 async def test_refused_rows_do_not_take_others_with_them() -> None:
@@ -161,7 +207,7 @@ async def test_refused_rows_do_not_take_others_with_them() -> None:
 async def test_an_unknown_commit_is_told() -> None:
     """The rows are not sent again: they may be there."""
     world = World()
-    world.unknown = True
+    world.commit_error = CommitUnknownError("nobody knows")
     [unknown] = await world.land([("a", 1)])
     assert isinstance(unknown, CommitUnknownError)
     assert world.statements == [[("a", 1)]]
