@@ -345,7 +345,8 @@ def test_a_drain_that_lasts_too_long_says_what_is_open(
     said = complaint(run(fake_cluster, "replica drain r3 --limit 0", *form), Exit.UNAVAILABLE)
     assert said == (
         "expected r3 to be drained within 0 s, found it draining with 1 open transactions, 0 landings that "
-        "are not committed, and 0 replicas too few with all that it has (r3 goes on draining: run the command again, or with --undo)"
+        "are not committed, and 0 replicas too few with all that it has (r3 goes on draining: run the "
+        "command again, or with --undo)"
     )
     assert fake_cluster.members.draining == ["r3"]
 
