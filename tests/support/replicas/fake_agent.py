@@ -218,6 +218,8 @@ class FakeAgent:
                     return self._reserve(request.json["count"])
                 case "POST", ["commits"]:
                     return self._write(request.body)
+                case "POST", ["landings", table]:
+                    return self._land(table, request)
                 case "GET", ["labels", label]:
                     return self._label(label)
                 case "GET", ["outcomes", tid]:
@@ -320,6 +322,14 @@ class FakeAgent:
             for rows, stream in zip(head.rows, streams, strict=True):
                 self._insert(head.tid, rows.table, stream)
         return self._end(head.tid, "commit")
+
+    def _land(self, table: str, request: Request) -> dict[str, Any]:
+        self._require(int(request.query.get("min_csn", 1)))
+        self.cluster.table(table, self.snapshot_csn)
+        rows = pa.ipc.open_stream(request.body).read_all()
+        self.cluster.csn += 1
+        self.cluster.rows[f"default.{table}"].append((self.cluster.csn, rows))
+        return {"rows": rows.num_rows, "tid": f"1-{self.id}-{self.boot}-1", "csn": None}
 
     def _find(self, tid: str) -> FakeTransaction:
         if tid not in self.transactions:
