@@ -283,8 +283,8 @@ class Changer(SimSession):
     def _end(self, life: Life, end: CallEnd, error: str = "", *, over: bool = True) -> None:
         life.end, life.error = end, error or life.error
         self.world.oracle.logs.ended(life.tid)
-        # In a run with faults nobody can say when the locks of what has failed are given back.
-        known = end is CallEnd.OK or (over and self.world.plan.is_calm)
+        # In a run with faults nobody can say when the locks of a transaction without a CSN are given back.
+        known = life.csn is not None or (over and self.world.plan.is_calm)
         life.ended_ns = self.world.now_ns if known else 0
         self.world.trace.note("end", life.name, end, life.csn)
         self.world.oracle.did[f"changes {end}"] += 1
