@@ -27,6 +27,7 @@ import os
 import re
 import shutil
 import struct
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -68,6 +69,9 @@ _PACK_END: Final = struct.Struct(">I32s8s")
 _PACK_MARK: Final = b"tidepack"
 
 _FOLDERS = [f"{number:02d}" for number in range(100)]
+#: How long a start waits for the lock of its data directory (seconds).
+LOCK_WAIT_S: Final = 3.0
+_LOCK_POLL_S: Final = 0.05
 _SUFFIX: Final[dict[PartKind, str]] = {
     "part": ".parquet",
     "landed": ".parquet",
@@ -130,6 +134,9 @@ class PartFs:
     def open(self) -> None:
         """Lock the directory for this process and make its folders.
 
+        Waits up to `LOCK_WAIT_S` for the lock: the threads of a process that was killed a moment ago may
+        still be ending, and it holds the lock until the last one has.
+
         Raises:
             DataDirInUseError: Another agent holds it.
             ConfigError: It cannot be created or written.
@@ -137,7 +144,7 @@ class PartFs:
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._lock_fd)
             # All at once, with three fsyncs in total: no later write has to consider a new parent directory.
             for top in ("parts", "packs"):
                 for name in _FOLDERS:
@@ -573,3 +580,17 @@ def _unreadable(location: Location, error: OSError) -> TidelockError:
         file=location.file,
         offset=location.offset,
     )
+
+
+def _lock(fd: int) -> None:
+    """Lock a file for this process; BlockingIOError if another one has it for longer than `LOCK_WAIT_S`."""
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return

@@ -4,6 +4,10 @@ Its time is the log's time, which one wrong wall clock cannot move (:mod:`tidelo
 also never goes faster than twice the monotonic clock of this process. So whatever happens to wall clocks,
 nothing is forgotten before half its retention has really passed here. The time is kept in the catalog: an
 agent that was down goes on from there, at the double rate until it has caught up.
+
+Where most wall clocks were wrong, the log's time steps back, and outcomes get earlier times. So does this
+clock, even if the log's time has long gone on when it looks: the catalog keeps the lowest of these times
+until this clock has seen it. Otherwise what happened a moment ago would be as old as that step is long.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ class RetentionClock:
     _newest_s: float = field(default=0.0, init=False)
     _time_ms: int | None = field(default=None, init=False)
     _at_s: float = field(default=0.0, init=False)
+    #: The lowest time to which the log has stepped back, as it was seen last; None if it has not.
+    _seen_ms: int | None = field(default=None, init=False)
 
     def now_ms(self) -> int:
         """Return the present time (Unix, ms) for decisions about what is old."""
@@ -55,6 +61,9 @@ class RetentionClock:
             self._time_ms, self._at_s = (self.wall_ms() if kept is None else kept), now_s
         self._time_ms = advanced(self._time_ms, log_ms, int((now_s - self._at_s) * 1000))
         self._at_s = now_s
+        self._seen_ms = self.reader.meta("healed_to_ms")
+        if self._seen_ms is not None:
+            self._time_ms = min(self._time_ms, self._seen_ms)
         return self._time_ms
 
     def newest_before(self, kept_s: float) -> Csn:
@@ -63,8 +72,11 @@ class RetentionClock:
 
     def save(self, db: sqlite3.Connection) -> None:
         """Keep the time in the catalog; a job."""
-        if self._time_ms is not None:
-            set_meta(db, retention_ms=self._time_ms)
+        if self._time_ms is None:
+            return
+        set_meta(db, retention_ms=self._time_ms)
+        # Not a lower one that has come since this clock has looked.
+        db.execute("DELETE FROM meta WHERE key = 'healed_to_ms' AND value >= ?", (self._seen_ms,))
 
     def log_ms(self) -> int:
         """Return the log's time (Unix, ms): the newest record's, and the time since it was applied here.

@@ -333,6 +333,9 @@ def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
     Each CSN gets the largest of the agreed times of its own record and those before it, without those above
     ``now_ms``. So a record whose own clocks were wrong gets the time before it: no snapshot of a time after
     its commit misses it. Where an agreed time or an earlier time is not known, ``now_ms`` counts.
+
+    The lowest of these times is noted: the clock of what is forgotten steps back to it
+    (:mod:`tidelock.replica_agent.snapshots.retention_clock`), or what has just happened would be old.
     """
     sql = "SELECT csn, time_ms FROM csns WHERE time_ms <= ? ORDER BY csn DESC LIMIT 1"
     after, base_ms = db.execute(sql, (now_ms,)).fetchone() or (-1, now_ms)
@@ -354,6 +357,13 @@ def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
         """,
         {"after": after, "now": now_ms},
     )
+    lowest = db.execute("SELECT min(time_ms) FROM csns WHERE csn > ?", (after,)).fetchone()[0]
+    if lowest is not None:
+        db.execute(
+            "INSERT INTO meta VALUES ('healed_to_ms', ?1) "
+            "ON CONFLICT (key) DO UPDATE SET value = min(value, ?1)",
+            (lowest,),
+        )
 
 
 def skip(db: sqlite3.Connection, entry: SkipPart, reached: Csn | None = None) -> list[str]:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -179,6 +180,16 @@ def test_one_agent_per_data_directory(files: PartFs) -> None:
     write(files, b"data")
     files.close()
     second.open()
+    second.close()
+
+
+def test_the_lock_of_an_agent_that_is_ending_is_waited_for(files: PartFs) -> None:
+    """A process that was killed holds it until its last thread has ended."""
+    second = PartFs(files.data_dir)
+    ending = threading.Timer(0.3, files.close)
+    ending.start()
+    second.open()
+    ending.join()
     second.close()
 
 

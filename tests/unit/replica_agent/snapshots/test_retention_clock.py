@@ -71,6 +71,24 @@ async def test_a_log_that_steps_back_is_followed_at_once(agent: Agent) -> None:
     assert agent.clock.now_ms() == NOW_MS - DAY_MS
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_step_back_between_two_looks_is_followed_too(agent: Agent, restarts: bool) -> None:
+    """The log has gone on when the clock looks, and commits of a moment ago have times of long ago."""
+    assert agent.clock.now_ms() == NOW_MS
+    await agent.catalog.write(agent.clock.save)
+    await agent.apply(NOW_MS - 7 * DAY_MS)
+    await agent.apply(NOW_MS + 1000)
+    clock = agent.boot() if restarts else agent.clock
+    assert clock.now_ms() == NOW_MS - 7 * DAY_MS
+    await agent.apply(NOW_MS - 9 * DAY_MS)  # before the clock is kept
+    await agent.apply(NOW_MS + 2000)
+    await agent.catalog.write(clock.save)
+    assert clock.now_ms() == NOW_MS - 9 * DAY_MS
+    await agent.catalog.write(clock.save)
+    agent.monotonic_s += 10
+    assert clock.now_ms() == NOW_MS - 9 * DAY_MS + 20_000
+
+
 async def test_it_goes_on_after_a_restart_from_where_it_was(agent: Agent) -> None:
     """A downtime is made up for at the double pace, so restarts do not postpone forgetting forever."""
     agent.clock.now_ms()
