@@ -40,13 +40,15 @@ OF_COMPACTION: Final = points(
 OF_COLLECT: Final = points(["agent.collect"])
 #: Points that a replica passes when it takes a file of a transaction whose home is another replica.
 OF_UPLOADS: Final = points(["agent.upload"])
+#: Points of a home between its answer to rows that landed and their commit, and after that.
+OF_LANDINGS: Final = points(["agent.landed"])
 #: Points of a replica that starts and clones, and of the peer that writes its catalog for it.
 OF_CLONES: Final = points(["csnlog.begin", "agent.clone_receive", "agent.clone_install"])
 OF_SOURCES: Final = points(["agent.clone_manifest"])
 
 TESTED: Final = frozenset(
     [
-        *(*OF_COMMITS, *OF_PEERS, *OF_BOTH, *OF_RAISE, *OF_ROLLOVER),  # test_power_cuts.py
+        *(*OF_COMMITS, *OF_PEERS, *OF_BOTH, *OF_RAISE, *OF_ROLLOVER, *OF_LANDINGS),  # test_power_cuts.py
         *(*OF_COMPACTION, *OF_COLLECT),  # test_power_cuts_history.py
         *OF_UPLOADS,  # test_power_cuts_uploads.py
         *(*OF_CLONES, *OF_SOURCES),  # test_power_cuts_clones.py

@@ -12,9 +12,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
+import pyarrow as pa
 import pytest
 
-from tests.chaos.cut_points import OF_BOTH, OF_COMMITS, OF_PEERS, OF_RAISE, OF_ROLLOVER
+from tests.chaos.cut_points import OF_BOTH, OF_COMMITS, OF_LANDINGS, OF_PEERS, OF_RAISE, OF_ROLLOVER
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.faults.lab import LARGE_ROWS
@@ -40,7 +41,7 @@ def paused(names: list[str]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashLab]:
     """One cluster, each replica on a disk of its own, for all points that a commit passes."""
-    armed = {HOME: paused(OF_COMMITS), PEER: paused([*OF_PEERS, *OF_BOTH])}
+    armed = {HOME: paused([*OF_COMMITS, *OF_LANDINGS]), PEER: paused([*OF_PEERS, *OF_BOTH])}
     folder = tmp_path_factory.mktemp("power")
     with crash_lab(module_cluster, folder, disks_of=REPLICAS, faults=armed) as crash:
         yield crash
@@ -118,3 +119,23 @@ def test_of_all_replicas_at_the_answer(crash: CrashLab, rows: int, tell: Tell) -
         holders = crash.require_copies(attempt.tid)
     tell(f"{attempt.tid} was acknowledged and on the platters of {', '.join(holders)}")
     crash.lab.require_settled(attempt, ending.csn)
+
+
+@pytest.mark.parametrize("point", OF_LANDINGS)
+def test_of_all_replicas_with_rows_that_landed(crash: CrashLab, point: str) -> None:
+    """All lose their power when rows are answered and their commit is held, or just done: they come once."""
+    lab, numbers = crash.lab, list(range(50))
+    table = f"landed_{point.rpartition('.')[2]}"
+    rows = pa.table({"n": numbers}, schema=pa.schema([("n", pa.int64())]))
+    with lab.cluster.connect(HOME) as db:
+        db.create_table(table, rows.schema, properties={"landing": "on"})
+        with crash.still():
+            with lab.gates.open(HOME, point):
+                assert db.land(table, rows).rows == len(numbers)
+                lab.gates.await_hit(HOME, point)
+                wrong = crash.cut_power(*REPLICAS)
+            lab.cluster.up()
+    assert wrong == []
+    with lab.cluster.connect() as db:
+        eventually(lambda: db.read(table).num_rows >= len(numbers), what="the rows that landed")
+        assert sorted(db.read(table)["n"].to_pylist()) == numbers

@@ -111,6 +111,15 @@ def is_down(local: LocalCluster, replica: str) -> bool:
     return local.pid(replica) is None
 
 
+def serving_boot(local: LocalCluster, replica: str) -> int:
+    """Return the boot that serves; 0 while none does, as while a fenced process is replaced."""
+    try:
+        status = ask(local, replica, "/status")
+    except TidelockError:
+        return 0
+    return int(status["boot"]) if status["state"] == "serving" else 0
+
+
 def until_there(local: LocalCluster, table: str, numbers: list[int]) -> None:
     """Wait until every replica that runs shows these rows, each once."""
     for replica in local.replicas:
@@ -233,11 +242,12 @@ def test_a_frozen_home_and_its_rescue(local: LocalCluster, gates: Gates) -> None
         with gates.open(PEER, HELD):
             assert db.land("lands", rows(*numbers)).rows == len(numbers)
             gates.await_hit(PEER, HELD)
+            boot = serving_boot(local, PEER)
             local.kill(PEER, signal.SIGSTOP)
         with local.connect(THIRD) as other:
             eventually(lambda: found(other, "lands", numbers) == Counter(numbers), what="the rescue")
-    local.kill(PEER, signal.SIGCONT)
-    local.up()  # it was fenced, and starts again
+    local.kill(PEER, signal.SIGCONT)  # it was fenced, and starts again
+    eventually(lambda: serving_boot(local, PEER) > boot, what="the home to serve again in its next boot")
     until_there(local, "lands", numbers)
 
 
