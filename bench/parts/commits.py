@@ -15,7 +15,16 @@ from typing import Any
 
 from bench.tools.machine import cpu_s, zookeeper_writes
 from bench.tools.ways import Way
-from bench.tools.workload import ROWS, SCHEMA, TABLES, BenchClients, ClientPace, CommitTiming, clients_of
+from bench.tools.workload import (
+    ROWS,
+    SCHEMA,
+    TABLES,
+    BenchClients,
+    ClientCommits,
+    ClientPace,
+    CommitTiming,
+    clients_of,
+)
 from tidelock.cluster import LocalCluster
 from workloads.history import tids_per_csn
 from workloads.stats import Latencies
@@ -52,13 +61,7 @@ def measure(cluster: LocalCluster, way: Way, clients: int, pace: ClientPace) -> 
         RuntimeError: Rows are missing or surplus at the end.
     """
     before = rows(cluster)
-    running = BenchClients(clients_of(cluster, way), clients, pace)
-    zero = running.begin()
-    time.sleep(max(0.0, zero - time.monotonic()))
-    cpu, writes = cpu_s(cluster), zookeeper_writes(cluster)
-    time.sleep(max(0.0, zero + pace.run_s - time.monotonic()))
-    cpu, writes = cpu_s(cluster) - cpu, zookeeper_writes(cluster) - writes
-    work = running.results()
+    zero, cpu, writes, work = observe(cluster, BenchClients(clients_of(cluster, way), clients, pace))
     done = work.done
     expected, present = len(done) * ROWS * len(TABLES), rows(cluster) - before
     if expected != present:
@@ -77,6 +80,16 @@ def measure(cluster: LocalCluster, way: Way, clients: int, pace: ClientPace) -> 
         zookeeper_writes_per_commit=round(writes / len(inside), 3),
         rows=present,
     )
+
+
+def observe(cluster: LocalCluster, running: BenchClients) -> tuple[float, float, int, ClientCommits]:
+    """Let clients work; return the begin of the window, its CPU s and ZooKeeper writes, and their work."""
+    zero = running.begin()
+    time.sleep(max(0.0, zero - time.monotonic()))
+    cpu, writes = cpu_s(cluster), zookeeper_writes(cluster)
+    time.sleep(max(0.0, zero + running.pace.run_s - time.monotonic()))
+    cpu, writes = cpu_s(cluster) - cpu, zookeeper_writes(cluster) - writes
+    return zero, cpu, writes, running.results()
 
 
 def within(done: Sequence[CommitTiming], zero: float, run_s: float) -> list[CommitTiming]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tidelock
-from bench.parts.commits import within
-from bench.tools.machine import cpu_s, zookeeper_writes
+from bench.parts.commits import observe, within
 from bench.tools.workload import ROWS, SCHEMA, BenchClients, ClientPace, Commit, batch
 from tidelock.cluster import LocalCluster
 from workloads.stats import Latencies
@@ -62,13 +61,7 @@ def run(folder: Path, counts: Sequence[int], pace: ClientPace) -> list[dict[str,
 def _measure(cluster: LocalCluster, kind: Kind, clients: int, pace: ClientPace) -> dict[str, Any]:
     before = _rows(cluster, kind)
     opener = functools.partial(open_client, urls=cluster.urls, replicas=cluster.replicas, kind=kind)
-    running = BenchClients(opener, clients, pace)
-    zero = running.begin()
-    time.sleep(max(0.0, zero - time.monotonic()))
-    cpu, writes = cpu_s(cluster), zookeeper_writes(cluster)
-    time.sleep(max(0.0, zero + pace.run_s - time.monotonic()))
-    cpu, writes = cpu_s(cluster) - cpu, zookeeper_writes(cluster) - writes
-    work = running.results()
+    zero, cpu, writes, work = observe(cluster, BenchClients(opener, clients, pace))
     expected = len(work.done) * ROWS
     until = time.monotonic() + _VISIBLE_S
     while (present := _rows(cluster, kind) - before) < expected and time.monotonic() < until:

@@ -319,7 +319,6 @@ def _replace_rows(db: sqlite3.Connection, source: sqlite3.Connection) -> None:
 class _Landed(msgspec.Struct, frozen=True):
     """A landing that a catalog holds: its parts as rows of ``parts``, and its mark."""
 
-    columns: str
     parts: list[tuple[Any, ...]]
     prepared: tuple[Any, ...]
 
@@ -332,7 +331,7 @@ def _landed_here(db: sqlite3.Connection, source: sqlite3.Connection) -> list[_La
     """
     floors = "SELECT max(value) FROM meta WHERE key IN ('outcome_floor', 'label_floor')"
     floor = source.execute(floors).fetchone()[0] or CSN_NONE
-    columns = _columns(db, "parts")
+    state = _columns(db, "parts").index("state")
     found: list[_Landed] = []
     for mark in db.execute("SELECT * FROM prepared").fetchall():
         tid = mark[0]
@@ -341,16 +340,16 @@ def _landed_here(db: sqlite3.Connection, source: sqlite3.Connection) -> list[_La
         known = source.execute(
             "SELECT 1 FROM outcomes WHERE tid = ? OR label = ?", (tid, landing_label(tid))
         ).fetchone()
-        whole = all(part[columns.index("state")] == "held" for part in parts)
+        whole = all(part[state] == "held" for part in parts)
         if parts and whole and not known and Tid.parse(tid).snapshot >= floor:
-            found.append(_Landed(", ".join(columns), parts, mark))
+            found.append(_Landed(parts, mark))
     return found
 
 
 def _keep_landed(db: sqlite3.Connection, landed: Sequence[_Landed]) -> None:
+    marks = ", ".join("?" * len(_columns(db, "parts")))
     for one in landed:
-        marks = ", ".join("?" * len(one.parts[0]))
-        db.executemany(f"INSERT OR REPLACE INTO parts ({one.columns}) VALUES ({marks})", one.parts)  # noqa: S608
+        db.executemany(f"INSERT OR REPLACE INTO parts VALUES ({marks})", one.parts)  # noqa: S608
         db.execute("INSERT OR IGNORE INTO prepared VALUES (?, ?, ?)", one.prepared)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.cluster import QUICK, ClusterFactory, serving_boot
 from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Proxy
 from tests.support.histories.evidence import nothing_left
@@ -109,15 +109,6 @@ def all_there(db: Database, table: str, numbers: list[int]) -> bool:
 def is_down(local: LocalCluster, replica: str) -> bool:
     """Return whether no agent of a replica runs."""
     return local.pid(replica) is None
-
-
-def serving_boot(local: LocalCluster, replica: str) -> int:
-    """Return the boot that serves; 0 while none does, as while a fenced process is replaced."""
-    try:
-        status = ask(local, replica, "/status")
-    except TidelockError:
-        return 0
-    return int(status["boot"]) if status["state"] == "serving" else 0
 
 
 def until_there(local: LocalCluster, table: str, numbers: list[int]) -> None:

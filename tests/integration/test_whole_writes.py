@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.client_process import ROWS
-from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.cluster import QUICK, ClusterFactory, serving_boot
 from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Direction, Proxy
 from tests.support.faults.refusals import Addresses, Answer, http, stream
@@ -27,7 +27,6 @@ from tidelock.errors import (
     LabelExistsError,
     NoAnswerError,
     SchemaMismatchError,
-    TidelockError,
     TooLargeError,
     TransactionClosedError,
     UnknownTableError,
@@ -352,15 +351,6 @@ def test_the_home_is_killed_in_the_middle(local: LocalCluster, gates: Gates, poi
             eventually(lambda: local.pid(HOME) is None)
         assert rows(db) == (before[0] + ROWS.num_rows, before[1] + ROWS.num_rows)
         assert (f"-{HOME}-" in done.tid) == (point == AFTER)
-
-
-def serving_boot(local: LocalCluster, replica: str) -> int:
-    """Return the boot that serves; 0 while none does, as while a fenced process is replaced."""
-    try:
-        status = ask(local, replica, "/status")
-    except TidelockError:
-        return 0
-    return int(status["boot"]) if status["state"] == "serving" else 0
 
 
 def test_a_frozen_home_is_not_waited_for_long(local: LocalCluster) -> None:

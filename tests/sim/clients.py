@@ -157,13 +157,13 @@ async def outcome(services: Services, tid: Tid) -> Outcome:
     return await services.transactions.outcomes.outcome(tid, CLIENT)
 
 
-async def listed(services: Services, csn: Csn) -> Lists:
-    """All tables at a CSN: parts and their verified bytes."""
+async def listed(services: Services, csn: Csn, tables: Sequence[str] = (*TABLES, *CHANGED)) -> Lists:
+    """Tables at a CSN: parts and their verified bytes."""
     await services.reads.require_read(csn)
     found: Lists = {}
-    for table in (*TABLES, *CHANGED):
+    for table in tables:
         rows = services.reads.reader.parts(full_name(table), csn)
-        found[str(full_name(table))] = [(row, bytes_of(services, row)) for row in rows]
+        found[str(full_name(table))] = [(row, _bytes(services, row)) for row in rows]
     return found
 
 
@@ -182,8 +182,7 @@ def asking_create(schema: TableSchema) -> Serve:
     return lambda at: at.administration.create_table(schema)
 
 
-def bytes_of(services: Services, row: PartRow) -> bytes:
-    """Return the verified bytes of a part."""
+def _bytes(services: Services, row: PartRow) -> bytes:
     assert row.file is not None, f"{row} is listed and lies nowhere"
     location = Location(row.file, row.offset, row.length, row.blocks)
     return services.peers.files.read(location)

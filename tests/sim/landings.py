@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tests.sim.clients import BufferedBody, SimSession, bytes_of
+from tests.sim.clients import BufferedBody, SimSession, listed
 from tests.sim.log_lives import LogLife
 from tests.sim.network import RefusedConnectionError
 from tests.sim.transfers import SCHEMA, Lists, keys_of, landing_rows
@@ -83,7 +83,7 @@ async def judge_landings(world: SimWorld, end: Csn) -> None:
         session = SimSession(world, f"c-landed-{host.name}", 1)
         try:
             found: Lists = await session.ask(
-                "read", lambda at: _listed(at, end), at=host.name, timeout_s=30.0
+                "read", lambda at: listed(at, end, [TABLE]), at=host.name, timeout_s=30.0
             )
         except SnapshotTooOldError as error:
             world.oracle.violated("I9 HONEST", f"{host.name} does not give CSN {end}: {error.message}")
@@ -96,10 +96,3 @@ async def judge_landings(world: SimWorld, end: Csn) -> None:
         lost = sorted(story.acknowledged - there.keys())
         if lost and world.oracle.logs.now is LogLife.FIRST:
             world.oracle.violated("I4 DURABLE", f"{host.name} lacks rows that have landed: {lost}")
-
-
-async def _listed(services: Services, csn: Csn) -> Lists:
-    await services.reads.require_read(csn)
-    name = full_name(TABLE)
-    rows = services.reads.reader.parts(name, csn)
-    return {str(name): [(row, bytes_of(services, row)) for row in rows]}

@@ -15,7 +15,9 @@ from tests.support.clusters.forked import ForkedCluster
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
+from tidelock.errors import TidelockError
 from tidelock.zookeeper import LocalZooKeeper
+from workloads.agents import ask
 
 #: Makes a cluster and starts it; see `_Factory.__call__` for the options.
 ClusterFactory = Callable[..., LocalCluster]
@@ -173,3 +175,12 @@ def db(local: LocalCluster) -> Iterator[Database]:
     """A session at r1 of the module's own fixture `local`; a module that needs another has its own."""
     with local.connect("r1") as found:
         yield found
+
+
+def serving_boot(local: LocalCluster, replica: str) -> int:
+    """Return the boot that serves; 0 while none does, as while a fenced process is replaced."""
+    try:
+        status = ask(local, replica, "/status")
+    except TidelockError:
+        return 0
+    return int(status["boot"]) if status["state"] == "serving" else 0

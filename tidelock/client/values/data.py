@@ -77,9 +77,7 @@ class _SentSchema:
         if batch.num_rows > 0 and batch.get_total_buffer_size() <= PIECE_BYTES:
             yield batch
             return
-        rows = max(1, batch.num_rows * PIECE_BYTES // max(batch.nbytes, 1))
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+        yield from _slices(batch, PIECE_BYTES)
 
     def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
@@ -107,9 +105,7 @@ def small_streams_of(reader: pa.RecordBatchReader, bytes_max: int) -> Iterator[b
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in reader:
-        rows = max(1, batch.num_rows * bytes_max // max(batch.nbytes, 1))
-        for start in range(0, batch.num_rows, rows):
-            piece = batch.slice(start, rows)
+        for piece in _slices(batch, bytes_max):
             if waiting and size + piece.nbytes > bytes_max:
                 yield _stream(reader.schema, waiting)
                 waiting, size = [], 0
@@ -117,6 +113,13 @@ def small_streams_of(reader: pa.RecordBatchReader, bytes_max: int) -> Iterator[b
             size += piece.nbytes
     if waiting:
         yield _stream(reader.schema, waiting)
+
+
+def _slices(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in slices of about so many bytes."""
+    rows = max(1, batch.num_rows * bytes_max // max(batch.nbytes, 1))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
