@@ -27,6 +27,8 @@ from tidelock.csnlog.core.results import (
 )
 from tidelock.errors import CorruptError, RefusedError, TidelockError, UnavailableError, from_answer
 from tidelock.replication.core.part_frames import FrameReader, PartFrame
+from tidelock.replication.peer_channels import NoChannelError, PeerChannels
+from tidelock.wire import channel
 from tidelock.wire.peers import (
     CloneManifest,
     FailedUploadRequest,
@@ -89,7 +91,7 @@ class PeerClient:
 
     Args:
         secret: Shared secret of the shard, or empty.
-        connections: Most connections to one address.
+        connections: Most connections to one address, besides that of its channel.
         timeout_s: Longest silence: for a connection, and between two pieces of an answer.
     """
 
@@ -100,9 +102,11 @@ class PeerClient:
         self._connections = connections
         self._timeout_s = timeout_s
         self._opened: ClientSession | None = None
+        self._channels = PeerChannels(lambda: self._session, self._headers, ANSWER_BYTES_MAX)
 
     async def close(self) -> None:
         """Close all connections; running calls fail."""
+        await self._channels.close()
         if self._opened is not None:
             await self._opened.close()
 
@@ -110,10 +114,18 @@ class PeerClient:
 
     async def stage(self, api: str, body: Sequence[bytes], *, timeout_s: float) -> Held:
         """Push the output of :func:`tidelock.replication.core.wire.encode`, and return the peer's answer."""
-        headers = {
-            "Content-Length": str(sum(map(len, body))),
-            "Content-Type": "application/vnd.tidelock.stage",
-        }
+        size = sum(map(len, body))
+        url = f"http://{api}/peer/v1/stage"
+        if size <= channel.BODY_BYTES_MAX:
+            try:
+                status, raw = await self._channels.ask(api, "/stage", body, timeout_s=timeout_s)
+            except NoChannelError:
+                pass
+            except _BROKEN as error:
+                raise _silent(url, error) from error
+            else:
+                return _decoded(url, status, raw, Held)
+        headers = {"Content-Length": str(size), "Content-Type": "application/vnd.tidelock.stage"}
         return await self._call(
             "POST", api, "stage", Held, data=_stream(body), headers=headers, timeout_s=timeout_s
         )
@@ -205,12 +217,7 @@ class PeerClient:
                 raw = await _bounded(response)
         except _BROKEN as error:
             raise _silent(url, error) from error
-        if response.status != _OK:
-            raise _refusal(url, response.status, raw)
-        try:
-            return msgspec.json.decode(raw, type=answer)
-        except ValueError as error:  # msgspec's errors, and bytes that are no UTF-8
-            raise UnavailableError(f"{url} does not answer like an agent: {error}", url=url) from error
+        return _decoded(url, response.status, raw, answer)
 
     # -- the bytes of a part: ``data`` is host:port of its reader workers ----------------------
 
@@ -283,7 +290,7 @@ class PeerClient:
     @property
     def _session(self) -> ClientSession:
         if self._opened is None:  # made here, since a session belongs to a running event loop
-            connector = TCPConnector(limit=0, limit_per_host=self._connections)
+            connector = TCPConnector(limit=0, limit_per_host=self._connections + 1)  # and the channel
             self._opened = ClientSession(
                 connector=connector,
                 headers=self._headers,
@@ -321,6 +328,15 @@ async def _check_part(url: str, response: ClientResponse, meta: PartMeta, start:
             f" {etag or 'an unknown checksum'}",
             url=url,
         )
+
+
+def _decoded(url: str, status: int, raw: bytes, answer: type[T]) -> T:
+    if status != _OK:
+        raise _refusal(url, status, raw)
+    try:
+        return msgspec.json.decode(raw, type=answer)
+    except ValueError as error:  # msgspec's errors, and bytes that are no UTF-8
+        raise UnavailableError(f"{url} does not answer like an agent: {error}", url=url) from error
 
 
 def _refusal(url: str, status: int, raw: bytes) -> TidelockError:

@@ -70,7 +70,7 @@ class AdministrationRoutes:
 
     async def digests(self, request: web.Request) -> web.Response:
         """Return the digests of this replica at a CSN, for comparison; ``tables=0`` leaves the parts out."""
-        csn, above = number(request, "csn"), number(request, "above")
+        csn, above = number(request.query, "csn"), number(request.query, "above")
         if csn is None:
             raise BadRequestError("digests need a CSN; give csn=")
         tables = _flag(request, "tables", default=True)

@@ -7,6 +7,7 @@ from aiohttp import web
 from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
+from tidelock.replica_agent.api.channel import ChannelRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
 from tidelock.replica_agent.api.members import MembersRoutes
@@ -36,8 +37,11 @@ def application(services: Services) -> web.Application:
         client_max_size=push_bytes_max(settings),
     )
     app.on_response_prepare.append(no_content_type)
+    transactions, peers = TransactionRoutes(services.transactions), PeerRoutes(services.peers)
+    channels = ChannelRoutes.of(transactions, peers, services.status)
+    app.on_shutdown.append(channels.close)
     for group in (
-        TransactionRoutes(services.transactions),
+        transactions,
         StatementRoutes(services.transactions),
         WriteRoutes(services.uploads),
         TableRoutes(services.administration),
@@ -47,7 +51,8 @@ def application(services: Services) -> web.Application:
         StatusRoutes(services.status),
         AdministrationRoutes(services.administration),
         MembersRoutes(services.members),
-        PeerRoutes(services.peers),
+        peers,
+        channels,
         DescriptionRoutes(),
     ):
         app.add_routes(definitions(group))

@@ -29,7 +29,7 @@ class ChangeRoutes:
 
     async def sets(self, request: web.Request) -> web.Response:
         """List the parts that commits have added to a table and removed from it."""
-        since, until = number(request, "from"), number(request, "to")
+        since, until = number(request.query, "from"), number(request.query, "to")
         if since is None:
             msg = "the changes of a table need from=, the CSN after which they begin"
             raise BadRequestError(msg)
@@ -37,9 +37,9 @@ class ChangeRoutes:
             full_name(request.match_info["table"]),
             Csn(since),
             None if until is None else Csn(until),
-            files_max=number(request, "files_max"),
-            bytes_max=number(request, "bytes_max"),
-            wait_s=seconds(request, "wait_s") or 0.0,
+            files_max=number(request.query, "files_max"),
+            bytes_max=number(request.query, "bytes_max"),
+            wait_s=seconds(request.query, "wait_s") or 0.0,
         )
         return answer(await asyncio.to_thread(_shown, schema, page))  # there can be many thousands of parts
 

@@ -20,7 +20,7 @@ class HistoryRoutes:
 
     async def csn_at(self, request: web.Request) -> web.Response:
         """Return the newest CSN whose effective time is not after a time."""
-        at_ms = number(request, "at_ms")
+        at_ms = number(request.query, "at_ms")
         if at_ms is None:
             raise BadRequestError("at_ms is missing; give milliseconds since 1970")
         return answer(await self.service.csn_at(at_ms))
@@ -35,7 +35,7 @@ class HistoryRoutes:
 
     async def last_change(self, request: web.Request) -> web.Response:
         """Return the last commit that changed a table."""
-        min_csn = number(request, "min_csn")
+        min_csn = number(request.query, "min_csn")
         found = await self.service.last_change(
             request.match_info["table"], None if min_csn is None else Csn(min_csn)
         )

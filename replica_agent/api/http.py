@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _log = structlog.get_logger("api")
-_encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder().encode
 _WRONG_FIELD = re.compile(r"Expected `([^`]+)`, got `([^`]+)` - at `\$\.([^`]+)`")
 _PIECE_BYTES = 256 * 1024
 _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -33,7 +33,7 @@ _OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 def answer(value: Any, status: int = 200) -> web.Response:
     """Return ``value`` as JSON."""
-    return web.Response(body=_encode(value), status=status, content_type="application/json")
+    return web.Response(body=encode(value), status=status, content_type="application/json")
 
 
 async def send_json(request: web.Request, value: bytes) -> web.StreamResponse:
@@ -62,29 +62,30 @@ async def body(request: web.Request, kind: type[T]) -> T:
 
     A BadRequestError names the wrong field. An empty body is ``{}``.
     """
-    raw = await request.read()
+    return decoded(await request.read(), kind, f"{request.method} {request.path}")
+
+
+def decoded(raw: bytes, kind: type[T], what: str) -> T:
+    """Return the JSON body of the request ``what`` as ``kind``; errors as of :func:`body`."""
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)
     except ValueError as error:  # msgspec's errors, and bytes that are not UTF-8
-        msg = (
-            f"the body of {request.method} {request.path} is not as expected: {plain(str(error))}; "
-            "docs/openapi.json describes it"
-        )
+        msg = f"the body of {what} is not as expected: {plain(str(error))}; docs/openapi.json describes it"
         raise BadRequestError(msg) from error
 
 
-def number(request: web.Request, name: str) -> int | None:
+def number(query: Mapping[str, str], name: str) -> int | None:
     """Return an integer query parameter; BadRequestError when it is not an integer."""
-    return _parsed(request, name, int, "an integer")
+    return _parsed(query, name, int, "an integer")
 
 
-def seconds(request: web.Request, name: str) -> float | None:
+def seconds(query: Mapping[str, str], name: str) -> float | None:
     """Return a query parameter in seconds; BadRequestError when it is not a number."""
-    return _parsed(request, name, float, "a number of seconds")
+    return _parsed(query, name, float, "a number of seconds")
 
 
-def _parsed(request: web.Request, name: str, parse: Callable[[str], T], what: str) -> T | None:
-    text = request.query.get(name)
+def _parsed(query: Mapping[str, str], name: str, parse: Callable[[str], T], what: str) -> T | None:
+    text = query.get(name)
     if text is None:
         return None
     try:
@@ -108,21 +109,34 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _refusal(request: web.Request, error: Exception) -> web.Response:
+    what = f"{request.method} {request.path}"
     match error:
-        case TidelockError():
-            return answer(error.to_wire(), error.http_status)
         case web.HTTPException():
             kind = TooLargeError if isinstance(error, web.HTTPRequestEntityTooLarge) else BadRequestError
-            msg = f"{request.method} {request.path}: {error.reason}; docs/protocol.md lists the routes"
+            msg = f"{what}: {error.reason}; docs/protocol.md lists the routes"
             return answer(kind(msg).to_wire(), error.status)
         case web.RequestPayloadError() | ConnectionError():
             why = " ".join(str(error).split())
-            msg = f"the body of {request.method} {request.path} ended early: {why}"
+            msg = f"the body of {what} ended early: {why}"
             return answer(BadRequestError(msg).to_wire(), BadRequestError.http_status)
         case _:
-            _log.error("request_failed", method=request.method, path=request.path, exc_info=error)
-            wire = TidelockError("internal error; the agent's log has the details").to_wire()
-            return answer(wire, TidelockError.http_status)
+            status, wire = failure(error, what)
+            return answer(wire, status)
+
+
+def failure(error: Exception, what: str) -> tuple[int, dict[str, Any]]:
+    """Return the status and the body for an error of a request; one that nobody has foreseen is logged.
+
+    Args:
+        error: The error.
+        what: The request, as the log names it.
+    """
+    if isinstance(error, TidelockError):
+        return error.http_status, error.to_wire()
+    _log.error("request_failed", request=what, exc_info=error)
+    return TidelockError.http_status, TidelockError(
+        "internal error; the agent's log has the details"
+    ).to_wire()
 
 
 def plain_bodies(refused: Callable[[str, TidelockError], None]) -> Any:

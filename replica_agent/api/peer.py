@@ -18,6 +18,7 @@ from tidelock.replication.peers import word_of
 from tidelock.wire.peers import (
     FailedUploadRequest,
     ForgetRequest,
+    Held,
     HintRequest,
     Nothing,
     PeerOutcome,
@@ -48,6 +49,11 @@ class PeerRoutes:
         """Make pushed parts durable and confirm them, or answer "not now" if the replica may not vouch."""
         self.service.admit_push(request.content_length)
         return answer(await self.service.stage(await request.read()))
+
+    async def answer_stage(self, raw: bytes) -> Held:
+        """Make pushed parts durable, and return the answer of POST /stage."""
+        self.service.admit_push(len(raw))
+        return await self.service.stage(raw)
 
     async def forget(self, request: web.Request) -> web.Response:
         """Delete the parts that a home has rolled back or withdrawn."""
@@ -96,7 +102,7 @@ class PeerRoutes:
 
     async def read_clone(self, request: web.Request) -> web.Response:
         """Return the next bytes of the written catalog."""
-        start = number(request, "from") or 0
+        start = number(request.query, "from") or 0
         data = await self.service.manifests.read(_clone_name(request), start)
         return web.Response(body=data, content_type=BYTES)
 

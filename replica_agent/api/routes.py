@@ -54,6 +54,7 @@ from tidelock.replica_agent.api import openapi
 from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.arrow import ARROW_STREAM
 from tidelock.replica_agent.api.changes import ChangeRoutes
+from tidelock.replica_agent.api.channel import ChannelRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.members import MembersRoutes
 from tidelock.replica_agent.api.peer import BYTES, PeerRoutes
@@ -69,6 +70,7 @@ from tidelock.replica_agent.uploads.tokens import Right
 from tidelock.wire import (
     audit,
     changes,
+    channel,
     cluster,
     history,
     members,
@@ -523,6 +525,17 @@ _PEERS: Final = (
     ),
 )  # fmt: skip
 
+_CHANNELS: Final = (
+    ApiRoute(
+        method="GET", path=f"{_V1}{channel.PATH}", handler=ChannelRoutes.open, subject="transactions",
+        response=None, status=101,
+    ),
+    ApiRoute(
+        method="GET", path=f"{_PEER}{channel.PATH}", handler=ChannelRoutes.open_to_peer, subject="peers",
+        response=None, status=101,
+    ),
+)  # fmt: skip
+
 #: All routes of the API address, by the class of their handlers.
 ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     TransactionRoutes: _TRANSACTIONS,
@@ -536,6 +549,7 @@ ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     AdministrationRoutes: (*_AUDIT, *_ADMIN),
     MembersRoutes: _MEMBERS,
     PeerRoutes: _PEERS,
+    ChannelRoutes: _CHANNELS,
     DescriptionRoutes: (
         ApiRoute(
             method="GET",

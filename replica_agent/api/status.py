@@ -72,8 +72,8 @@ class StatusRoutes:
 
     async def log(self, request: web.Request) -> web.Response:
         """Show records of the CSN log, read from ZooKeeper."""
-        after = number(request, "from_csn")
-        limit = number(request, "limit")
+        after = number(request.query, "from_csn")
+        limit = number(request.query, "limit")
         return answer([_shown(item) for item in await self.service.records(after, limit)])
 
     async def explain(self, request: web.Request) -> web.Response:

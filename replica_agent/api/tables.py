@@ -52,7 +52,7 @@ class TableRoutes:
         )
 
     async def _csn(self, request: web.Request, table: TableName | None = None) -> Csn:
-        return await self.service.readable(number(request, "csn"), table)
+        return await self.service.readable(number(request.query, "csn"), table)
 
     async def list(self, request: web.Request) -> web.Response:
         """List all tables at a CSN (default: the CSN that is applied here)."""

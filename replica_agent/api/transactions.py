@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from tidelock.wire.transactions import (
     EndAnswer,
     LeaseAnswer,
 )
-from tidelock.wire.writes import ReservedTids, TidsRequest, WriteHead, decode
+from tidelock.wire.writes import LandAnswer, ReservedTids, TidsRequest, WriteHead, decode
 
 #: Advice to senders of bodies that are too large.
 _BEGIN_INSTEAD: Final = "begin a transaction, and insert the rows with it"
@@ -129,7 +130,13 @@ class TransactionRoutes:
 
     async def write(self, request: web.Request) -> web.Response:
         """Insert rows and commit them, as one request; a repetition gets the same answer."""
-        head, streams = await _read_write(request, self.service.settings.write_bytes_max)
+        content = await _read(request, self.service.settings.write_bytes_max, _BEGIN_INSTEAD)
+        return answer(await self.answer_write(content))
+
+    async def answer_write(self, content: bytes) -> CommitAnswer:
+        """Insert the rows of a body of POST /commits, commit them, and return the answer."""
+        _require_short(len(content), self.service.settings.write_bytes_max, _BEGIN_INSTEAD)
+        head, streams = _decoded(content)
         done = await self.service.write(
             parse_tid(head.tid),
             [(rows.table, stream) for rows, stream in zip(head.rows, streams, strict=True)],
@@ -140,29 +147,36 @@ class TransactionRoutes:
             wait=parse_wait(head.wait, head.timeout_s),
             timeout_s=head.timeout_s,
         )
-        return answer(_committed(head.tid, done))
+        return _committed(head.tid, done)
 
     async def land(self, request: web.Request) -> web.Response:
         """Take rows of a landing table, as one Arrow IPC stream; answered when they count as written."""
         stream = await _read(request, self.service.settings.write_bytes_max, _LAND_LESS)
-        timeout_s = seconds(request, "timeout_s")
-        done = await self.service.land(
-            request.match_info["table"],
+        return answer(await self.answer_land(request.match_info["table"], request.query, stream))
+
+    async def answer_land(self, table: str, query: Mapping[str, str], stream: bytes) -> LandAnswer:
+        """Take rows of a landing table, with the parameters of POST /landings, and return the answer."""
+        _require_short(len(stream), self.service.settings.write_bytes_max, _LAND_LESS)
+        return await self.service.land(
+            table,
             stream,
-            min_csn=None if (csn := number(request, "min_csn")) is None else Csn(csn),
-            timeout_s=timeout_s,
+            min_csn=None if (csn := number(query, "min_csn")) is None else Csn(csn),
+            timeout_s=seconds(query, "timeout_s"),
         )
-        return answer(done)
 
     async def commit(self, request: web.Request) -> web.Response:
         """Commit, or repeat the answer of a commit."""
         asked = await body(request, CommitRequest)
+        return answer(await self.answer_commit(request.match_info["tid"], asked))
+
+    async def answer_commit(self, tid_text: str, asked: CommitRequest) -> CommitAnswer:
+        """Commit the transaction of this tid, and return the answer."""
         wait = parse_wait(asked.wait, asked.timeout_s)
-        tid = parse_tid(request.match_info["tid"])
+        tid = parse_tid(tid_text)
         done = await self.service.commit(
             tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
         )
-        return answer(_committed(str(tid), done))
+        return _committed(str(tid), done)
 
     async def rollback(self, request: web.Request) -> web.Response:
         """Roll back; harmless when the transaction is rolled back already."""
@@ -179,7 +193,7 @@ class TransactionRoutes:
         """Return how a transaction of any replica ended; a committed one once it is applied as requested."""
         tid = parse_tid(request.match_info["tid"])
         asked = request.query.get("wait")
-        timeout_s = seconds(request, "timeout_s")
+        timeout_s = seconds(request.query, "timeout_s")
         wait = None if asked is None else parse_wait(asked, timeout_s)
         outcome = await self.service.outcome(tid, wait=wait, timeout_s=timeout_s)
         return answer(outcome_answer(tid, outcome))
@@ -205,19 +219,22 @@ async def _read(request: web.Request, limit: int, advice: str) -> bytes:
             size += len(piece)
             if size > limit:
                 break
-    if size > limit:
-        msg = f"the body has {size} bytes or more, the limit is write_bytes_max={limit}; {advice}"
-        raise TooLargeError(msg, limit=limit, found=size)
+    _require_short(size, limit, advice)
     return b"".join(pieces)
 
 
-async def _read_write(request: web.Request, limit: int) -> tuple[WriteHead, list[bytes]]:
-    whole = await _read(request, limit, _BEGIN_INSTEAD)
+def _require_short(size: int, limit: int, advice: str) -> None:
+    if size > limit:
+        msg = f"the body has {size} bytes or more, the limit is write_bytes_max={limit}; {advice}"
+        raise TooLargeError(msg, limit=limit, found=size)
+
+
+def _decoded(whole: bytes) -> tuple[WriteHead, list[bytes]]:
     try:
         return decode(whole)
     except ValueError as error:  # msgspec's own among them
         msg = (
-            f"the body of {request.method} {request.path} is not as expected: {plain(str(error))}; "
+            f"the body of POST /commits is not as expected: {plain(str(error))}; "
             "docs/protocol.md describes it"
         )
         raise BadRequestError(msg) from error

@@ -127,6 +127,12 @@ class Metrics:
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
         self.landing = LandingMetrics(self.registry)
+        self.channel_requests = Counter(
+            "tidelock_channel_requests",
+            "Requests that came over channels, by the side that opened them: client, peer.",
+            ["side"],
+            registry=self.registry,
+        )
         self.uploads = _uploads(self.registry)
         self.records_applied = Counter(
             "tidelock_records_applied", "Records of the CSN log applied here.", registry=self.registry

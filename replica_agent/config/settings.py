@@ -133,6 +133,9 @@ class AgentSettings(IdentitySettings, BaseSettings):
     write_bytes_max: Bytes = Field(
         1 << 20, description="Largest transaction that may come as one request, in bytes of its body."
     )
+    channel_requests_max: Count = Field(
+        256, description="Requests of one channel that are carried out at once; beyond it, it is not read."
+    )
     closed_kept_s: Positive = Field(
         600.0, description="How long a finished transaction still answers by its own state."
     )

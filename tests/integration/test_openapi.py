@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.client
 import io
 import json
 import time
@@ -25,6 +27,13 @@ from tidelock.replication.core import wire
 from tidelock.wire import writes
 
 V1: Final = "/api/v1"
+#: The headers that open a WebSocket.
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode(),
+}
 TX: Final = f"{V1}/transactions/{{tid}}"
 PEER: Final = "/peer/v1"
 SCHEMA: Final = pa.schema(
@@ -75,6 +84,16 @@ class Walk:
         assert answer.status == status, answer.data
         return answer
 
+    def open(self, path: str) -> None:
+        """Open a WebSocket and check the answer to its handshake; the connection is closed."""
+        connection = http.client.HTTPConnection(self.api.removeprefix("http://"), timeout=60.0)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers=HANDSHAKE)
+            answer = connection.getresponse()
+            told = Told(answer.status, answer.headers.get("Content-Type"), b"")
+        assert self.checker.differences("GET", path, told) == []
+        assert answer.status == 101
+
     def ask(self, method: str, template: str, body: Any = None, **options: Any) -> Any:
         """Send a value as JSON, or bytes as they are; return the JSON answer."""
         sent = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
@@ -110,6 +129,8 @@ def state(walk: Walk) -> None:
     walk.ask("GET", "/healthz")
     walk.ask("GET", "/readyz")
     walk.raw("GET", "/metrics")
+    for root in (V1, "/peer/v1"):
+        walk.open(f"{root}/channel")
     assert walk.ask("GET", f"{V1}/openapi.json") == walk.checker.document
 
 

@@ -1,4 +1,4 @@
-"""A peer that takes pushes, on a real socket; the test chooses its answers and their time."""
+"""A peer that takes pushes, over a channel or HTTP; the test chooses its answers and their time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.replication.core import wire
 from tidelock.replication.core.model import Held, Peer
+from tidelock.wire import channel
 
 Answer = Callable[[wire.StageRequest], Held | web.Response]
 
@@ -19,8 +20,11 @@ Answer = Callable[[wire.StageRequest], Held | web.Response]
 class StagePeer:
     """A peer that records its pushes and hints. While `gate` is closed, requests wait for their answers."""
 
-    def __init__(self, replica: str, disk: str) -> None:
+    def __init__(self, replica: str, disk: str, *, opens_channels: bool = True) -> None:
         self.replica, self.disk = ReplicaId(replica), disk
+        self.opens_channels = opens_channels
+        self.channels = 0
+        self._socket: web.WebSocketResponse | None = None
         self.pushes: list[wire.StageRequest] = []
         self.forgotten: list[str] = []
         self.dropped: list[str] = []
@@ -37,6 +41,8 @@ class StagePeer:
         """Listen on a free port."""
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/peer/v1/stage", self._stage)
+        if self.opens_channels:
+            app.router.add_get("/peer/v1/channel", self._open)
         app.router.add_post("/peer/v1/forget", self._forget)
         app.router.add_post("/peer/v1/hint", self._hint)
         self._server = TestServer(app)
@@ -46,6 +52,8 @@ class StagePeer:
     async def stop(self) -> None:
         """Let waiting requests go, then close the port."""
         self.gate.set()
+        if self._socket is not None:
+            await self._socket.close()
         if self._server is not None:
             await self._server.close()
 
@@ -72,6 +80,26 @@ class StagePeer:
         self.authorizations.add(request.headers.get("Authorization"))
         body = await request.read()
         assert request.content_length == len(body)  # a receiver refuses large bodies unread
+        return await self._take(body)
+
+    async def _open(self, request: web.Request) -> web.StreamResponse:
+        self.channels += 1
+        self.authorizations.add(request.headers.get("Authorization"))
+        self._socket = socket = web.WebSocketResponse(compress=False, timeout=0.1)
+        await socket.prepare(request)
+        async for message in socket:
+            asked = channel.decode_request(message.data)
+            answer = await self._take(asked.body)
+            assert isinstance(answer.body, bytes)
+            await socket.send_bytes(channel.encode_answer(asked.number, answer.status, answer.body))
+        return socket
+
+    async def hang_up(self) -> None:
+        """Close the channel."""
+        assert self._socket is not None
+        await self._socket.close()
+
+    async def _take(self, body: bytes) -> web.Response:
         push = wire.decode(body)
         self.pushes.append(push)
         self.in_flight += 1

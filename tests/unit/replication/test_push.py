@@ -74,10 +74,10 @@ async def home() -> AsyncIterator[Home]:
     await made.close()
 
 
-@pytest.fixture
-async def r2() -> AsyncIterator[StagePeer]:
-    """Give a peer."""
-    peer = await StagePeer("r2", "d2").start()
+@pytest.fixture(params=[True, False], ids=["channel", "http"])
+async def r2(request: pytest.FixtureRequest) -> AsyncIterator[StagePeer]:
+    """Give a peer that opens channels, and one that knows of none."""
+    peer = await StagePeer("r2", "d2", opens_channels=request.param).start()
     yield peer
     await peer.stop()
 

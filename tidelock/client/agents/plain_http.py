@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import threading
 import weakref
-from typing import Final
-
-from urllib3.util.wait import wait_for_read
 
 from tidelock.client.agents import forks
-
-#: Connections to one agent that are kept open for the next request.
-KEPT_MAX: Final = 64
+from tidelock.client.agents.kept import KeptConnections
 
 
 class NotSentError(Exception):
@@ -42,7 +36,7 @@ class PlainHttp:
         self._kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._connect_s = connect_s
-        self._kept = _Kept()
+        self._kept: KeptConnections[http.client.HTTPConnection] = KeptConnections()
         # A user may forget to close a client; its sockets are not left to the garbage collector.
         weakref.finalize(self, self._kept.close)
         forks.register(self)
@@ -64,7 +58,7 @@ class PlainHttp:
             NotSentError: The agent cannot be reached.
             LostError: No whole answer within `read_s`.
         """
-        connection = self._take(address)
+        connection = self._kept.take(address) or self.connect(address)
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {address}\r\n{self._headers}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -78,7 +72,7 @@ class PlainHttp:
                 text = response.read()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise LostError(_words(error)) from error
+            raise LostError(words(error)) from error
         except BaseException:
             connection.close()
             raise
@@ -88,64 +82,17 @@ class PlainHttp:
             self._kept.give_back(address, connection)
         return response.status, text
 
-    def _take(self, address: str) -> http.client.HTTPConnection:
-        while connection := self._kept.take(address):
-            # An agent that was stopped, or was tired of waiting, has closed it: then it is readable.
-            if connection.sock is not None and not wait_for_read(connection.sock, timeout=0):
-                return connection
-            connection.close()
-        return self._connect(address)
-
-    def _connect(self, address: str) -> http.client.HTTPConnection:
+    def connect(self, address: str) -> http.client.HTTPConnection:
+        """Open a connection; NotSentError if that is not possible in time."""
         connection = self._kind(address, timeout=self._connect_s)
         try:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise NotSentError(_words(error)) from error
+            raise NotSentError(words(error)) from error
         return connection
 
 
-class _Kept:
-    """Open connections that no request uses, by address."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: dict[str, list[http.client.HTTPConnection]] = {}
-        self._closed = False
-
-    def take(self, address: str) -> http.client.HTTPConnection | None:
-        """Return a connection, which may have ended meanwhile; None if there is none."""
-        with self._lock:
-            idle = self._idle.get(address)
-            return idle.pop() if idle else None
-
-    def give_back(self, address: str, connection: http.client.HTTPConnection) -> None:
-        """Keep a connection for the next request, or close it."""
-        with self._lock:
-            idle = self._idle.setdefault(address, [])
-            if not self._closed and len(idle) < KEPT_MAX:
-                idle.append(connection)
-                return
-        connection.close()
-
-    def close(self) -> None:
-        """Close all, and keep none from now on."""
-        with self._lock:
-            self._closed = True
-            self._close_all()
-
-    def after_fork(self) -> None:
-        """Close the copies of a child: its parent's connections stay open by that."""
-        self._lock = threading.Lock()  # a thread of the parent may hold the other one
-        self._close_all()
-
-    def _close_all(self) -> None:
-        for connections in self._idle.values():
-            for connection in connections:
-                connection.close()
-        self._idle.clear()
-
-
-def _words(error: Exception) -> str:
+def words(error: Exception) -> str:
+    """Return what an error says."""
     return str(error) or type(error).__name__

@@ -24,6 +24,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from tidelock.client.agents import begin_order, forks
+from tidelock.client.agents.channel import Channels
 from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp
 from tidelock.client.agents.waits import Waits
 from tidelock.errors import (
@@ -40,6 +41,7 @@ T = TypeVar("T")
 API: Final = "/api/v1"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BYTES: Final = "application/octet-stream"
+JSON: Final = "application/json"
 #: Connections to one agent that are kept open for the next request; more are opened when more threads send
 #: requests at the same time.
 CONNECTIONS_KEPT: Final = 64
@@ -94,7 +96,8 @@ class Transport:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._pools = _pool_classes(timeouts.answer_s)
         self._pool = self._new_pool()
-        self._plain = PlainHttp(scheme, self._headers, timeouts.connect_s)
+        plain = PlainHttp(scheme, self._headers, timeouts.connect_s)
+        self._channels = Channels(plain, API, self._headers, timeouts.connect_s)
         forks.register(self)
 
     def _new_pool(self) -> urllib3.PoolManager:
@@ -122,7 +125,7 @@ class Transport:
     def close(self) -> None:
         """Close all connections that are not in use."""
         self._pool.clear()
-        self._plain.close()
+        self._channels.close()
 
     def call(
         self,
@@ -160,7 +163,7 @@ class Transport:
             method,
             path + _query(query),
             None if body is None else json_text(body).encode(),
-            content_type="application/json",
+            content_type=JSON,
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
             working=working,
         )
@@ -201,8 +204,8 @@ class Transport:
             with self.waits.during(
                 lambda: f"POST {path.partition('?')[0]} at {address}, for at most {timeout_s:.0f} s"
             ):
-                status, text = self._plain.post(
-                    address, API + path, body, content_type=content_type, read_s=timeout_s
+                status, text = self._channels.post(
+                    address, path, body, content_type=content_type, read_s=timeout_s
                 )
         except NotSentError as error:
             raise _no_connection(address, str(error)) from error
@@ -220,7 +223,7 @@ class Transport:
             "POST",
             path,
             json_text(body).encode(),
-            content_type="application/json",
+            content_type=JSON,
             read_s=self.timeouts.query_s,
             preload=False,
             working=True,

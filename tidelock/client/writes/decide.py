@@ -15,7 +15,7 @@ import msgspec
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.repetition import repeat
-from tidelock.client.agents.transport import segment
+from tidelock.client.agents.transport import JSON, json_text, segment
 from tidelock.client.values.results import CommitResult, Decision, Outcome, commit_result, instant
 from tidelock.errors import (
     AccessDeniedError,
@@ -154,13 +154,13 @@ class _Decider:
         margin_s = transport.timeouts.connect_s
         try:
             home = self._connection.members.find(self._home.id)  # it may have restarted at another address
-            answer = transport.call(
+            answer = transport.write(
                 home.api,
-                "POST",
                 f"/transactions/{segment(self._tid)}/commit",
+                json_text(body).encode(),
                 answer=CommitAnswer,
-                body=body,
                 timeout_s=left_s + margin_s,
+                content_type=JSON,
             )
         except CommitUnknownError as error:
             self._lost = True
