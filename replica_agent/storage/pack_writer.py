@@ -29,7 +29,7 @@ from tidelock.replication.partfs import PartFs
 PACK = faults.step("agent.pack")
 
 #: Packs that are named and created together: two forced writes for so many batches.
-PACKS_MAX = 16
+PACKS_MAX = 64
 
 
 class StagedBytes(msgspec.Struct, frozen=True):
