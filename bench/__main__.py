@@ -44,6 +44,7 @@ from bench.parts import (
 )
 from bench.peers import run as peers
 from bench.tools import machine, tpch
+from bench.tools.ending import ended_by_signals
 from bench.tools.ways import Way
 from bench.tools.workload import ClientPace
 from tidelock.cluster import LocalCluster
@@ -248,15 +249,19 @@ def main() -> None:
     scale = QUICK if args.quick else FULL
     if args.scale_factor:
         scale = dataclasses.replace(scale, scale_factor=args.scale_factor)
+    with ended_by_signals():
+        _run(scale, set(args.parts) or set(_PARTS), args.out, quick=args.quick)
+
+
+def _run(scale: BenchScale, wanted: set[str], out: Path, *, quick: bool) -> None:
     console = Console(width=160)
-    figures: Figures = {"machine": machine.facts(), "quick": args.quick}
+    figures: Figures = {"machine": machine.facts(), "quick": quick}
     console.print(figures["machine"])
-    wanted = set(args.parts) or set(_PARTS)
     for parts, measure in _GROUPS:
         if parts & wanted:
             figures |= _in_a_folder(functools.partial(measure, scale), wanted)
-            show(figures, args.out)  # what is measured is kept, whatever becomes of the rest
-    keep(figures, args.out)
+            show(figures, out)  # what is measured is kept, whatever becomes of the rest
+    keep(figures, out)
     for sheet in report.sheets(figures):
         console.print(_table(sheet))
 

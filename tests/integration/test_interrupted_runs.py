@@ -1,4 +1,4 @@
-"""A test run leaves no process behind, in whichever way it is interrupted."""
+"""A run of the tests or of the benchmark leaves no process behind, in whichever way it is interrupted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,13 @@ sys.exit(pytest.main())
 """
 #: A start of Spark beside two clusters, on a machine that others use, in seconds.
 START_TIMEOUT_S = 240.0
+
+
+def commands(trace: str) -> Iterator[str]:
+    """The command lines of the processes that carry a value of `TRACE`."""
+    for pid in marked(trace):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace")
 
 
 @contextmanager
@@ -88,3 +95,37 @@ def test_an_interrupted_run_leaves_no_process_behind(
         run.wait()
         assert started > 10, "the run had started nothing that could be left"
         eventually(lambda: not list(marked(trace)), what="the end of all processes of the run")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_an_interrupted_bench_leaves_no_process_behind(tmp_path: Path, signum: signal.Signals) -> None:
+    """Its ZooKeeper, its agents, its clients and its folder go when a time limit or Ctrl-C ends it."""
+    value = uuid.uuid4().hex
+    trace = f"{TRACE}={value}"
+    with (tmp_path / "bench.log").open("wb") as output:
+        run = subprocess.Popen(
+            [sys.executable, "-m", "bench", "commits", "--quick", "--out", str(tmp_path / "results")],
+            cwd=ROOT,
+            env=os.environ | {TRACE: value, "TMPDIR": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+
+        def clients_run() -> bool:
+            assert run.poll() is None, (tmp_path / "bench.log").read_text(encoding="utf-8")
+            return sum("multiprocessing.forkserver" in command for command in commands(trace)) > 1
+
+        eventually(clients_run, timeout_s=START_TIMEOUT_S, what="the clients of the benchmark")
+        started = list(commands(trace))
+        run.send_signal(signum)
+        assert run.wait() == 128 + signum
+        for program in ("zookeeper", "tidelock.replica_agent.main"):
+            assert any(program in command for command in started), "nothing ran that could be left"
+        eventually(lambda: not list(marked(trace)), what="the end of all processes of the run")
+        assert not list(tmp_path.glob("tidelock-bench-*"))
+    finally:
+        kill_marked(trace)
+        run.wait()
