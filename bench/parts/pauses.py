@@ -3,24 +3,32 @@
 A client asks for `/healthz` without end; the longest wait for an answer is the largest pause of the event
 loop as others notice it. The rows of parts and tables in the catalog are copies of one: all these parts are
 one file, which nobody reads.
+
+For commits that wait, ZooKeeper's process is stopped by a signal: its connections stay, and nothing is
+answered. All that could end meanwhile (sessions, requests, commits, reserved tids) may take longer than that,
+so that the agent takes commits in until they are all there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from bench.tools.crowd import crowd
+from bench.tools.crowd import Answers, crowd
 from bench.tools.workload import SCHEMA, batch
+from tidelock import processes, zookeeper
+from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from workloads.agents import get
 
@@ -29,6 +37,15 @@ _OTHER: Final = "default.beside"
 _TURNS: Final = 5
 #: Partitions of the large table: few enough that the list is long, many enough that each is of a usual size.
 _PARTITIONS: Final = 100
+#: From one commit that will wait to the next: slow enough that the agent takes each in before the next one
+#: comes, so that what is seen is the cost of those that wait. In seconds.
+_INTERVAL_S: Final = 1 / 250
+#: How long all of them wait, and how often the agent is asked for their number meanwhile. In seconds.
+_WAITING_S: Final = 2.0
+_LOOK_S: Final = 0.5
+#: ZooKeeper is held for as long as commits come and wait. No session, request or commit may end meanwhile.
+_HELD_MAX_S: Final = 600
+_BOUNDS: Final = ("SESSION_TIMEOUT_S", "REQUEST_TIMEOUT_S", "COMMIT_TIMEOUT_S", "TIDS_RESERVED_S")
 
 
 def run(folder: Path, parts: int, tables: int, commits: int) -> list[dict[str, Any]]:
@@ -38,10 +55,16 @@ def run(folder: Path, parts: int, tables: int, commits: int) -> list[dict[str, A
         folder: An empty folder.
         parts: Parts of the large table.
         tables: Number of tables.
-        commits: Commits that arrive at once.
+        commits: Commits that arrive at once, and commits that wait.
     """
-    # Nothing merges the copies meanwhile. Those that carry the commits are transactions, too.
-    settings = {"TIDELOCK_COMPACTION": "false", "TIDELOCK_TRANSACTIONS_MAX": str(2 * commits)}
+    settings = {
+        "TIDELOCK_COMPACTION": "false",  # nothing merges the copies meanwhile
+        "TIDELOCK_TRANSACTIONS_MAX": str(2 * commits),  # those that carry the commits are transactions, too
+    } | {f"TIDELOCK_{bound}": str(_HELD_MAX_S) for bound in _BOUNDS}
+    # The cluster takes the ZooKeeper that is in its folder.
+    zookeeper.create(
+        folder / "zookeeper", options=zookeeper.Options(session_timeout_max_ms=_HELD_MAX_S * 1000)
+    )
     with LocalCluster.create(folder, replicas=1, environment=settings) as cluster:
         [replica] = cluster.replicas
         with cluster.connect() as db:
@@ -64,13 +87,62 @@ def run(folder: Path, parts: int, tables: int, commits: int) -> list[dict[str, A
             }
             found = [_measure(api, what, work) for what, work in works.items()]
             with crowd(api, _OTHER, commits) as send:
-                work = partial(_send, send, commits)
-                return [*found, _measure(api, f"{commits} commits at once", work, turns=1)]
+                found += _measure_waiting(cluster, send, commits)
+                at_once = f"{commits:,} commits at once"
+                found.append(_measure(api, at_once, lambda: _take(send(0), commits), turns=1))
+            return found
 
 
-def _send(send: Callable[[], dict[int, int]], count: int) -> None:
-    if (answers := send()) != {HTTPStatus.OK: count}:
-        raise RuntimeError(f"expected {count} commits, found the answers {answers}")
+def _measure_waiting(
+    cluster: LocalCluster, send: Callable[[float], Future[Answers]], count: int
+) -> list[dict[str, Any]]:
+    """Measure while commits come to an agent whose ZooKeeper is held, while all wait, and afterwards.
+
+    RuntimeError if a commit was acknowledged before ZooKeeper went on, or if the table has not all of them.
+    """
+    [api] = cluster.urls
+    with cluster.connect() as db:
+        before = _rows(db)
+        with _held_zookeeper(cluster):
+            answers = send(_INTERVAL_S)
+
+            def come() -> None:
+                while db.status()["open_transactions"] < count and not answers.done():
+                    time.sleep(_LOOK_S)
+
+            found = [
+                _measure(api, f"{count:,} commits come while ZooKeeper is held", come, turns=1),
+                _measure(api, f"{count:,} commits wait for it", lambda: time.sleep(_WAITING_S), turns=1),
+            ]
+            if answers.done():
+                raise RuntimeError(f"ZooKeeper was held, and commits got the answers {answers.result()}")
+        decided = partial(_take, answers, count)
+        found.append(_measure(api, f"{count:,} commits are decided when it goes on", decided, turns=1))
+        if (present := _rows(db) - before) != count:
+            raise RuntimeError(f"{count} rows were acknowledged, {present} are there")
+    return found
+
+
+def _rows(db: Database) -> int:
+    return int(db.table(_OTHER)["rows"])
+
+
+@contextlib.contextmanager
+def _held_zookeeper(cluster: LocalCluster) -> Iterator[None]:
+    """Stop the cluster's ZooKeeper: connections stay, and nothing is answered before the block ends."""
+    assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
+    process = cluster.zookeeper.servers[0].process
+    assert process is not None, "the cluster is up"
+    processes.send(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        processes.send(process, signal.SIGCONT)
+
+
+def _take(answers: Future[Answers], count: int) -> None:
+    if (found := answers.result()) != {HTTPStatus.OK: count}:
+        raise RuntimeError(f"expected {count} commits, found the answers {found}")
 
 
 def _measure(api: str, what: str, work: Callable[[], object], *, turns: int = _TURNS) -> dict[str, Any]:

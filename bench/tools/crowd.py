@@ -1,4 +1,4 @@
-"""Commits that arrive at an agent at once: each has a connection; all are sent before the first answer."""
+"""Commits of many clients at one agent, which arrive at once or at a steady pace; each has a connection."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import multiprocessing
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Final
 
 import aiohttp
@@ -20,13 +21,17 @@ from tidelock.wire.writes import ReservedTids, TableRows, TidsRequest, WriteHead
 
 #: Tids of one request.
 _BLOCK: Final = 64
-_PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 600.0
+
+#: Answers by their HTTP status.
+Answers = dict[int, int]
 
 
 @contextlib.contextmanager
-def crowd(api: str, table: str, count: int) -> Iterator[Callable[[], dict[int, int]]]:
-    """Yield a call that sends so many commits of one row and returns the number of answers by HTTP status.
+def crowd(api: str, table: str, count: int) -> Iterator[Callable[[float], Future[Answers]]]:
+    """Yield a call that begins to send so many commits of one row and returns their answers to come.
 
+    Its argument is the time between two commits in seconds; with 0 all are sent before the first answer.
     The clients are in a process of their own: the one that looks at the agent must not wait for their work.
 
     Args:
@@ -36,7 +41,7 @@ def crowd(api: str, table: str, count: int) -> Iterator[Callable[[], dict[int, i
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         pool.submit(_rows).result()  # it has loaded its modules then
-        yield lambda: pool.submit(_in_process, api, table, count).result()
+        yield lambda interval_s: pool.submit(_in_process, api, table, count, interval_s)
 
 
 def _rows() -> bytes:
@@ -45,11 +50,11 @@ def _rows() -> bytes:
     return streams[""]
 
 
-def _in_process(api: str, table: str, count: int) -> dict[int, int]:
-    return asyncio.run(_commit_all(api, table, count))
+def _in_process(api: str, table: str, count: int, interval_s: float) -> Answers:
+    return asyncio.run(_commit_all(api, table, count, interval_s))
 
 
-async def _commit_all(api: str, table: str, count: int) -> dict[int, int]:
+async def _commit_all(api: str, table: str, count: int, interval_s: float) -> Answers:
     stream = _rows()
     timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
@@ -59,7 +64,11 @@ async def _commit_all(api: str, table: str, count: int) -> dict[int, int]:
             encode(WriteHead(tid=tid, rows=(TableRows(table, len(stream)),)), [stream])
             for tid in itertools.islice(tids, count)
         ]
-        return dict(Counter(await asyncio.gather(*(_commit(session, api, body) for body in bodies))))
+        begun = time.monotonic()
+        commits = (
+            _commit(session, api, body, begun + number * interval_s) for number, body in enumerate(bodies)
+        )
+        return dict(Counter(await asyncio.gather(*commits)))
 
 
 async def _reserve(session: aiohttp.ClientSession, api: str) -> Sequence[str]:
@@ -69,7 +78,8 @@ async def _reserve(session: aiohttp.ClientSession, api: str) -> Sequence[str]:
         return list(msgspec.json.decode(await response.read(), type=ReservedTids).tids())
 
 
-async def _commit(session: aiohttp.ClientSession, api: str, body: bytes) -> int:
+async def _commit(session: aiohttp.ClientSession, api: str, body: bytes, due: float) -> int:
+    await asyncio.sleep(due - time.monotonic())
     async with session.post(f"{api}/api/v1/commits", data=body) as response:
         await response.read()
         return response.status
