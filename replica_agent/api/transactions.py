@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ from tidelock.csnlog.core.results import Committed
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.api.bearer import shows_life
 from tidelock.replica_agent.api.http import answer, body, number, plain, seconds
+from tidelock.replica_agent.api.turnstile import Turnstile
 from tidelock.replica_agent.services.status import outcome_answer
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.transactions.ending.commit import WAITS, WaitFor
@@ -68,6 +69,8 @@ class TransactionRoutes:
     """Handlers below /api/v1/transactions, /api/v1/outcomes and /api/v1/labels."""
 
     service: TransactionService
+    #: For writes of one request, of which one client can send thousands at once.
+    turnstile: Turnstile = field(default_factory=Turnstile)
 
     async def begin(self, request: web.Request) -> web.Response:
         """Begin a transaction at this replica, its home."""
@@ -136,6 +139,7 @@ class TransactionRoutes:
     async def answer_write(self, content: bytes) -> CommitAnswer:
         """Insert the rows of a body of POST /commits, commit them, and return the answer."""
         _require_short(len(content), self.service.settings.write_bytes_max, _BEGIN_INSTEAD)
+        await self.turnstile.enter()
         head, streams = _decoded(content)
         done = await self.service.write(
             parse_tid(head.tid),
@@ -157,6 +161,7 @@ class TransactionRoutes:
     async def answer_land(self, table: str, query: Mapping[str, str], stream: bytes) -> LandAnswer:
         """Take rows of a landing table, with the parameters of POST /landings, and return the answer."""
         _require_short(len(stream), self.service.settings.write_bytes_max, _LAND_LESS)
+        await self.turnstile.enter()
         return await self.service.land(
             table,
             stream,
