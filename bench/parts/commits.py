@@ -3,7 +3,8 @@
 Each number of clients commits in both ways, one after the other: in one request, and by statements.
 
 A commit is acknowledged when it is durable on two replicas and visible at its home. CPU is that of the agents
-with their workers; ZooKeeper's writes are counted at the server, sessions of its clients included.
+with their workers, and that of the ZooKeeper server. ZooKeeper's writes are counted at the server, sessions
+of its clients included.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.tools.machine import cpu_s, zookeeper_writes
+from bench.tools.machine import cpu_s, zookeeper_cpu_s, zookeeper_writes
 from bench.tools.ways import Way
 from bench.tools.workload import (
     ROWS,
@@ -43,8 +44,28 @@ class CommitFigures:
     tids_per_csn: float
     agent_cpu_ms_per_commit: float
     client_cpu_ms_per_commit: float
+    zookeeper_cpu_ms_per_commit: float
     zookeeper_writes_per_commit: float
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The work of clients, and its cost in the window.
+
+    Attributes:
+        zero: When the window began, monotonic.
+        agents_cpu_s: CPU of all agents.
+        zookeeper_cpu_s: CPU of the ZooKeeper server.
+        zookeeper_writes: Its transactions.
+        work: The clients' commits, before and after the window, too.
+    """
+
+    zero: float
+    agents_cpu_s: float
+    zookeeper_cpu_s: float
+    zookeeper_writes: int
+    work: ClientCommits
 
 
 def create_tables(cluster: LocalCluster) -> None:
@@ -61,12 +82,12 @@ def measure(cluster: LocalCluster, way: Way, clients: int, pace: ClientPace) -> 
         RuntimeError: Rows are missing or surplus at the end.
     """
     before = rows(cluster)
-    zero, cpu, writes, work = observe(cluster, BenchClients(clients_of(cluster, way), clients, pace))
-    done = work.done
+    seen = observe(cluster, BenchClients(clients_of(cluster, way), clients, pace))
+    done = seen.work.done
     expected, present = len(done) * ROWS * len(TABLES), rows(cluster) - before
     if expected != present:
         raise RuntimeError(f"{expected} rows were acknowledged, {present} are there")
-    inside = within(done, zero, pace.run_s)
+    inside = within(done, seen.zero, pace.run_s)
     return CommitFigures(
         way=way,
         clients=clients,
@@ -75,21 +96,26 @@ def measure(cluster: LocalCluster, way: Way, clients: int, pace: ClientPace) -> 
         per_s=round(len(inside) / pace.run_s, 1),
         latency=Latencies.of([item.took_s for item in inside]),
         tids_per_csn=round(tids_per_csn([item.csn for item in inside]), 2),
-        agent_cpu_ms_per_commit=round(cpu * 1000 / len(inside), 2),
-        client_cpu_ms_per_commit=work.cpu_ms_per_commit,
-        zookeeper_writes_per_commit=round(writes / len(inside), 3),
+        agent_cpu_ms_per_commit=round(seen.agents_cpu_s * 1000 / len(inside), 2),
+        client_cpu_ms_per_commit=seen.work.cpu_ms_per_commit,
+        zookeeper_cpu_ms_per_commit=round(seen.zookeeper_cpu_s * 1000 / len(inside), 2),
+        zookeeper_writes_per_commit=round(seen.zookeeper_writes / len(inside), 3),
         rows=present,
     )
 
 
-def observe(cluster: LocalCluster, running: BenchClients) -> tuple[float, float, int, ClientCommits]:
-    """Let clients work; return the begin of the window, its CPU s and ZooKeeper writes, and their work."""
+def observe(cluster: LocalCluster, running: BenchClients) -> Observed:
+    """Let clients work, and measure what it costs in the window."""
     zero = running.begin()
     time.sleep(max(0.0, zero - time.monotonic()))
-    cpu, writes = cpu_s(cluster), zookeeper_writes(cluster)
+    before = _costs(cluster)
     time.sleep(max(0.0, zero + running.pace.run_s - time.monotonic()))
-    cpu, writes = cpu_s(cluster) - cpu, zookeeper_writes(cluster) - writes
-    return zero, cpu, writes, running.results()
+    agents, server, writes = (now - then for now, then in zip(_costs(cluster), before, strict=True))
+    return Observed(zero, agents, server, int(writes), running.results())
+
+
+def _costs(cluster: LocalCluster) -> tuple[float, float, int]:
+    return cpu_s(cluster), zookeeper_cpu_s(cluster), zookeeper_writes(cluster)
 
 
 def within(done: Sequence[CommitTiming], zero: float, run_s: float) -> list[CommitTiming]:

@@ -61,14 +61,14 @@ def run(folder: Path, counts: Sequence[int], pace: ClientPace) -> list[dict[str,
 def _measure(cluster: LocalCluster, kind: Kind, clients: int, pace: ClientPace) -> dict[str, Any]:
     before = _rows(cluster, kind)
     opener = functools.partial(open_client, urls=cluster.urls, replicas=cluster.replicas, kind=kind)
-    zero, cpu, writes, work = observe(cluster, BenchClients(opener, clients, pace))
-    expected = len(work.done) * ROWS
+    seen = observe(cluster, BenchClients(opener, clients, pace))
+    expected = len(seen.work.done) * ROWS
     until = time.monotonic() + _VISIBLE_S
     while (present := _rows(cluster, kind) - before) < expected and time.monotonic() < until:
         time.sleep(_POLL_S)
     if present != expected:
         raise RuntimeError(f"{expected} rows were acknowledged by {kind}, {present} are there")
-    inside = within(work.done, zero, pace.run_s)
+    inside = within(seen.work.done, seen.zero, pace.run_s)
     latency = Latencies.of([item.took_s for item in inside])
     return {
         "kind": kind,
@@ -76,9 +76,10 @@ def _measure(cluster: LocalCluster, kind: Kind, clients: int, pace: ClientPace) 
         "per_s": round(len(inside) / pace.run_s, 1),
         "p50_ms": latency.p50_ms,
         "p99_ms": latency.p99_ms,
-        "agent_cpu_ms": round(cpu * 1000 / len(inside), 2),
-        "client_cpu_ms": work.cpu_ms_per_commit,
-        "zookeeper_writes": round(writes / len(inside), 3),
+        "agent_cpu_ms": round(seen.agents_cpu_s * 1000 / len(inside), 2),
+        "client_cpu_ms": seen.work.cpu_ms_per_commit,
+        "zookeeper_cpu_ms": round(seen.zookeeper_cpu_s * 1000 / len(inside), 2),
+        "zookeeper_writes": round(seen.zookeeper_writes / len(inside), 3),
         "rows": present,
     }
 

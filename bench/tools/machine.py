@@ -111,6 +111,15 @@ def zookeeper_writes(cluster: LocalCluster) -> int:
     return int(zookeeper_figure(cluster, "srvr", "Zxid:"), 16) & 0xFFFFFFFF
 
 
+def zookeeper_cpu_s(cluster: LocalCluster) -> float:
+    """Return the CPU seconds that the ZooKeeper server has used so far."""
+    assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
+    process = cluster.zookeeper.servers[0].process
+    assert process is not None, "the cluster is up"
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
 def zookeeper_figure(cluster: LocalCluster, command: str, name: str) -> str:
     """Return the word after a name in the answer to a four-letter command; RuntimeError without it."""
     assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"

@@ -27,7 +27,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.part_writer import CheckedRows
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.transactions.ending.carriers import Carriers, Rider, grouped
+from tidelock.replica_agent.transactions.ending.carriers import _ENDED_PER_TURN, Carriers, Rider, grouped
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
@@ -136,6 +136,25 @@ async def test_transactions_that_depart_together_share_a_carrier() -> None:
     assert at.transactions.find(carrier).state is TxState.COMMITTED
     assert [tx.ending.carrier for tx in txs] == [None] * 3
     assert [tx.staged.totals for tx in txs] == [(3, 1, 0)] * 3
+
+
+async def test_a_crowd_hears_of_its_commit_in_turns() -> None:
+    """All hear it, and other work of the loop goes on in between."""
+    at = world(DONE)
+    ended = 0
+
+    async def commit(tx: Transaction) -> None:
+        nonlocal ended
+        assert await at.commit(tx) == [DONE]
+        ended += 1
+
+    crowd = [asyncio.create_task(commit(at.rider())) for _ in range(3 * _ENDED_PER_TURN + 1)]
+    most = seen = 0
+    while ended < len(crowd):
+        await asyncio.sleep(0)
+        most, seen = max(most, ended - seen), ended
+    assert most == _ENDED_PER_TURN
+    assert len(at.settled) == 1
 
 
 async def test_one_transaction_needs_no_carrier() -> None:
