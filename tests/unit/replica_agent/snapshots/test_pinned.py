@@ -69,10 +69,11 @@ class Replica:
         await self.catalog.write(lambda db: jobs.apply(db, records))
         self.waiters.advance(records[-1].csn)
 
-    def life(self, boot: int) -> Snapshots:
-        """Return the snapshots of another boot on the same session."""
+    def life(self, boot: int, wait_bound_s: float = 0.05) -> Snapshots:
+        """Return the snapshots of another boot on the same session; it waits for so long."""
+        bounds = settings(snapshots_max=3, wait_bound_s=wait_bound_s)
         return Snapshots(
-            replica=R1, boot=boot, copies=lambda: 2, settings=settings(snapshots_max=3, wait_bound_s=0.05),
+            replica=R1, boot=boot, copies=lambda: 2, settings=bounds,
             store=self.store, log=self.node.log, reader=self.catalog.reader, waiters=self.waiters,
             peers=_no_peers, clock=self.clock, clocks=own_clock(),
         )  # fmt: skip
@@ -210,13 +211,14 @@ async def test_a_time_that_is_not_over_here_waits_for_the_log(r1: Replica) -> No
 
 async def test_a_time_waits_for_the_record_that_heals_and_not_for_any(r1: Replica) -> None:
     """Wrong clocks hold the time ahead, and a record with such clocks comes before the tick."""
-    now_ms, year_ms = r1.snapshots.clocks.now_ms(), 365 * 86_400_000
+    snapshots = r1.life(1, wait_bound_s=6.0)  # so long that a slow machine is no reason for a further tick
+    now_ms, year_ms = snapshots.clocks.now_ms(), 365 * 86_400_000
     ahead = [jobs.AppliedRecord(Csn(2), now_ms + year_ms, [], {}, agreed_ms=now_ms)]
     stale = [jobs.AppliedRecord(Csn(3), now_ms + year_ms, [], {}, agreed_ms=now_ms)]
     tick = [jobs.AppliedRecord(Csn(4), now_ms, [], {}, agreed_ms=now_ms)]
     await r1.node.commit(1)
     await r1.apply(ahead)
-    asked = asyncio.create_task(r1.snapshots.at_time(now_ms))
+    asked = asyncio.create_task(snapshots.at_time(now_ms))
     await asyncio.sleep(0)
     await r1.apply(stale)
     await until(lambda: r1.node.log.end >= 3)
