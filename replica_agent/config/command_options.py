@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from tidelock.replica_agent.config.settings import AgentSettings, Positive
+from tidelock.replica_agent.config.identity_settings import Positive
+from tidelock.replica_agent.config.settings import AgentSettings
 
 
 def add_setting(to: argparse.ArgumentParser, name: str, meaning: str = "") -> None:

@@ -13,6 +13,8 @@ from pydantic_settings import NoDecode
 
 from tidelock.csnlog.core.ids import replica_id
 
+Positive = Annotated[float, Field(gt=0)]
+Bytes = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}

@@ -127,12 +127,7 @@ class Metrics:
             "tidelock_inserted_rows", "Rows staged by clients of this replica.", registry=self.registry
         )
         self.landing = LandingMetrics(self.registry)
-        self.channel_requests = Counter(
-            "tidelock_channel_requests",
-            "Requests that came over channels, by the side that opened them: client, peer.",
-            ["side"],
-            registry=self.registry,
-        )
+        self.channel_requests = _channel_requests(self.registry)
         self.uploads = _uploads(self.registry)
         self.records_applied = Counter(
             "tidelock_records_applied", "Records of the CSN log applied here.", registry=self.registry
@@ -229,3 +224,8 @@ def _phase(registry: CollectorRegistry) -> Enum:
 def _uploads(registry: CollectorRegistry) -> Counter:
     what = "Files that this replica has taken for the folders of transactions, by their home: own, other."
     return Counter("tidelock_uploads", what, ["home"], registry=registry)
+
+
+def _channel_requests(registry: CollectorRegistry) -> Counter:
+    what = "Requests that came over channels, by the side that opened them: client, peer."
+    return Counter("tidelock_channel_requests", what, ["side"], registry=registry)

@@ -7,7 +7,7 @@ Durations are in seconds, sizes in bytes.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import ClassVar, Final
 
 from pydantic import Field, model_validator
 from pydantic_settings import (
@@ -17,10 +17,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from tidelock.replica_agent.config.identity_settings import Count, IdentitySettings
-
-Positive = Annotated[float, Field(gt=0)]
-Bytes = Annotated[int, Field(ge=1)]
+from tidelock.replica_agent.config.compaction_settings import CompactionSettings
+from tidelock.replica_agent.config.identity_settings import Bytes, Count, IdentitySettings, Positive
 
 #: The levels of the log, the most talkative first.
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -42,7 +40,7 @@ _IN_ORDER = (
 )
 
 
-class AgentSettings(IdentitySettings, BaseSettings):
+class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     """All settings of an agent. Unknown names are refused, with the known ones listed."""
 
     model_config = SettingsConfigDict(env_prefix="TIDELOCK_", extra="forbid", frozen=True)
@@ -211,6 +209,13 @@ class AgentSettings(IdentitySettings, BaseSettings):
             "Inserts of more than inline_part_bytes_max at once; each may use row_group_bytes of memory."
         ),
     )
+    encode_threads: Count = Field(
+        2,
+        description=(
+            "Threads that encode the rows of one insert: its own, and others that all inserts share. Each of "
+            "the others may use row_group_bytes of memory, too."
+        ),
+    )
     insert_chunks_ahead: Count = Field(
         8, description="Chunks of a body that may wait to be encoded; beyond it the client waits."
     )
@@ -341,55 +346,6 @@ class AgentSettings(IdentitySettings, BaseSettings):
     )
     disk_floor_share: float = Field(
         0.25, ge=0, le=1, description="Share of the reserve below which pushes of peers are refused too."
-    )
-
-    # -- compaction ------------------------------------------------------------------------------------------
-    compaction: bool = Field(
-        True,
-        description=(
-            "Merge small parts in the background; set it alike on all replicas. A table can turn it off for "
-            "itself (property `compaction`)."
-        ),
-    )
-    compaction_interval_s: Positive = Field(
-        10.0,
-        description=(
-            "How often the agent that plans a table looks for parts to merge, unless some partition has "
-            "compaction_parts_max of them before."
-        ),
-    )
-    compaction_concurrency: Count = Field(1, description="Merges at once; each takes a SQL process.")
-    compaction_parts_min: int = Field(
-        8, ge=2, description="Parts of about one size in a partition that are worth a merge."
-    )
-    compaction_parts_max: Count = Field(500, description="Most parts of one merge.")
-    compaction_bytes_max: Bytes = Field(512 << 20, description="Most bytes of the parts of one merge.")
-    compaction_target_bytes: Bytes = Field(
-        128 << 20,
-        description=(
-            "A part of this size is not merged any more, nor one of `part_bytes_max` or a third of "
-            "`compaction_bytes_max`."
-        ),
-    )
-    compaction_quiet_s: Positive = Field(
-        600.0, description="In a partition that got no part for so long two parts are worth a merge."
-    )
-    compaction_heeds_after_s: Positive = Field(
-        1.0,
-        description="Compaction heeds transactions that have been open for so long: it merges no parts that "
-        "one of them sees with parts that it does not see, so that they can still remove theirs.",
-    )
-    compaction_retry_wait_max_s: Positive = Field(
-        60.0, description="Longest pause before a merge that gave way to others is tried again."
-    )
-    parts_delay_insert: Count = Field(
-        1000, description="From so many parts of a partition on an insert into it waits."
-    )
-    parts_refuse_insert: Count = Field(
-        3000, description="From so many parts of a partition on an insert into it is refused."
-    )
-    insert_delay_max_s: Positive = Field(
-        2.0, description="Longest wait of an insert for each partition with too many parts."
     )
 
     # -- serving ---------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import msgspec
@@ -35,7 +35,8 @@ from tidelock.partition_paths import split
 from tidelock.replica_agent.config.allocator import give_back
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.arrow_body import END, InsertBody
-from tidelock.replica_agent.storage.part_target import PartTarget, Sink
+from tidelock.replica_agent.storage.part_target import PIECE_BYTES, PartTarget, Sink
+from tidelock.replica_agent.storage.spare_encoders import SpareEncoders
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
 
@@ -70,7 +71,8 @@ class PartMaker(msgspec.Struct, frozen=True):
     """The common needs of the parts of an insert: the table, the limits, an id, a sink for a large part.
 
     ``open_file`` is called in the thread that encodes, before the first byte of the part that it names.
-    ``floats`` are those that rows may have, as far as they are known before the first row.
+    ``floats`` are those that rows may have, as far as they are known before the first row. ``spare`` threads
+    encode row groups beside the one that adds the rows; None: that one encodes them all.
     """
 
     schema: TableSchema
@@ -78,10 +80,15 @@ class PartMaker(msgspec.Struct, frozen=True):
     new_part: Callable[[], PartId]
     open_file: Callable[[PartId], Sink]
     floats: FloatColumns = NO_FLOATS
+    spare: SpareEncoders | None = None
 
 
 class PartWriter:
     """Collects the rows of one part, encodes them row group by row group, ends as an :class:`EncodedPart`.
+
+    One thread calls it. A spare thread may encode a row group meanwhile, one of a part at a time, since the
+    next one follows it in the file. Nothing that the caller is told depends on how far that thread has come,
+    so neither do the parts. Its error is raised by a later call.
 
     Args:
         maker: The common needs of the parts of an insert.
@@ -103,16 +110,46 @@ class PartWriter:
         self._rows = 0
         self._writer: pq.ParquetWriter | None = None
         self._metadata: list[Any] = []
-
-    @property
-    def length(self) -> int:
-        """Return the number of bytes encoded so far."""
-        return self._target.length
+        self._encoding: Future[None] | None = None
+        self._group_begin = 0  # bytes of the file before its last row group
+        self._group_bytes = 0  # of that row group, in Arrow
+        self._spilled = False  # after that row group nothing waits in memory
+        self._ended = False
+        self._form: str | None = None
+        self._data: bytes | None = None
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes that wait in memory: rows not yet encoded, and encoded ones not yet in a file."""
-        return self._batch_bytes + self._target.memory_bytes
+        """Return the bytes that wait in memory: rows not yet encoded, and encoded ones not yet in a file.
+
+        The rows of a row group that a spare thread encodes are not counted. Those of its bytes that may wait
+        afterwards are counted as the most that may, until :meth:`settle_memory`.
+        """
+        if self._encoding is None:
+            return self._batch_bytes + self._target.memory_bytes
+        if self._spilled:
+            return self._batch_bytes
+        return self._batch_bytes + max(self._maker.settings.inline_part_bytes_max, PIECE_BYTES)
+
+    def settle_memory(self) -> None:
+        """Wait until :attr:`memory_bytes` is exact."""
+        if not self._spilled:
+            self._settle()
+
+    def reaches(self, length: int) -> bool:
+        """Return whether so many bytes are encoded; waits only for a row group that may bring it there.
+
+        A row group that is more than twice as large as its rows in Arrow may be noticed with the next one.
+        """
+        if self._group_begin + 2 * self._group_bytes < length:
+            return False
+        self._settle()
+        return self._target.length >= length
+
+    def check(self) -> None:
+        """Raise the error of a spare thread that has failed."""
+        if self._encoding is not None and self._encoding.done():
+            self._settle()
 
     def allows(self, floats: FloatColumns) -> bool:
         """Return whether rows with these columns may be added: the first row group decides about the file."""
@@ -131,26 +168,30 @@ class PartWriter:
             self._batch_bytes += piece.nbytes
             if self._batch_rows >= settings.row_group_rows or self._batch_bytes >= settings.row_group_bytes:
                 self._encode(self._target)
+                self._spilled = False
 
     def spill(self) -> None:
         """Move all that waits in memory to the sink; the row group becomes smaller than it might be."""
-        self._encode(self._target)
-        self._target.spill()
+        self._encode(self._target, self._target.spill)
+        self._spilled = True
 
-    def finish(self) -> EncodedPart:
-        """Encode the rest and return the part; the writer accepts nothing more."""
-        form = None
+    def end(self) -> None:
+        """Begin to encode the rest; the writer accepts nothing more."""
+        if self._ended:
+            return
+        self._ended = True
         if self._writer is None and self._is_small():
             # A page index has positions that no other file may copy.
-            form = self._maker.schema.form if self._batch_rows < PAGE_INDEX_ROWS else None
+            self._form = self._maker.schema.form if self._batch_rows < PAGE_INDEX_ROWS else None
             whole = pa.BufferOutputStream()  # the target would be called a hundred times
-            self._encode(whole)
-            self._close()
-            self._target.write(whole.getvalue().to_pybytes())
+            self._encode(whole, functools.partial(self._close, whole))
         else:
-            self._encode(self._target)
-            self._close()
-        data = self._target.finish()
+            self._encode(self._target, self._close)
+
+    def finish(self) -> EncodedPart:
+        """Encode the rest, unless :meth:`end` has begun to, and return the part."""
+        self.end()
+        self._settle()
         digest = self._target.digest
         return EncodedPart(
             part=self._part,
@@ -160,13 +201,18 @@ class PartWriter:
             checksum=digest.checksum(),
             blocks=digest.blocks(),
             stats=statistics_of(self._metadata[0], self._maker.schema),
-            data=data,
-            form=form,
+            data=self._data,
+            form=self._form,
         )
 
     def abandon(self) -> None:
-        """Write nothing more; otherwise the Parquet writer would write a footer when it is deleted."""
+        """Write nothing more, in any thread.
+
+        Otherwise the Parquet writer would write a footer when it is deleted.
+        """
         self._target.discard()
+        if self._encoding is not None:
+            wait([self._encoding])
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it may be broken by the error that led here
                 self._writer.close()
@@ -174,29 +220,63 @@ class PartWriter:
     def _is_small(self) -> bool:
         return self._batch_bytes <= self._maker.settings.inline_part_bytes_max
 
-    def _encode(self, output: object) -> None:
-        """Write the collected rows as one row group, sorted; the first group decides where all bytes go."""
-        if not self._batches:
-            return
-        schema = self._maker.schema
-        rows, self._batches = pa.Table.from_batches(self._batches), []
-        if schema.sort_by:
-            rows = sorted_by(rows, schema.sort_by)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                output,
-                schema.file_arrow,
-                metadata_collector=self._metadata,
-                **parquet_options(rows.num_rows, self._is_small(), schema.file_arrow, self._floats),
-            )
-        self._writer.write_table(rows, row_group_size=self._batch_rows)
-        self._rows += self._batch_rows
-        self._batch_rows, self._batch_bytes = 0, 0
+    def _encode(self, output: object, then: Callable[[], object] | None = None) -> None:
+        """Write the collected rows as one row group, sorted, then call ``then``, in a spare thread or here.
 
-    def _close(self) -> None:
+        The first group decides where all bytes go. A small one takes less time than to wake a thread.
+        """
+        schema = self._maker.schema
+        spare = None if self._is_small() else self._maker.spare
+        group = [pa.Table.from_batches(self._batches)] if self._batches else []
+        self._batches = []
+        sort_by = schema.sort_by
+        if self._encoding is not None and group and sort_by:
+            group.append(sorted_by(group.pop(), sort_by))  # while the row group before is still encoded
+            sort_by = ()
+        self._settle()
+        if group:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(
+                    output,
+                    schema.file_arrow,
+                    metadata_collector=self._metadata,
+                    **parquet_options(self._batch_rows, self._is_small(), schema.file_arrow, self._floats),
+                )
+            self._group_begin, self._group_bytes = self._target.length, self._batch_bytes
+            self._rows += self._batch_rows
+            self._batch_rows, self._batch_bytes = 0, 0
+        work = functools.partial(self._write, group, sort_by, then)
+        self._encoding = spare.run(work) if spare is not None else None
+        if self._encoding is None:
+            work()
+
+    def _write(
+        self, group: list[pa.Table], sort_by: Sequence[str], then: Callable[[], object] | None
+    ) -> None:
+        """Write the rows of a row group, if any, and call ``then``."""
+        if group:
+            rows = group.pop()  # so that they are freed as soon as they have been sorted
+            if sort_by:
+                rows = sorted_by(rows, sort_by)
+            assert self._writer is not None, "it was made before"
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
+        if then is not None:
+            then()
+
+    def _settle(self) -> None:
+        """Wait for the row group that a spare thread encodes, and raise its error."""
+        encoding, self._encoding = self._encoding, None
+        if encoding is not None:
+            encoding.result()
+
+    def _close(self, whole: pa.BufferOutputStream | None = None) -> None:
+        """Write the footer and end the part; ``whole`` has the bytes of a small one."""
         assert self._writer is not None, "a part has rows"
         mark(self._writer)
         self._writer.close()
+        if whole is not None:
+            self._target.write(whole.getvalue().to_pybytes())
+        self._data = self._target.finish()
 
 
 def _require_partitions(found: int, schema: TableSchema, settings: AgentSettings) -> None:
@@ -223,6 +303,8 @@ class _Partitions:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[EncodedPart]:
         """Add a batch of the stream; yield the parts that have become large enough."""
+        for one in self._writers.values():
+            one.check()
         schema = self._maker.schema
         batch = schema.conform(batch, self._rows)
         self._rows += batch.num_rows
@@ -235,14 +317,19 @@ class _Partitions:
                 writer = None
             writer = writer or self._open(path)
             writer.add(rows)
-            if writer.length >= self._maker.settings.part_bytes_max:
+            if writer.reaches(self._maker.settings.part_bytes_max):
                 yield self._finish(path)
         self._relieve()
 
     def finish(self) -> Iterator[EncodedPart]:
-        """Yield the parts that are still open."""
-        while self._writers:
-            yield self._finish(next(iter(self._writers)))
+        """Yield the parts that are still open; each spare thread encodes one ahead of it."""
+        spare = self._maker.spare
+        ahead = 1 if spare is None else 1 + spare.threads
+        paths = list(self._writers)
+        for number, path in enumerate(paths):
+            for one in paths[number : number + ahead]:
+                self._writers[one].end()
+            yield self._finish(path)
 
     def abandon(self) -> None:
         """Write nothing more to any sink."""
@@ -262,11 +349,15 @@ class _Partitions:
 
     def _relieve(self) -> None:
         """Keep several writers together within the memory that a single one may use."""
-        if len(self._writers) <= 1:
+        writers = self._writers.values()
+        limit = self._maker.settings.row_group_bytes
+        if len(writers) <= 1 or sum(writer.memory_bytes for writer in writers) <= limit:
             return
-        total = sum(writer.memory_bytes for writer in self._writers.values())
-        while total > self._maker.settings.row_group_bytes:
-            largest = max(self._writers.values(), key=lambda writer: writer.memory_bytes)
+        for writer in writers:
+            writer.settle_memory()
+        total = sum(writer.memory_bytes for writer in writers)
+        while total > limit:
+            largest = max(writers, key=lambda writer: writer.memory_bytes)
             total -= largest.memory_bytes
             largest.spill()
 

@@ -36,6 +36,7 @@ from tidelock.replica_agent.storage.part_writer import (
     encode_shared,
     encode_small,
 )
+from tidelock.replica_agent.storage.spare_encoders import SpareEncoders
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -67,11 +68,13 @@ class RowStaging:
     tables: Tables
     hint: Callable[[Tid, Sequence[PartMeta]], None]
     encoders: ThreadPoolExecutor = field(init=False)
+    spare: SpareEncoders = field(init=False)
     _large: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make room for ``large_inserts_max`` large inserts."""
+        """Make the threads, and room for ``large_inserts_max`` large inserts."""
         self.encoders = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
+        self.spare = SpareEncoders(self.settings.encode_threads - 1)
         self._large = asyncio.Semaphore(self.settings.large_inserts_max)
 
     @contextlib.asynccontextmanager
@@ -97,6 +100,7 @@ class RowStaging:
     def close(self) -> None:
         """End the threads."""
         self.encoders.shutdown(wait=False, cancel_futures=True)
+        self.spare.close()
 
     async def stage(
         self,
@@ -306,7 +310,10 @@ class _RowUpload:
         self.staging.transactions.require_open(self.tx)
 
     def _maker(self, floats: FloatColumns = NO_FLOATS) -> PartMaker:
-        return PartMaker(self.schema, self.staging.settings, self.staging.numbers.next, self._open, floats)
+        staging = self.staging
+        return PartMaker(
+            self.schema, staging.settings, staging.numbers.next, self._open, floats, staging.spare
+        )
 
     def _open(self, part: PartId) -> PartSink:
         """Write the undo row, then open the file; called in the encoding thread."""

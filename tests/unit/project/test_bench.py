@@ -24,6 +24,7 @@ RUN = {
     "tids_per_csn": 3.0,
     "agent_cpu_ms_per_commit": 10.0,
     "client_cpu_ms_per_commit": 4.0,
+    "zookeeper_cpu_ms_per_commit": 0.3,
     "zookeeper_writes_per_commit": 0.5,
     "rows": 800,
 }

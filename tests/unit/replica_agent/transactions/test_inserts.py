@@ -344,6 +344,52 @@ async def test_a_cut_that_is_given_up_leaves_nothing(home: Home, monkeypatch: py
     assert [path.name for path in home.files.data_dir.glob("tmp/*")] == []
 
 
+async def test_a_row_group_is_written_beside_the_thread_that_reads(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default (`encode_threads`) an insert has one more thread than its own."""
+    names: set[str] = set()
+    write = PartSink.write
+
+    def noted(sink: PartSink, data: bytes) -> int:
+        names.add(threading.current_thread().name.split("_")[0])
+        return write(sink, data)
+
+    monkeypatch.setattr(PartSink, "write", noted)
+    assert home.settings.encode_threads == 2
+    tx = home.transactions.begin(Csn(5))
+    assert (await home.insert(tx, Body(stream(rows(LARGE), rows(LARGE)))))[0] == 2 * LARGE
+    assert "row-group" in names
+
+
+async def test_an_insert_that_is_given_up_while_another_thread_writes_leaves_nothing(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are taken back when that thread has ended."""
+    writes, gate, write = threading.Event(), threading.Event(), PartSink.write
+
+    def slow(sink: PartSink, data: bytes) -> int:
+        if threading.current_thread().name.startswith("row-group"):
+            writes.set()
+            gate.wait(30)
+        return write(sink, data)
+
+    monkeypatch.setattr(PartSink, "write", slow)
+    tx = home.transactions.begin(Csn(5))
+    inserting = asyncio.create_task(home.insert(tx, Body(stream(rows(LARGE)), ended=False)))
+    await until(writes.is_set)
+    inserting.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not inserting.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await inserting
+    assert list(tx.staged.parts) == []
+    assert home.catalog.reader.files() == (set(), [])
+    assert [path.name for path in home.files.data_dir.glob("tmp/*")] == []
+
+
 async def test_a_part_that_is_damaged_is_not_cut(home: Home) -> None:
     """The error names it; nothing of the others is kept either."""
     tx = home.transactions.begin(Csn(5))
