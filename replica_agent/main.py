@@ -30,6 +30,7 @@ from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.config.allocator import map_large_blocks
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.logs import configure
+from tidelock.replica_agent.config.object_collection import collect_in_quiet_moments
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 
@@ -54,6 +55,7 @@ async def run(settings: AgentSettings) -> BootEnd:
         loop.add_signal_handler(number, agent.ask_to_stop)
     starting = asyncio.create_task(agent.start(), name="start")
     ending = asyncio.create_task(agent.until_ended(), name="until ended")
+    collecting = asyncio.create_task(collect_in_quiet_moments(), name="object collection")
     try:
         await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -61,6 +63,7 @@ async def run(settings: AgentSettings) -> BootEnd:
                 await starting
         return await ending
     finally:
+        collecting.cancel()
         # A start can wait for ZooKeeper without limit.
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)

@@ -27,7 +27,7 @@ from tidelock.wire import channel
 from tidelock.wire.transactions import CommitRequest
 
 #: A side that has vanished without a word is noticed after one and a half of this (seconds).
-_HEARTBEAT_S: Final = 60.0
+_HEARTBEAT_S: Final = 300.0
 #: How long an agent that stops waits for the answer to its farewell (seconds). Nothing depends on it.
 _CLOSE_S: Final = 0.1
 
