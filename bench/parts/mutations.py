@@ -16,32 +16,17 @@ from typing import Any, Final
 from deltalake import DeltaTable, write_deltalake
 
 from bench.tools import tpch
+from bench.tools.statements import BenchStatement, statements
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from workloads.tpch import data
 from workloads.tpch.tables import LINEITEM
 
-_SHARE: Final = 100
 #: The ways in which Tidelock changes a part, with the settings of their agents.
 _WAYS: Final = {
     "row groups": {"TIDELOCK_ROW_GROUP_ROWS": "131072"},
     "whole parts": {"TIDELOCK_CUT_PART_BYTES_MIN": str(1 << 40)},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class BenchStatement:
-    """A statement that both systems run.
-
-    Attributes:
-        name: For the report.
-        where: Condition in SQL that both understand.
-        update: New values, or None for a delete.
-    """
-
-    name: str
-    where: str
-    update: dict[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +63,7 @@ def _run(cluster: LocalCluster, folder: Path, path: str, way: str) -> list[dict[
         largest = max(rows["l_orderkey"].to_pylist())
         write_deltalake(path, rows, partition_by=list(LINEITEM.partition_by))
         del rows
-        return [asdict(_measure(db, path, way, statement)) for statement in _statements(largest)]
-
-
-def _statements(largest: int) -> list[BenchStatement]:
-    reprice = {"l_extendedprice": "l_extendedprice * 1.01"}
-    step = largest // _SHARE
-    ranges = [f"l_orderkey >= {step * number} and l_orderkey < {step * (number + 1)}" for number in (20, 60)]
-    return [
-        BenchStatement("delete, spread", f"l_orderkey % {_SHARE} = 7", None),
-        BenchStatement("update, spread", f"l_orderkey % {_SHARE} = 8", reprice),
-        BenchStatement("delete, range", ranges[0], None),
-        BenchStatement("update, range", ranges[1], reprice),
-    ]
+        return [asdict(_measure(db, path, way, statement)) for statement in statements(largest)]
 
 
 def _measure(db: Database, path: str, way: str, statement: BenchStatement) -> MutationFigures:
@@ -124,4 +97,4 @@ def _deltalake(path: str, statement: BenchStatement) -> int:
     table = DeltaTable(path)
     if statement.update is None:
         return int(table.delete(statement.where)["num_deleted_rows"])
-    return int(table.update(updates=statement.update, predicate=statement.where)["num_updated_rows"])
+    return int(table.update(updates=dict(statement.update), predicate=statement.where)["num_updated_rows"])

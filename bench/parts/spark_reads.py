@@ -7,7 +7,6 @@ files before the clock runs, as `attach` does.
 
 from __future__ import annotations
 
-import statistics
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidelock.spark as tl
 from bench.tools import delay, tpch
+from bench.tools.queries import medians
 from bench.tools.spark import session
 from tidelock.cluster import LocalCluster
 from workloads.agents import Agents
@@ -96,26 +96,11 @@ def _by_part(spark: SparkSession, snap: tl.SparkSnapshot, agents: Agents, table:
 def _time(
     spark: SparkSession, query: TpchQuery, kinds: dict[str, dict[str, DataFrame]], repeats: int
 ) -> dict[str, Any]:
-    """Time one query, both ways in turn; the first turn warms up and compares the rows."""
-    taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-    answers: dict[str, Any] = {}
-    for turn in range(repeats + 1):
-        # The first kind of a round pays for leftovers of the last one, so the order alternates.
-        for kind in sorted(kinds, reverse=turn % 2 == 0):
-            for table, frame in kinds[kind].items():
-                frame.createOrReplaceTempView(table)
-            begun = time.monotonic()
-            answers[kind] = spark.sql(query.for_spark).collect()
-            if turn:
-                taken[kind].append(time.monotonic() - begun)
-        if answers["tidelock"] != answers["local"]:
-            raise RuntimeError(
-                f"{query.name}: the snapshot and the local copies of its parts give different rows"
-            )
-    medians = {kind: statistics.median(values) for kind, values in taken.items()}
+    """Time one query, both ways in turn."""
+    found = medians(spark, query, kinds, repeats)
     return {
         "query": query.name,
-        "tidelock_s": round(medians["tidelock"], 3),
-        "local_s": round(medians["local"], 3),
-        "ratio": round(medians["tidelock"] / medians["local"], 3),
+        "tidelock_s": round(found["tidelock"], 3),
+        "local_s": round(found["local"], 3),
+        "ratio": round(found["tidelock"] / found["local"], 3),
     }

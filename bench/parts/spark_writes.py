@@ -72,7 +72,7 @@ class Way:
 
 def run(folder: Path, *, repeats: int) -> dict[str, Any]:
     """Measure all ways; lineitem must be generated."""
-    rows = tpch.lineitem(folder)
+    rows = tpch.parquet(folder, LINEITEM)
     with session(folder) as spark:
         spark.dataSource.register(TidelockSource)
         frame = spark.read.parquet(str(rows))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from tidelock.cluster import LocalCluster
 from workloads.tpch import data
-from workloads.tpch.tables import LINEITEM
+from workloads.tpch.tables import LINEITEM, TpchTable
 
 #: lineitem in many small parts.
 SMALL: Final = dataclasses.replace(LINEITEM, name="lineitem_small")
@@ -36,12 +36,12 @@ def generate(folder: Path, scale: float) -> None:
     (source(folder) / "scale_factor").write_text(f"{scale:g}", encoding="ascii")
 
 
-def lineitem(folder: Path) -> Path:
-    """Write lineitem with its partition column into a Parquet file, unless it is there."""
-    path = folder / "lineitem.parquet"
+def parquet(folder: Path, table: TpchTable) -> Path:
+    """Write a table with its partition column into a Parquet file, unless it is there."""
+    path = folder / f"{table.name}.parquet"
     if not path.exists():
-        with data.TpchRows(source(folder)) as generated, pq.ParquetWriter(path, LINEITEM.schema) as file:
-            for batch in generated.rows(LINEITEM):
+        with data.TpchRows(source(folder)) as generated, pq.ParquetWriter(path, table.schema) as file:
+            for batch in generated.rows(table):
                 file.write_batch(batch)
     return path
 
