@@ -17,7 +17,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 # A peer of the benchmark that needs another DuckDB than the environment (bench/ducklake.in).
 DUCKLAKE := $(VENV)/ducklake
-# An older Spark that the long runs write with, beside the environment's (tests/spark35.in).
+# An older Spark for the long runs, and for the benchmark's peers, beside the environment's (tests/spark35.in).
 SPARK35 := $(VENV)/spark35
 STAMP := $(VENV)/stamp
 # Spark's classes, ready to be mapped: each of the many sessions of the tests starts in half of the time.
@@ -64,7 +64,7 @@ coverage: $(STAMP) ## lines and branches that the unit tests run (COVERED=tests 
 docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
-bench: $(STAMP) $(DUCKLAKE)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
+bench: $(STAMP) $(DUCKLAKE)/stamp $(SPARK35)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)
 
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

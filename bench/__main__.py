@@ -1,8 +1,9 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
 
 Parts: commits, landing, raw, peers, lag, forced, load, spark, stalls, compaction, mutations, spark_writes,
-write_memory, streams, start, pauses, clone, clone_small, endurance; all of them without a name. A run appends
-one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to DIR/bench.png.
+write_memory, streams, start, pauses, clone, clone_small, endurance, spark_peers; all of them without a name.
+A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to
+DIR/bench.png.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from bench.parts import (
     write_memory,
 )
 from bench.peers import run as peers
+from bench.spark_peers import run as spark_peers
 from bench.tools import machine, tpch
 from bench.tools.ending import ended_by_signals
 from bench.tools.ways import Way
@@ -218,6 +220,11 @@ def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
         return {"endurance": endurance.run(cluster, scale.minutes, scale.minute_s)}
 
 
+def _spark_peers(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    tpch.generate(folder, scale.scale_factor)
+    return {"spark_peers": spark_peers.run(folder, repeats=scale.repeats, pace=scale.peer_pace)}
+
+
 #: Parts that are measured together, since they share what they need.
 _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figures]], ...]] = (
     ({"commits", "raw", "lag"}, _commits),
@@ -232,6 +239,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"clone"}, _clone),
     ({"clone_small"}, _clone_small),
     ({"endurance"}, _endurance),
+    ({"spark_peers"}, _spark_peers),
 )
 _PARTS: Final = sorted(set().union(*(parts for parts, _ in _GROUPS)))
 

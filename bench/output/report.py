@@ -64,6 +64,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _clone_small(figures["clone_small"])
     if "endurance" in figures:
         yield _endurance(figures["endurance"])
+    if "spark_peers" in figures:
+        yield from _spark_peers(figures["spark_peers"])
     yield _aims(figures)
 
 
@@ -401,6 +403,48 @@ def _endurance(endurance: Mapping[str, Any]) -> Sheet:
             _texts(number, *(minute[key] for key in keys))
             for number, minute in enumerate(endurance["minutes"], 1)
         ],
+    )
+
+
+def _spark_peers(peers: Mapping[str, Any]) -> Iterator[Sheet]:
+    """The formats through one Spark; what each forces to disk stands beside its writes."""
+    title = f"Spark {peers['spark']}, TPC-H SF {peers['scale_factor']:g}"
+    queries = list(peers["reads"][0]["s"])
+    yield Sheet(
+        f"{title}: warm queries, s (ratio to plain Parquet)",
+        ("format", *queries, "geometric mean of the ratios"),
+        [
+            _texts(
+                run["format"],
+                *(f"{run['s'][query]} ({run['to_plain'][query]})" for query in queries),
+                run["geometric_mean_ratio"],
+            )
+            for run in peers["reads"]
+        ],
+    )
+    yield Sheet(
+        f"{title}: lineitem is written; the fsync is not part of the write",
+        ("format", "s, committed", "s, on all replicas", "ratio to plain Parquet", "fsync, s", "note"),
+        [
+            _texts(
+                *(run["format"], run["s"], run["everywhere_s"], run["to_plain"], run["fsync_s"]),
+                peers["notes"][run["format"]],
+            )
+            for run in peers["writes"]
+        ],
+    )
+    yield Sheet(
+        f"{title}: one row in a hundred of lineitem is deleted or updated",
+        ("statement", "format", "s, committed", "s, on all replicas"),
+        [
+            _texts(run["statement"], run["format"], run["s"], run["everywhere_s"])
+            for run in peers["mutations"]
+        ],
+    )
+    yield Sheet(
+        f"{title}: small batches of one writer",
+        ("rows of a batch", "way", "commits/s", "p50 ms", "p99 ms"),
+        [_texts(run["rows"], run["way"], run["per_s"], *_latency(run)) for run in peers["small"]],
     )
 
 

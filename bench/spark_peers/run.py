@@ -1,0 +1,53 @@
+"""Starts the clusters, and the measurements in a process tree of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from bench.tools import tpch
+from bench.tools.workload import ClientPace
+from tidelock.cluster import LocalCluster
+from workloads.tpch.tables import CUSTOMER, LINEITEM, ORDERS
+
+#: The older Spark (tests/spark35.in), below the environment.
+SPARK: Final = Path(sys.prefix) / "spark35"
+_LONGEST_S: Final = 3600.0
+
+
+def run(folder: Path, *, repeats: int, pace: ClientPace, spark: Path = SPARK) -> dict[str, Any]:
+    """Measure all formats; the tables must be generated in the folder.
+
+    RuntimeError when Spark 3.5 is not installed, or with the last words of measurements that failed.
+    """
+    if not (spark / "stamp").exists():
+        raise RuntimeError(f"Spark 3.5 is not in {spark}; `make bench` installs it")
+    for table in (CUSTOMER, ORDERS, LINEITEM):
+        tpch.parquet(folder, table)
+    with (
+        LocalCluster.create(folder / "one", replicas=1) as one,
+        LocalCluster.create(folder / "three", replicas=3) as three,
+    ):
+        command = [
+            *(sys.executable, "-m", "bench.spark_peers", "--folder", str(folder)),
+            *("--one", one.url("r1"), "--three", three.url("r1"), "--repeats", str(repeats)),
+            *("--warm-s", str(pace.warm_s), "--run-s", str(pace.run_s)),
+        ]
+        search = os.pathsep.join([str(spark), *sys.path[:1]])
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": search},
+            timeout=_LONGEST_S,
+        )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise RuntimeError(f"the measurements through Spark 3.5 failed: {last}")
+    figures: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
