@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from bench.output.aims import Aim, aims
@@ -11,8 +13,10 @@ from bench.output.report import Sheet, sheets
 from bench.parts.endurance import ratios
 from bench.parts.lag import lags
 from bench.peers.peer import retrying
+from bench.spark_peers import run as spark_peers
+from bench.tools.statements import statements
 from bench.tools.ways import Way
-from bench.tools.workload import ROWS, SCHEMA, CommitTiming, batch
+from bench.tools.workload import ROWS, SCHEMA, ClientPace, CommitTiming, batch
 from workloads.stats import Latencies, geometric_mean, percentile, reached
 
 LATENCY = {"p50_ms": 10.0, "p99_ms": 20.0, "max_ms": 30.0}
@@ -109,6 +113,23 @@ FOUND: dict[str, Any] = {
         "files": [{"file_mb": 64.0, "rest_mb": {"r1": 120.0}, "peak_mb": {"r1": 130.0}}],
         "size_ratio": 16.0,
         "peak_ratio": 1.1,
+    },
+    "spark_peers": {
+        "spark": "3.5.9",
+        "packages": ["a:b:1"],
+        "scale_factor": 1.0,
+        "notes": {"plain Parquet": "nothing is forced", "Delta": "one copy"},
+        "reads": [
+            {"format": name, "s": {"Q1": 2.5}, "to_plain": {"Q1": ratio}, "geometric_mean_ratio": ratio}
+            for name, ratio in (("plain Parquet", 1.0), ("Delta", 1.25))
+        ],
+        "writes": [
+            {"format": "Delta", "s": 9.0, "everywhere_s": None, "fsync_s": 0.7, "to_plain": 1.2},
+        ],
+        "mutations": [
+            {"statement": "delete, range", "format": "Delta", "s": 3.0, "everywhere_s": None},
+        ],
+        "small": [{"rows": 10, "way": "Delta", "per_s": 1.75, "latency": LATENCY}],
     },
     "pauses": [{"what": "status", "answer_ms": 1.5, "pause_ms": 8.1}],
     "start": [{"part_files": 20_000, "ready_s": 2.1, "status_ms": 3.2, "memory_mb": MEMORY["r1"]}],
@@ -276,6 +297,8 @@ def test_every_part_has_its_tables() -> None:
         "61.7",
         "2001.0",
         "does not fsync",
+        "2.5 (1.25)",
+        "1.75",
     ):
         assert figure in text
 
@@ -284,3 +307,21 @@ def test_a_sheet_as_markdown() -> None:
     """Header, rule and rows have the same number of columns."""
     sheet = Sheet("Title", ("a", "b"), [("1", "2")])
     assert sheet.markdown() == "**Title**\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n"
+
+
+def test_each_statement_changes_one_row_in_a_hundred() -> None:
+    """Spread ones and ranges are equally many, so that their times tell what their places cost."""
+    keys = duckdb.sql("select range as l_orderkey from range(100_000)")
+    found: set[int] = set()
+    for statement in statements(100_000):
+        rows = {key for (key,) in keys.filter(statement.where).fetchall()}
+        assert len(rows) == 1_000, statement.name
+        found |= rows
+    spread_in_ranges = 2 * 2 * 10
+    assert len(found) == 4 * 1_000 - spread_in_ranges
+
+
+def test_a_lack_of_the_older_spark_is_an_error_with_the_next_step(tmp_path: Path) -> None:
+    """Figures without the peers would pass for whole ones, so the part fails, and says what installs it."""
+    with pytest.raises(RuntimeError, match="`make bench` installs it"):
+        spark_peers.run(tmp_path, repeats=1, pace=ClientPace(0.1, 0.1), spark=tmp_path / "spark35")
