@@ -56,7 +56,7 @@ class ChangingFormat(SparkFormat, Protocol):
 
 
 class _LocalFormat:
-    """What formats that write one copy into a local folder have in common."""
+    """The common part of formats that write one copy into a local folder."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark, self._folder = spark, folder
@@ -145,7 +145,7 @@ class Iceberg(_LocalFormat):
         yield {table.name: self._spark.table(self._name(table)) for table in tables}
 
     def change(self, table: TpchTable, statement: BenchStatement) -> None:
-        """Run it as SQL: files with such rows are written anew, the default."""
+        """Run it as SQL: it copies the files that have such rows, the default."""
         self._spark.sql(_text(self._name(table), statement))
 
     @staticmethod

@@ -19,16 +19,15 @@ import tidelock
 from bench.parts.load import program
 from bench.spark_peers import small_commits
 from bench.spark_peers.formats import ChangingFormat, Delta, Iceberg, Plain, SparkFormat, Tidelock
+from bench.spark_peers.run import TABLES
 from bench.spark_peers.session import PACKAGES, session
 from bench.tools import queries, tpch
 from bench.tools.statements import BenchStatement, statements
 from bench.tools.workload import ClientPace
 from workloads.stats import geometric_mean
 from workloads.tpch.queries import Q1, Q3, Q6, Q18
-from workloads.tpch.tables import CUSTOMER, LINEITEM, ORDERS, TpchTable
+from workloads.tpch.tables import LINEITEM, TpchTable
 
-#: The tables that are read.
-TABLES: Final = (CUSTOMER, ORDERS, LINEITEM)
 _QUERIES: Final = (Q1, Q3, Q6, Q18)
 _WRITES_MAX: Final = 3
 

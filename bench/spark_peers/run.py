@@ -14,6 +14,8 @@ from bench.tools.workload import ClientPace
 from tidelock.cluster import LocalCluster
 from workloads.tpch.tables import CUSTOMER, LINEITEM, ORDERS
 
+#: The tables that are read.
+TABLES: Final = (CUSTOMER, ORDERS, LINEITEM)
 #: The older Spark (tests/spark35.in), below the environment.
 SPARK: Final = Path(sys.prefix) / "spark35"
 _LONGEST_S: Final = 3600.0
@@ -26,7 +28,7 @@ def run(folder: Path, *, repeats: int, pace: ClientPace, spark: Path = SPARK) ->
     """
     if not (spark / "stamp").exists():
         raise RuntimeError(f"Spark 3.5 is not in {spark}; `make bench` installs it")
-    for table in (CUSTOMER, ORDERS, LINEITEM):
+    for table in TABLES:
         tpch.parquet(folder, table)
     with (
         LocalCluster.create(folder / "one", replicas=1) as one,
