@@ -159,7 +159,7 @@ class Tidelock:
     def __init__(self, spark: SparkSession, db: Database) -> None:
         self._spark, self._db = spark, db
         self._last: Transaction | None = None
-        count = len(db.status()["replicas"])
+        self._replicas = count = len(db.status()["replicas"])
         self.name = f"Tidelock, {count} replica{'s' if count > 1 else ''}"
         self.note = (
             f"durable on {min(count, 2)} of {count} copies and visible at home; each copy is forced to disk"
@@ -191,7 +191,7 @@ class Tidelock:
         """Wait until all replicas have the last transaction."""
         assert self._last is not None, "a transaction was committed before"
         self._last.commit(wait="all")
-        return True
+        return self._replicas > 1
 
     @contextmanager
     def reading(self, tables: Sequence[TpchTable]) -> Iterator[dict[str, DataFrame]]:

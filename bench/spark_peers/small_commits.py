@@ -54,19 +54,25 @@ def _measure(
     RuntimeError when rows are missing or too many.
     """
     item.create(table, like)
-    taken: list[float] = []
-    zero = time.monotonic() + pace.warm_s
-    done = 0
-    while (begun := time.monotonic()) < zero + pace.run_s:
-        commit(done)
-        done += 1
-        if begun >= zero:
-            taken.append(time.monotonic() - begun)
+    warm = _repeat(commit, 0, pace.warm_s)
+    taken = _repeat(commit, len(warm), pace.run_s)
+    done = len(warm) + len(taken)
     with item.reading([table]) as frames:
         rows = frames[table.name].count()
     if rows != done * like.count():
         raise RuntimeError(f"{item.name} has {rows} rows in {table.name} after {done} commits")
     return {"per_s": round(len(taken) / sum(taken), 2), "latency": asdict(Latencies.of(taken))}
+
+
+def _repeat(commit: Callable[[int], None], first: int, lasting_s: float) -> list[float]:
+    """Commit batches from the first number on, at least one, for so long; return the seconds of each."""
+    taken: list[float] = []
+    until = time.monotonic() + lasting_s
+    while not taken or time.monotonic() < until:
+        begun = time.monotonic()
+        commit(first + len(taken))
+        taken.append(time.monotonic() - begun)
+    return taken
 
 
 def _batch(spark: SparkSession, count: int, number: int) -> DataFrame:
