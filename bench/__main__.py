@@ -60,6 +60,7 @@ class BenchScale:
     peer_clients: tuple[int, ...]
     pace: ClientPace
     peer_pace: ClientPace
+    spark_pace: ClientPace
     scale_factor: float
     repeats: int
     small_parts: int
@@ -83,6 +84,7 @@ FULL: Final = BenchScale(
     peer_clients=(1, 8, 32),
     pace=ClientPace(3.0, 15.0),
     peer_pace=ClientPace(2.0, 6.0),
+    spark_pace=ClientPace(2.0, 10.0),
     scale_factor=1.0,
     repeats=5,
     small_parts=500,
@@ -105,6 +107,7 @@ QUICK: Final = BenchScale(
     peer_clients=(1, 4),
     pace=ClientPace(1.0, 3.0),
     peer_pace=ClientPace(0.5, 2.0),
+    spark_pace=ClientPace(0.2, 0.5),
     scale_factor=0.05,
     repeats=1,
     small_parts=20,
@@ -222,7 +225,7 @@ def _endurance(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
 
 def _spark_peers(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     tpch.generate(folder, scale.scale_factor)
-    return {"spark_peers": spark_peers.run(folder, repeats=scale.repeats, pace=scale.peer_pace)}
+    return {"spark_peers": spark_peers.run(folder, repeats=scale.repeats, pace=scale.spark_pace)}
 
 
 #: Parts that are measured together, since they share what they need.

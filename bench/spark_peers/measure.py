@@ -102,9 +102,9 @@ def _writes(formats: Sequence[SparkFormat], rows: DataFrame, repeats: int) -> li
         found.append(
             {
                 "format": name,
-                "s": committed_s,
-                "everywhere_s": everywhere_s,
-                "fsync_s": fsync_s,
+                "s": round(committed_s, 2),
+                "everywhere_s": everywhere_s and round(everywhere_s, 2),
+                "fsync_s": fsync_s and round(fsync_s, 2),
                 "to_plain": round(committed_s / plain_s, 3),
             }
         )
@@ -130,7 +130,7 @@ def _write(item: SparkFormat, table: TpchTable, rows: DataFrame) -> tuple[float,
 def _median(values: Sequence[float | None]) -> float | None:
     """Return the median of times that a format has in each turn or in none."""
     there = [value for value in values if value is not None]
-    return round(statistics.median(there), 2) if there else None
+    return statistics.median(there) if there else None
 
 
 def _mutations(formats: Sequence[ChangingFormat], rows: DataFrame) -> list[dict[str, Any]]:

@@ -37,6 +37,8 @@ def session(folder: Path) -> Iterator[SparkSession]:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,"
         "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # As many as other shuffles of the session: the default, 50, suits tables with more in their logs.
+        "spark.databricks.delta.snapshotPartitions": "4",
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.type": "hadoop",
         f"{catalog}.warehouse": str(folder / "iceberg"),
