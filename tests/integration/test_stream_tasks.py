@@ -21,6 +21,7 @@ from tests.integration.test_source_tasks import Task, elsewhere
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left
 from tidelock.client import Database
+from tidelock.client.agents.channel import Channels
 from tidelock.cluster import LocalCluster
 from tidelock.errors import LabelExistsError, TidelockError, TransactionClosedError
 from tidelock.spark.schema import struct_of
@@ -200,13 +201,15 @@ def test_a_home_that_dies_before_the_commit(
 
 
 def test_a_small_batch_asks_for_little(query: Query) -> None:
-    """A small batch needs nine requests in a process that is connected."""
+    """A small batch needs eight requests and a message, its commit, in a process that is connected."""
     query.commit(0, query.run(0, [1]))
-    with mock.patch.object(
-        HTTPConnection, "putrequest", autospec=True, side_effect=HTTPConnection.putrequest
-    ) as sent:
+    plain, messages = HTTPConnection.putrequest, Channels.post
+    with (
+        mock.patch.object(HTTPConnection, "putrequest", autospec=True, side_effect=plain) as sent,
+        mock.patch.object(Channels, "post", autospec=True, side_effect=messages) as posted,
+    ):
         query.commit(1, query.run(1, [2]))
-    assert sent.call_count == 9
+    assert (sent.call_count, posted.call_count) == (8, 1)
 
 
 def test_parts_are_read_by_tasks(local: LocalCluster, db: Database, table: str) -> None:

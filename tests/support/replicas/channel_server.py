@@ -14,6 +14,9 @@ from tidelock.wire import channel
 
 T = TypeVar("T")
 WAIT_S: Final = 20.0
+#: Frames of a server: one with fewer bytes has its length in one byte; and the one that closes (1001).
+_SHORT: Final = 126
+_FAREWELL: Final = b"\x88\x02\x03\xe9"
 
 
 class ChannelServer:
@@ -27,6 +30,7 @@ class ChannelServer:
         asked: Requests over channels.
         strays: Answers to requests that nobody has sent, before each answer.
         ping: Whether each answer waits for the answer to a ping.
+        farewell: Whether each answer comes together with the end of its channel.
     """
 
     def __init__(self) -> None:
@@ -35,7 +39,7 @@ class ChannelServer:
         self.asked: list[channel.Request] = []
         self.headers: list[str | None] = []
         self.strays = 0
-        self.ping = False
+        self.ping = self.farewell = False
         self._may_answer = asyncio.Event()
         self._sockets: set[web.WebSocketResponse] = set()
         self._loop = asyncio.new_event_loop()
@@ -124,7 +128,13 @@ class ChannelServer:
                     await asyncio.sleep(0.2)
                 for stray in range(self.strays):
                     await socket.send_bytes(channel.encode_answer(asked.number + 1 + stray, 200, b"stray"))
-                await socket.send_bytes(channel.encode_answer(asked.number, 200, asked.body))
+                answer = channel.encode_answer(asked.number, 200, asked.body)
+                if self.farewell:
+                    assert request.transport is not None
+                    assert len(answer) < _SHORT
+                    request.transport.write(b"\x82" + bytes([len(answer)]) + answer + _FAREWELL)
+                    break
+                await socket.send_bytes(answer)
         finally:
             self._sockets.discard(socket)
         return socket

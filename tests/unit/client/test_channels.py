@@ -147,6 +147,16 @@ def test_a_channel_that_the_agent_has_closed_meanwhile_is_not_used(
     assert [post(channels, server), server.opened] == [b"x", 2]
 
 
+def test_an_answer_that_comes_with_the_end_of_its_channel_is_an_answer(
+    channels: Channels, server: ChannelServer
+) -> None:
+    """As from an agent that stops. The next request gets another channel."""
+    server.farewell = True
+    post(channels, server)
+    assert [post(channels, server, bytes([n])) for n in range(3)] == [bytes([n]) for n in range(3)]
+    assert (server.opened, len(server.asked)) == (3, 3)
+
+
 def test_a_client_that_waits_answers_pings(channels: Channels, server: ChannelServer) -> None:
     """Otherwise the agent would take it for dead."""
     server.ping = True

@@ -90,7 +90,10 @@ class Channels:
                 self._refused[address] = time.monotonic() + REFUSED_S
             else:
                 answer = used.ask(target, body, read_s)
-                self._kept.give_back(address, used)
+                if used.open:
+                    self._kept.give_back(address, used)
+                else:
+                    used.close()
                 return answer
         self._known.add(address)
         return self._plain.post(address, self._root + target, body, content_type=content_type, read_s=read_s)
@@ -122,6 +125,11 @@ class _Channel:
     def sock(self) -> socket.socket | None:
         """The socket; None if it is closed."""
         return self._connection.sock
+
+    @property
+    def open(self) -> bool:
+        """Return whether it may be used again: the agent may have said farewell behind its last answer."""
+        return self._protocol.state is self._protocol.state.OPEN
 
     def close(self) -> None:
         """Close it."""
