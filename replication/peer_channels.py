@@ -19,8 +19,6 @@ from aiohttp import (
 
 from tidelock.wire import channel
 
-#: A peer that has opened no channel is asked for one again after this time (seconds).
-REFUSED_S: Final = 60.0
 #: How long a farewell may take (seconds); a peer that does not answer is left at once.
 _CLOSE: Final = ClientWSTimeout(ws_close=0.1)
 
@@ -66,7 +64,7 @@ class PeerChannels:
             async with asyncio.timeout(timeout_s):
                 return await (await self._channel(api, peer)).ask(target, body)
         except WSServerHandshakeError as error:
-            peer.refuses_until_s = time.monotonic() + REFUSED_S
+            peer.refuses_until_s = time.monotonic() + channel.REFUSED_S
             raise NoChannelError from error
         except BaseException:
             # A channel whose peer is silent is not used again: what lies between may have forgotten it.

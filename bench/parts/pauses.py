@@ -26,6 +26,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from bench.tools.crowd import Answers, crowd
+from bench.tools.machine import zookeeper_process
 from bench.tools.workload import SCHEMA, batch
 from tidelock import processes, zookeeper
 from tidelock.client import Database
@@ -130,9 +131,7 @@ def _rows(db: Database) -> int:
 @contextlib.contextmanager
 def _held_zookeeper(cluster: LocalCluster) -> Iterator[None]:
     """Stop the cluster's ZooKeeper: connections stay, and nothing is answered before the block ends."""
-    assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
-    process = cluster.zookeeper.servers[0].process
-    assert process is not None, "the cluster is up"
+    process = zookeeper_process(cluster)
     processes.send(process, signal.SIGSTOP)
     try:
         yield

@@ -14,6 +14,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from tidelock.cluster import LocalCluster
+from tidelock.processes import Identity
 
 
 def facts() -> dict[str, Any]:
@@ -113,11 +114,16 @@ def zookeeper_writes(cluster: LocalCluster) -> int:
 
 def zookeeper_cpu_s(cluster: LocalCluster) -> float:
     """Return the CPU seconds that the ZooKeeper server has used so far."""
+    times = psutil.Process(zookeeper_process(cluster).pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def zookeeper_process(cluster: LocalCluster) -> Identity:
+    """Return the process of the ZooKeeper server."""
     assert cluster.zookeeper is not None, "the bench runs its own ZooKeeper"
     process = cluster.zookeeper.servers[0].process
     assert process is not None, "the cluster is up"
-    times = psutil.Process(process.pid).cpu_times()
-    return float(times.user + times.system)
+    return process
 
 
 def zookeeper_figure(cluster: LocalCluster, command: str, name: str) -> str:

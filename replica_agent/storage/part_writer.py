@@ -36,7 +36,7 @@ from tidelock.replica_agent.config.allocator import give_back
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.arrow_body import END, InsertBody
 from tidelock.replica_agent.storage.part_target import PIECE_BYTES, PartTarget, Sink
-from tidelock.replica_agent.storage.spare_encoders import SpareEncoders
+from tidelock.replica_agent.storage.spare_encoders import NO_SPARE, SpareEncoders
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
 
@@ -72,7 +72,7 @@ class PartMaker(msgspec.Struct, frozen=True):
 
     ``open_file`` is called in the thread that encodes, before the first byte of the part that it names.
     ``floats`` are those that rows may have, as far as they are known before the first row. ``spare`` threads
-    encode row groups beside the one that adds the rows; None: that one encodes them all.
+    encode row groups beside the one that adds the rows.
     """
 
     schema: TableSchema
@@ -80,7 +80,7 @@ class PartMaker(msgspec.Struct, frozen=True):
     new_part: Callable[[], PartId]
     open_file: Callable[[PartId], Sink]
     floats: FloatColumns = NO_FLOATS
-    spare: SpareEncoders | None = None
+    spare: SpareEncoders = NO_SPARE
 
 
 class PartWriter:
@@ -226,7 +226,7 @@ class PartWriter:
         The first group decides where all bytes go. A small one takes less time than to wake a thread.
         """
         schema = self._maker.schema
-        spare = None if self._is_small() else self._maker.spare
+        small = self._is_small()
         group = [pa.Table.from_batches(self._batches)] if self._batches else []
         self._batches = []
         sort_by = schema.sort_by
@@ -240,13 +240,13 @@ class PartWriter:
                     output,
                     schema.file_arrow,
                     metadata_collector=self._metadata,
-                    **parquet_options(self._batch_rows, self._is_small(), schema.file_arrow, self._floats),
+                    **parquet_options(self._batch_rows, small, schema.file_arrow, self._floats),
                 )
             self._group_begin, self._group_bytes = self._target.length, self._batch_bytes
             self._rows += self._batch_rows
             self._batch_rows, self._batch_bytes = 0, 0
         work = functools.partial(self._write, group, sort_by, then)
-        self._encoding = spare.run(work) if spare is not None else None
+        self._encoding = None if small else self._maker.spare.run(work)
         if self._encoding is None:
             work()
 
@@ -323,8 +323,7 @@ class _Partitions:
 
     def finish(self) -> Iterator[EncodedPart]:
         """Yield the parts that are still open; each spare thread encodes one ahead of it."""
-        spare = self._maker.spare
-        ahead = 1 if spare is None else 1 + spare.threads
+        ahead = 1 + self._maker.spare.threads
         paths = list(self._writers)
         for number, path in enumerate(paths):
             for one in paths[number : number + ahead]:

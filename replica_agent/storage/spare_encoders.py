@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
 
 
 class SpareEncoders:
@@ -40,3 +41,7 @@ class SpareEncoders:
             work()
         finally:
             self._idle.release()
+
+
+#: For work that the calling thread does itself.
+NO_SPARE: Final = SpareEncoders(0)

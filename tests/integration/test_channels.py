@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -12,10 +11,9 @@ from typing import Final
 import pytest
 
 from tests.support.clusters.client_process import ROWS
-from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.cluster import QUICK, ClusterFactory, restored
 from tests.support.faults.proxy import Direction, Proxy
 from tests.support.faults.refusals import http
-from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import eventually
 from tidelock.client import CommitResult, Database, connect
 from tidelock.client.agents.transport import Timeouts, Transport
@@ -43,12 +41,8 @@ def shared(module_cluster: ClusterFactory) -> LocalCluster:
 @pytest.fixture
 def local(shared: LocalCluster) -> Iterator[LocalCluster]:
     """The cluster with all replicas up, and nothing left over after the test."""
-    yield shared
-    for replica in shared.replicas:
-        shared.kill(replica, signal.SIGCONT)
-    shared.up()
-    for replica in shared.replicas:
-        nothing_left(shared.data_dir(replica))
+    with restored(shared):
+        yield shared
 
 
 @pytest.fixture

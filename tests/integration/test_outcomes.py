@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.client_process import ROWS, ClientProcess
-from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.cluster import QUICK, ClusterFactory, restored
 from tests.support.clusters.truncation import truncate
 from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Direction, Proxy
@@ -70,12 +70,8 @@ def shared(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
 @pytest.fixture
 def local(shared: LocalCluster) -> Iterator[LocalCluster]:
     """The cluster with all replicas up, and nothing left over after the test."""
-    yield shared
-    for replica in shared.replicas:
-        shared.kill(replica, signal.SIGCONT)
-    shared.up()
-    for replica in shared.replicas:
-        nothing_left(shared.data_dir(replica))
+    with restored(shared):
+        yield shared
 
 
 def outcome(cluster: LocalCluster, replica: str, tid: str) -> tuple[str, int | None]:

@@ -13,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.client_process import ROWS
-from tests.support.clusters.cluster import QUICK, ClusterFactory, serving_boot
+from tests.support.clusters.cluster import QUICK, ClusterFactory, restored, serving_boot
 from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Direction, Proxy
 from tests.support.faults.refusals import Addresses, Answer, http, stream
-from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import eventually
 from tidelock.client import Database, Decision, TransactionState, connect
 from tidelock.cluster import LocalCluster
@@ -73,12 +72,8 @@ def shared(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
 @pytest.fixture
 def local(shared: LocalCluster) -> Iterator[LocalCluster]:
     """The cluster with all replicas up, and nothing left over after the test."""
-    yield shared
-    for replica in shared.replicas:
-        shared.kill(replica, signal.SIGCONT)
-    shared.up()
-    for replica in shared.replicas:
-        nothing_left(shared.data_dir(replica))
+    with restored(shared):
+        yield shared
 
 
 def rows(db: Database) -> tuple[int, int]:

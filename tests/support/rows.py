@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from tidelock.csnlog.core.ids import PartId
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.storage.part_writer import PartMaker
+from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, PartMaker
 from tidelock.replica_agent.tables.schema import TableSchema
 
 #: One column of every type that a table may have.
@@ -165,3 +166,15 @@ class MemorySink:
             raise self._sinks.fail
         self._sinks.written[self._part] += data
         return len(data)
+
+
+async def chunks_of(body: bytes, size: int = 1000) -> AsyncIterator[bytes]:
+    """Yield a body as a socket delivers it."""
+    for at in range(0, len(body), size):
+        yield body[at : at + size]
+
+
+async def streamed(chunks: AsyncIterator[bytes], maker: PartMaker) -> list[EncodedPart]:
+    """Return all parts of a body that arrives in chunks."""
+    async with aclosing(InsertStream(maker).parts(chunks)) as parts:
+        return [part async for part in parts]

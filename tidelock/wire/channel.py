@@ -18,6 +18,8 @@ PATH: Final = "/channel"
 BODY_BYTES_MAX: Final = 1 << 20
 #: Largest message to an agent, in bytes.
 MESSAGE_BYTES_MAX: Final = BODY_BYTES_MAX + (64 << 10)
+#: Requests to an agent that has opened no channel go over HTTP for so long (seconds).
+REFUSED_S: Final = 60.0
 
 _REQUEST: Final = struct.Struct(">IH")
 _ANSWER: Final = struct.Struct(">IH")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.clusters.forked import ForkedCluster
+from tests.support.histories.evidence import nothing_left
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -175,6 +177,17 @@ def db(local: LocalCluster) -> Iterator[Database]:
     """A session at r1 of the module's own fixture `local`; a module that needs another has its own."""
     with local.connect("r1") as found:
         yield found
+
+
+@contextlib.contextmanager
+def restored(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """Give a cluster to a test; afterwards all replicas are up again, and have nothing left over."""
+    yield cluster
+    for replica in cluster.replicas:
+        cluster.kill(replica, signal.SIGCONT)
+    cluster.up()
+    for replica in cluster.replicas:
+        nothing_left(cluster.data_dir(replica))
 
 
 def serving_boot(local: LocalCluster, replica: str) -> int:

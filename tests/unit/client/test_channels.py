@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.replicas.channel_server import ChannelServer
 from tests.support.waiting import eventually
-from tidelock.client.agents import channel as module
 from tidelock.client.agents.channel import Channels
 from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp
+from tidelock.wire import channel as wire
 from tidelock.wire.channel import BODY_BYTES_MAX
 
 WAIT_S: Final = 20.0
@@ -71,7 +71,7 @@ def test_an_agent_that_opens_no_channel_is_asked_for_one_from_time_to_time(
     assert (server.http, server.opened) == (4, 0)
     channels._refused.clear()  # its time is over
     server.opens = False
-    monkeypatch.setattr(module, "REFUSED_S", 0.0)
+    monkeypatch.setattr(wire, "REFUSED_S", 0.0)
     post(channels, server)
     server.opens = True
     post(channels, server)
@@ -220,5 +220,5 @@ def test_a_child_process_has_its_own_channels(channels: Channels, server: Channe
     """The channels that a fork copies are left to the parent."""
     post(channels, server)
     post(channels, server)
-    channels.after_fork()
+    channels._kept.after_fork()
     assert [post(channels, server), server.opened] == [b"x", 2]

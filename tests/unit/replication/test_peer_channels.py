@@ -10,7 +10,6 @@ from aiohttp import ClientError, ClientSession, WSMessage, web
 from aiohttp.test_utils import TestServer
 
 from tests.support.aio import until
-from tidelock.replication import peer_channels as module
 from tidelock.replication.peer_channels import NoChannelError, PeerChannels
 from tidelock.wire import channel
 
@@ -77,6 +76,15 @@ def ask(
     return asyncio.create_task(channels.ask(peer.api, "/stage", body, timeout_s=timeout_s))
 
 
+async def answered(channels: PeerChannels, peer: Echo, body: bytes) -> tuple[int, bytes]:
+    """Send a request, have it answered, and return status and body of the answer."""
+    before = len(peer.asked)
+    asked = ask(channels, peer, body)
+    await until(lambda: len(peer.asked) > before)
+    await peer.answer(before)
+    return await asked
+
+
 async def test_answers_come_in_any_order(channels: PeerChannels, peer: Echo) -> None:
     """Requests share one channel, and each gets its own answer."""
     first, second = ask(channels, peer, b"1", b"st"), ask(channels, peer, b"2nd")
@@ -96,20 +104,16 @@ async def test_a_channel_that_the_peer_closes_fails_what_waits_and_is_opened_aga
     await peer.sockets[0].close()
     with pytest.raises(ClientError):
         await lost
-    found = ask(channels, peer, b"x")
-    await until(lambda: len(peer.asked) == 2)
-    await peer.answer(1)
-    assert (await found, peer.opened) == ((200, b"x"), 2)
+    found = await answered(channels, peer, b"x")
+    assert (found, peer.opened) == ((200, b"x"), 2)
 
 
 async def test_a_silent_peer_loses_its_channel(channels: PeerChannels, peer: Echo) -> None:
     """The time of a request is over, and what lies between the two may have forgotten the connection."""
     with pytest.raises(TimeoutError):
         await ask(channels, peer, b"x", timeout_s=0.1)
-    found = ask(channels, peer, b"y")
-    await until(lambda: len(peer.asked) == 2)
-    await peer.answer(1)
-    assert (await found, peer.opened) == ((200, b"y"), 2)
+    found = await answered(channels, peer, b"y")
+    assert (found, peer.opened) == ((200, b"y"), 2)
 
 
 async def test_an_answer_that_is_cut_ends_the_channel(channels: PeerChannels, peer: Echo) -> None:
@@ -131,15 +135,13 @@ async def test_a_peer_that_opens_no_channel_is_asked_for_one_from_time_to_time(
         with pytest.raises(NoChannelError):
             await ask(channels, peer, b"x")
     assert peer.opened == 1
-    monkeypatch.setattr(module, "REFUSED_S", 0.0)
+    monkeypatch.setattr(channel, "REFUSED_S", 0.0)
     channels._peers.clear()  # its time is over
     with pytest.raises(NoChannelError):
         await ask(channels, peer, b"x")
     peer.status = 0
-    found = ask(channels, peer, b"x")
-    await until(lambda: len(peer.asked) == 1)
-    await peer.answer(0)
-    assert (await found, peer.opened) == ((200, b"x"), 3)
+    found = await answered(channels, peer, b"x")
+    assert (found, peer.opened) == ((200, b"x"), 3)
 
 
 async def test_a_client_that_ends_fails_what_waits(channels: PeerChannels, peer: Echo) -> None:
@@ -156,8 +158,6 @@ async def test_addresses_of_before_are_forgotten(channels: PeerChannels, peer: E
     for port in range(1, 6):
         with pytest.raises(ClientError):
             await channels.ask(f"127.0.0.1:{port}", "/stage", [b"x"], timeout_s=20.0)
-    found = ask(channels, peer, b"x")
-    await until(lambda: len(peer.asked) == 1)
-    await peer.answer(0)
-    assert await found == (200, b"x")
+    found = await answered(channels, peer, b"x")
+    assert found == (200, b"x")
     assert list(channels._peers) == [peer.api]

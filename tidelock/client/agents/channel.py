@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import http.client
 import time
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from tidelock.client.agents import forks
 from tidelock.client.agents.kept import KeptConnections
 from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp, words
 from tidelock.wire import channel
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from websockets.client import ClientProtocol
     from websockets.frames import Frame
 
-#: An agent that has opened no channel is asked for one again after this time (seconds).
-REFUSED_S: Final = 60.0
 #: Largest answer in bytes; none of an agent is near it.
 _ANSWER_BYTES_MAX: Final = 16 << 20
 _READ_BYTES: Final = 64 << 10
@@ -51,16 +47,9 @@ class Channels:
         self._root = root
         self._headers = headers
         self._connect_s = connect_s
-        self._kept: KeptConnections[_Channel] = KeptConnections()
+        self._kept: KeptConnections[_Channel] = KeptConnections(self)
         self._known: set[str] = set()
         self._refused: dict[str, float] = {}
-        # A user may forget to close a client; its sockets are not left to the garbage collector.
-        weakref.finalize(self, self._kept.close)
-        forks.register(self)
-
-    def after_fork(self) -> None:
-        """Leave the channels to the parent."""
-        self._kept.after_fork()
 
     def close(self) -> None:
         """Close the connections; those that are in use when their requests end."""
@@ -87,7 +76,7 @@ class Channels:
             try:
                 used = self._kept.take(address) or self._open(address)
             except NoChannelError:
-                self._refused[address] = time.monotonic() + REFUSED_S
+                self._refused[address] = time.monotonic() + channel.REFUSED_S
             else:
                 answer = used.ask(target, body, read_s)
                 if used.open:

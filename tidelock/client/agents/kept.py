@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
+import weakref
 from typing import Final, Generic, Protocol, TypeVar
 
 from urllib3.util.wait import wait_for_read
+
+from tidelock.client.agents import forks
 
 #: Connections to one agent that are kept open for the next request.
 KEPT_MAX: Final = 64
@@ -27,12 +30,19 @@ C = TypeVar("C", bound=Closable)
 
 
 class KeptConnections(Generic[C]):
-    """Connections by the addresses of agents; each is used by one thread at a time."""
+    """Connections by the addresses of agents; each is used by one thread at a time.
 
-    def __init__(self) -> None:
+    Args:
+        owner: The connections are closed when it is gone.
+    """
+
+    def __init__(self, owner: object) -> None:
         self._lock = threading.Lock()
         self._idle: dict[str, list[C]] = {}
         self._closed = False
+        # A user may forget to close a client; its sockets are not left to the garbage collector.
+        weakref.finalize(owner, self.close)
+        forks.register(self)
 
     def take(self, address: str) -> C | None:
         """Return a connection that is open; None if there is none."""

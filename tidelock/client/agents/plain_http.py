@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import weakref
 
-from tidelock.client.agents import forks
 from tidelock.client.agents.kept import KeptConnections
 
 
@@ -36,14 +34,7 @@ class PlainHttp:
         self._kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._connect_s = connect_s
-        self._kept: KeptConnections[http.client.HTTPConnection] = KeptConnections()
-        # A user may forget to close a client; its sockets are not left to the garbage collector.
-        weakref.finalize(self, self._kept.close)
-        forks.register(self)
-
-    def after_fork(self) -> None:
-        """Leave the connections to the parent."""
-        self._kept.after_fork()
+        self._kept: KeptConnections[http.client.HTTPConnection] = KeptConnections(self)
 
     def close(self) -> None:
         """Close the connections; those that are in use when their requests end."""

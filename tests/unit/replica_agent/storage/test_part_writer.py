@@ -7,7 +7,6 @@ import math
 import random
 import threading
 from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -18,25 +17,13 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.rows import ALL_TYPES, FLOATS, Sinks, batches, stream
+from tests.support.rows import ALL_TYPES, FLOATS, Sinks, batches, chunks_of, stream, streamed
 from tidelock.errors import BadRequestError, DiskFullError, SchemaMismatchError, TidelockError, TooLargeError
 from tidelock.part_layout import PAGE_INDEX_ROWS, FloatColumns
-from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, PartMaker, encode_small
+from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, encode_small
 from tidelock.replica_agent.tables.schema import TableSchema
 
 BLOCK = 256 * 1024
-
-
-async def chunks_of(body: bytes, size: int = 1000) -> AsyncIterator[bytes]:
-    """Yield a body as a socket delivers it."""
-    for at in range(0, len(body), size):
-        yield body[at : at + size]
-
-
-async def streamed(chunks: AsyncIterator[bytes], maker: PartMaker) -> list[EncodedPart]:
-    """Return all parts of a body that arrives in chunks."""
-    async with aclosing(InsertStream(maker).parts(chunks)) as parts:
-        return [part async for part in parts]
 
 
 def content(part: EncodedPart, sinks: Sinks) -> bytes:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -14,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.aio import until
-from tests.support.rows import MemorySink, Sinks, stream
+from tests.support.rows import MemorySink, Sinks, chunks_of, stream, streamed
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import DiskFullError
-from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, PartMaker
+from tidelock.replica_agent.storage.part_writer import EncodedPart, PartMaker
 from tidelock.replica_agent.storage.spare_encoders import SpareEncoders
 from tidelock.replica_agent.tables.schema import TableSchema
 
@@ -42,18 +41,6 @@ def rows(count: int, groups: int = 1, seed: int = 1) -> pa.RecordBatch:
 def of_group(group: int, count: int) -> pa.RecordBatch:
     """Rows of one group."""
     return rows(count).set_column(1, SCHEMA.field("group"), pa.array([group] * count))
-
-
-async def chunks_of(body: bytes, size: int = 10_000) -> AsyncIterator[bytes]:
-    """Yield a body as a socket delivers it."""
-    for at in range(0, len(body), size):
-        yield body[at : at + size]
-
-
-async def streamed(chunks: AsyncIterator[bytes], maker: PartMaker) -> list[EncodedPart]:
-    """Return all parts of a body that arrives in chunks."""
-    async with aclosing(InsertStream(maker).parts(chunks)) as parts:
-        return [part async for part in parts]
 
 
 @pytest.fixture
@@ -112,7 +99,7 @@ async def test_parts_do_not_depend_on_the_number_of_threads(
     for threads in (0, 1, 3):
         spare = SpareEncoders(threads)
         sinks = WatchedSinks()
-        parts = await streamed(chunks_of(body), sinks.shared(schema, spare, **limits))
+        parts = await streamed(chunks_of(body, 10_000), sinks.shared(schema, spare, **limits))
         spare.close()
         assert sum(part.rows for part in parts) == 3000
         expected = expected or parts
@@ -127,7 +114,7 @@ async def test_two_partitions_are_encoded_at_once(spare: SpareEncoders) -> None:
     """Two threads begin their parts before either goes on."""
     both = threading.Barrier(2, timeout=30)
     sinks = WatchedSinks(lambda _: both.wait())
-    parts = await streamed(chunks_of(stream(rows(500, groups=2))), sinks.shared(GROUPED, spare))
+    parts = await streamed(chunks_of(stream(rows(500, groups=2)), 10_000), sinks.shared(GROUPED, spare))
     assert [part.rows for part in parts] == [250, 250]
     assert len(spare_threads(sinks)) == 1
 
@@ -154,7 +141,7 @@ async def test_an_insert_without_an_idle_thread_encodes_itself(spare: SpareEncod
     gate = threading.Event()
     other = spare.run(lambda: gate.wait(30))
     sinks = WatchedSinks()
-    parts = await streamed(chunks_of(stream(rows(500, groups=3))), sinks.shared(GROUPED, spare))
+    parts = await streamed(chunks_of(stream(rows(500, groups=3)), 10_000), sinks.shared(GROUPED, spare))
     gate.set()
     assert len(parts) == len(sinks.threads) == 3
     assert spare_threads(sinks) == []
