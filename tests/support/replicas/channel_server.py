@@ -31,6 +31,7 @@ class ChannelServer:
         strays: Answers to requests that nobody has sent, before each answer.
         ping: Whether each answer waits for the answer to a ping.
         farewell: Whether each answer comes together with the end of its channel.
+        leaves: Whether each channel ends as soon as it is open.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class ChannelServer:
         self.asked: list[channel.Request] = []
         self.headers: list[str | None] = []
         self.strays = 0
-        self.ping = self.farewell = False
+        self.ping = self.farewell = self.leaves = False
         self._may_answer = asyncio.Event()
         self._sockets: set[web.WebSocketResponse] = set()
         self._loop = asyncio.new_event_loop()
@@ -116,6 +117,9 @@ class ChannelServer:
         pings = 0.02 if self.ping else None
         socket = web.WebSocketResponse(compress=False, timeout=0.1, heartbeat=pings)
         await socket.prepare(request)
+        if self.leaves:
+            await socket.close()
+            return socket
         self._sockets.add(socket)
         try:
             async for message in socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.replicas.channel_server import ChannelServer
 from tests.support.waiting import eventually
-from tidelock.client.agents.channel import Channels
+from tidelock.client.agents.channel import Channels, _Channel
 from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp
 from tidelock.wire import channel as wire
 from tidelock.wire.channel import BODY_BYTES_MAX
@@ -155,6 +156,25 @@ def test_an_answer_that_comes_with_the_end_of_its_channel_is_an_answer(
     post(channels, server)
     assert [post(channels, server, bytes([n])) for n in range(3)] == [bytes([n]) for n in range(3)]
     assert (server.opened, len(server.asked)) == (3, 3)
+
+
+def test_a_channel_that_ends_as_soon_as_it_is_open_has_sent_nothing(
+    channels: Channels, server: ChannelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from an agent that stops: both come at once to a client that is slow. It may ask another agent."""
+    receive = _Channel._receive
+
+    def slow(self: _Channel, deadline: float) -> None:
+        time.sleep(0.2)
+        receive(self, deadline)
+
+    monkeypatch.setattr(_Channel, "_receive", slow)
+    post(channels, server)
+    server.leaves = True
+    with pytest.raises(NotSentError, match="closed the channel"):
+        post(channels, server)
+    server.leaves = False
+    assert post(channels, server) == b"x"
 
 
 def test_a_client_that_waits_answers_pings(channels: Channels, server: ChannelServer) -> None:

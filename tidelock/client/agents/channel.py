@@ -100,6 +100,9 @@ class Channels:
         except BaseException:
             opened.close()
             raise
+        if not opened.open:  # an agent that stops may say farewell right behind its answer
+            opened.close()
+            raise NotSentError("the agent has closed the channel")
         return opened
 
 
