@@ -219,12 +219,17 @@ SHOWN_BY = {
 LONG = frozenset(
     {
         "adopt-every-merge",
+        "answer-landings-before-they-are-durable",
+        "call-aborted-what-no-home-answers-for",
         "carry-the-rows-of-a-rider-that-left",
         "clean-up-although-cancelled",
         "commit-whatever-the-fence",
         "compact-without-locks",
+        "drop-what-has-landed",
         "keep-marks-of-what-is-rolled-back",
         "look-before-locking",
+        "rescue-without-a-label",
+        "send-again-what-may-have-landed",
         "take-a-tid-whose-outcome-was-told",
     }
 )
@@ -337,7 +342,7 @@ def test_shrinking_leaves_what_matters() -> None:
 
 def test_a_failing_run_is_shrunk() -> None:
     """The smaller plan fails as well, and its command is that of itself."""
-    plan = replace(draw(1), transactions=2)
+    plan = replace(draw(7), transactions=2)
     bug = BUGS["acknowledge-before-durable"]
 
     def fails(tried: RunPlan) -> bool:
