@@ -1,9 +1,10 @@
-"""`python -m bench [PART ...] [--quick] [--scale-factor SF] [--out DIR]`: prints and keeps figures.
+"""`python -m bench [PART ...] [--quick] [--scale-factor SF] [--before CHECKOUT] [--out DIR]`: measures.
 
 Parts: commits, landing, raw, peers, lag, forced, load, spark, stalls, compaction, mutations, spark_writes,
-write_memory, streams, start, pauses, clone, clone_small, endurance, spark_peers; all of them without a name.
-A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and its picture to
-DIR/bench.png.
+write_memory, streams, start, pauses, growth, clone, clone_small, endurance, spark_peers; all of them without
+a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and a picture
+for each question to DIR. With --before, commits, lag, load, spark and mutations are measured in a checkout of
+an earlier commit, too, each group right before that of this state.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import functools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ from bench.parts import (
     compaction,
     endurance,
     forced_writes,
+    growth,
     lag,
     landing,
     load,
@@ -45,7 +47,7 @@ from bench.parts import (
 )
 from bench.peers import run as peers
 from bench.spark_peers import run as spark_peers
-from bench.tools import machine, tpch
+from bench.tools import before, machine, tpch
 from bench.tools.ending import ended_by_signals
 from bench.tools.ways import Way
 from bench.tools.workload import ClientPace
@@ -72,6 +74,8 @@ class BenchScale:
     part_files: tuple[int, ...]
     tables: int
     crowd: int
+    parts: int
+    records: int
     cloned_parts: int
     cloned_mb: int
     cloned_small_parts: int
@@ -96,6 +100,8 @@ FULL: Final = BenchScale(
     part_files=(20_000, 100_000),
     tables=1_000,
     crowd=10_000,
+    parts=1_000_000,
+    records=100_000,
     cloned_parts=20_000,
     cloned_mb=10_000,
     cloned_small_parts=32_000,
@@ -119,6 +125,8 @@ QUICK: Final = BenchScale(
     part_files=(500,),
     tables=50,
     crowd=200,
+    parts=5_000,
+    records=1_000,
     cloned_parts=500,
     cloned_mb=250,
     cloned_small_parts=2_000,
@@ -210,6 +218,17 @@ def _pauses(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"pauses": found}
 
 
+def _growth(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    found = growth.run(
+        folder,
+        tables=scale.tables,
+        parts=scale.parts,
+        listed=max(scale.part_files),
+        records=scale.records,
+    )
+    return {"growth": found}
+
+
 def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"clone": clone.run(folder, scale.cloned_parts, scale.cloned_mb, scale.pace)}
 
@@ -239,6 +258,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),
     ({"pauses"}, _pauses),
+    ({"growth"}, _growth),
     ({"clone"}, _clone),
     ({"clone_small"}, _clone_small),
     ({"endurance"}, _endurance),
@@ -253,6 +273,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_PARTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="short and small: does it run at all?")
     parser.add_argument("--scale-factor", type=float, help="of TPC-H (1; quick: 0.05)")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="a clone at an earlier commit")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), help="folder of the results")
     args = parser.parse_args()
     if unknown := set(args.parts) - set(_PARTS):
@@ -260,16 +281,28 @@ def main() -> None:
     scale = QUICK if args.quick else FULL
     if args.scale_factor:
         scale = dataclasses.replace(scale, scale_factor=args.scale_factor)
+    earlier = None
+    if args.before is not None:
+        earlier = functools.partial(before.run, args.before, quick=args.quick, scale_factor=args.scale_factor)
     with ended_by_signals():
-        _run(scale, set(args.parts) or set(_PARTS), args.out, quick=args.quick)
+        _run(scale, set(args.parts) or set(_PARTS), args.out, earlier, quick=args.quick)
 
 
-def _run(scale: BenchScale, wanted: set[str], out: Path, *, quick: bool) -> None:
+def _run(
+    scale: BenchScale,
+    wanted: set[str],
+    out: Path,
+    earlier: Callable[[Collection[str]], Figures] | None,
+    *,
+    quick: bool,
+) -> None:
     console = Console(width=160)
     figures: Figures = {"machine": machine.facts(), "quick": quick}
     console.print(figures["machine"])
     for parts, measure in _GROUPS:
         if parts & wanted:
+            if earlier is not None and (both := parts & wanted & before.COMPARED):
+                figures["before"] = figures.get("before", {}) | earlier(both)
             figures |= _in_a_folder(functools.partial(measure, scale), wanted)
             show(figures, out)  # what is measured is kept, whatever becomes of the rest
     keep(figures, out)
@@ -292,12 +325,12 @@ def keep(figures: Mapping[str, Any], out: Path) -> None:
 
 
 def show(figures: Mapping[str, Any], out: Path) -> None:
-    """Write the run's figures, tables and picture, over those of the run before."""
+    """Write the run's figures, tables and pictures, over those of the run before."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "last.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     tables: Iterable[str] = (sheet.markdown() for sheet in report.sheets(figures))
     (out / "report.md").write_text("\n".join(tables), encoding="utf-8")
-    draw(figures, out / "bench.png")
+    draw(figures, out)
 
 
 def _table(sheet: report.Sheet) -> Table:

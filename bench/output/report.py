@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.output.aims import aims
+from bench.output.compared import compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _start(figures["start"])
     if "pauses" in figures:
         yield _pauses(figures["pauses"])
+    if "growth" in figures:
+        yield from _growth(figures["growth"])
     if "clone" in figures:
         yield _clone(figures["clone"])
     if "clone_small" in figures:
@@ -66,6 +69,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _endurance(figures["endurance"])
     if "spark_peers" in figures:
         yield from _spark_peers(figures["spark_peers"])
+    if "before" in figures:
+        yield _compared(figures)
     yield _aims(figures)
 
 
@@ -163,6 +168,7 @@ def _spark(spark: Mapping[str, Any]) -> Sheet:
         "loopback": "loopback",
         "round_trip": "1 ms round trip",
         "small_parts": f"lineitem in {spark['small_parts_count']} parts",
+        "small_round_trip": f"lineitem in {spark['small_parts_count']} parts, 1 ms round trip",
         "each_part": f"lineitem in {spark['small_parts_count']} parts, each a file",
     }
     rows = []
@@ -213,11 +219,14 @@ def _stalls(runs: Sequence[Mapping[str, Any]]) -> Sheet:
 def _load(load: Mapping[str, Any]) -> Sheet:
     return Sheet(
         "Load of lineitem into three replicas",
-        ("MB", "parts", "rows in memory to all replicas, s", "three times cp and fsync, s", "ratio"),
+        (
+            *("MB", "parts", "rows in memory to all replicas, s", "three times cp and fsync, s", "ratio"),
+            *("pyarrow's write_table once, s", "ratio to both"),
+        ),
         [
             _texts(
                 *(load["lineitem_mb"], load["lineitem_parts"], load["lineitem_s"]),
-                *(load["three_copies_s"], load["ratio"]),
+                *(load["three_copies_s"], load["ratio"], load["write_table_s"], load["ratio_to_encoding"]),
             )
         ],
     )
@@ -312,6 +321,24 @@ def _pauses(runs: Sequence[Mapping[str, Any]]) -> Sheet:
         "Largest pause of an agent with many parts and tables, while it answers",
         ("work", "answer, ms", "largest pause, ms"),
         [_texts(run["what"], run["answer_ms"], run["pause_ms"]) for run in runs],
+    )
+
+
+def _growth(growth: Mapping[str, Any]) -> Iterator[Sheet]:
+    yield Sheet(
+        "Commits of one client, at a cluster that has only begun and at one with large catalogs, in turn",
+        ("tables", "parts", "records", "p50 ms, small", "p50 ms, large", "ratio"),
+        [
+            _texts(
+                *(f"{growth[key]:,}" for key in ("tables", "parts", "records")),
+                *(growth["small_p50_ms"], growth["large_p50_ms"], growth["ratio"]),
+            )
+        ],
+    )
+    yield Sheet(
+        "Cold listing of one of 30 folders of a table, at a new CSN",
+        ("parts of the table", "small parts as combined files, s", "each part a file, s"),
+        [_texts(f"{growth['listed']:,}", growth["listing_s"], growth["listing_by_part_s"])],
     )
 
 
@@ -445,6 +472,15 @@ def _spark_peers(peers: Mapping[str, Any]) -> Iterator[Sheet]:
         f"{title}: small batches of one writer",
         ("rows of a batch", "way", "commits/s", "p50 ms", "p99 ms"),
         [_texts(run["rows"], run["way"], run["per_s"], *_latency(run)) for run in peers["small"]],
+    )
+
+
+def _compared(figures: Mapping[str, Any]) -> Sheet:
+    machine = figures["before"]["machine"]
+    return Sheet(
+        f"Beside the state before ({machine['git']}), in the same run",
+        ("figure", "before", "now", "times"),
+        [_texts(item.what, item.before, item.now, item.times) for item in compared(figures)],
     )
 
 

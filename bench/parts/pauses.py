@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from bench.tools.crowd import Answers, crowd
 from bench.tools.machine import zookeeper_process
+from bench.tools.part_files import copy_rows
 from bench.tools.workload import SCHEMA, batch
 from tidelock import processes, zookeeper
 from tidelock.client import Database
@@ -186,18 +187,5 @@ def _more(data_dir: Path, *, parts: int, tables: int) -> None:
     """Copy the one part of the large table, and the definition of the other one; the agent does not run."""
     with contextlib.closing(sqlite3.connect(data_dir / "catalog.db")) as db, db:
         changed = {"part": "'r1-1-' || (1000000 + n)", "path": f"'year=' || (n % {_PARTITIONS})"}
-        _copy(db, "parts", ("table_name", _TABLE), changed, parts - 1)
-        _copy(db, "tables", ("name", _OTHER), {"name": f"'{_OTHER}' || n"}, tables - 2)
-
-
-def _copy(
-    db: sqlite3.Connection, rows: str, like: tuple[str, str], changed: dict[str, str], count: int
-) -> None:
-    """Copy the row with a value in a column so many times, with the changed columns by their number n."""
-    columns = [name for _, name, *_ in db.execute(f"pragma table_info({rows})")]
-    copied = ", ".join(changed.get(name, name) for name in columns)
-    sql = f"""
-        INSERT INTO {rows} WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers
-        WHERE n < ?) SELECT {copied} FROM numbers, (SELECT * FROM {rows} WHERE {like[0]} = ?)
-    """
-    db.execute(sql, (count, like[1]))
+        copy_rows(db, "parts", ("table_name", _TABLE), changed, parts - 1)
+        copy_rows(db, "tables", ("name", _OTHER), {"name": f"'{_OTHER}' || n"}, tables - 2)

@@ -1,7 +1,6 @@
-"""Data directories with many part files, made without as many commits.
+"""Data directories with many part files or many rows of the catalog, made without as many commits.
 
-The files are really on disk, and their rows in the catalog, but they come from copying one committed part:
-that many commits would take an hour.
+They come from copying one committed part, or one row: that many commits would take an hour.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import os
 import shutil
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,27 @@ from tidelock.replication.partfs import PartFs
 _FIRST: Final = 1_000_000
 #: Small parts of one pack file.
 _PACKED: Final = 500
+
+
+def copy_rows(
+    db: sqlite3.Connection, rows: str, like: tuple[str, object], changed: Mapping[str, str], count: int
+) -> None:
+    """Copy a row of a catalog so many times.
+
+    Args:
+        db: The catalog of an agent that does not run.
+        rows: The table of the catalog.
+        like: A column, and its value in the row that is copied.
+        changed: Columns with other values, as SQL of the copy's number `n`, from 1.
+        count: So many copies.
+    """
+    columns = [name for _, name, *_ in db.execute(f"pragma table_info({rows})")]
+    copied = ", ".join(changed.get(name, name) for name in columns)
+    sql = f"""
+        INSERT INTO {rows} WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers
+        WHERE n < ?) SELECT {copied} FROM numbers, (SELECT * FROM {rows} WHERE {like[0]} = ? LIMIT 1)
+    """
+    db.execute(sql, (count, like[1]))
 
 
 def fill(data_dir: Path, table: str, replica: str, count: int, *, like: Path | None = None) -> None:

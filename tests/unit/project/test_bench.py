@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import duckdb
 import pytest
 
 from bench.output.aims import Aim, aims
+from bench.output.compared import compared
+from bench.output.plot import draw
 from bench.output.report import Sheet, sheets
 from bench.parts.endurance import ratios
 from bench.parts.lag import lags
 from bench.peers.peer import retrying
 from bench.spark_peers import run as spark_peers
+from bench.tools import before
 from bench.tools.statements import statements
 from bench.tools.ways import Way
 from bench.tools.workload import ROWS, SCHEMA, ClientPace, CommitTiming, batch
@@ -76,6 +80,8 @@ FOUND: dict[str, Any] = {
         "lineitem_s": 8.0,
         "three_copies_s": 2.0,
         "ratio": 4.0,
+        "write_table_s": 3.0,
+        "ratio_to_encoding": 1.6,
         "memory_before_mb": MEMORY,
         "memory_after_mb": MEMORY,
     },
@@ -131,7 +137,31 @@ FOUND: dict[str, Any] = {
         ],
         "small": [{"rows": 10, "way": "Delta", "per_s": 1.75, "latency": LATENCY}],
     },
-    "pauses": [{"what": "status", "answer_ms": 1.5, "pause_ms": 8.1}],
+    "pauses": [
+        {"what": "status", "answer_ms": 1.5, "pause_ms": 8.1},
+        {"what": "commits at once", "answer_ms": 900.0, "pause_ms": 50.1},
+    ],
+    "growth": {
+        "tables": 1_000,
+        "parts": 1_000_000,
+        "listed": 100_000,
+        "records": 100_000,
+        "small_p50_ms": 10.0,
+        "large_p50_ms": 10.9,
+        "ratio": 1.09,
+        "listing_s": 0.31,
+        "listing_by_part_s": 0.37,
+    },
+    "mutations": [
+        {"way": "row groups", "statement": statement, "rows": 9, "tidelock_s": seconds, "everywhere_s": 9.9}
+        | {"deltalake_s": 2.0, "ratio": seconds / 2.0}
+        for statement, seconds in (("delete, spread", 3.6), ("delete, range", 2.2))
+    ],
+    "landing": [
+        {"clients": 8, "kind": kind, "per_s": 64.0, "p50_ms": 10.0, "p99_ms": 20.0, "agent_cpu_ms": 3.0}
+        | {"client_cpu_ms": 0.5, "zookeeper_cpu_ms": 0.1, "zookeeper_writes": 0.25, "rows": 500}
+        for kind in ("land", "insert")
+    ],
     "start": [{"part_files": 20_000, "ready_s": 2.1, "status_ms": 3.2, "memory_mb": MEMORY["r1"]}],
     "clone": {
         "parts": 20_000,
@@ -252,6 +282,11 @@ def test_aims_of_what_was_measured() -> None:
         "commits/s, 32 clients",
         "agents' CPU ms per commit, 32 clients",
         "ZooKeeper writes per commit, 32 clients",
+        "Spark, geometric mean of the ratios, loopback",
+        "delete, range, row groups, ratio to deltalake",
+        "load, ratio to encoding once, three copies and fsync",
+        "longest pause, commits at once, ms",
+        "cold listing of 100,000 parts, s",
         "agent's peak memory, MB",
         "stall of a Spark job, replica killed, s",
         "forced writes per commit, all replicas, 1 client",
@@ -261,6 +296,48 @@ def test_aims_of_what_was_measured() -> None:
         "micro-batches/s through the sink",
         "ready with 20,000 part files, s",
         "commits/s during a clone, ratio to before",
+    }
+
+
+def test_figures_of_both_states_are_compared() -> None:
+    """One request stands beside the only way of the state before, as its multiple."""
+    earlier = RUN | {"per_s": 49.9, "agent_cpu_ms_per_commit": 40.0}
+    del earlier["way"]
+    before = {"machine": {"git": "v0-1-gabc"}, "commits": [earlier], "mutations": FOUND["mutations"][:1]}
+    figures = FOUND | {"before": before}
+    found = {item.what: item.times for item in compared(figures)}
+    assert found == {
+        "commits/s, 32 client(s)": 3.004,
+        "commit p50, ms, 32 client(s)": 1.0,
+        "agents' CPU ms per commit, 32 client(s)": 0.25,
+        "clients' CPU ms per commit, 32 client(s)": 1.0,
+        "ZooKeeper writes per commit, 32 client(s)": 1.0,
+        "delete, spread, ratio to deltalake": 1.0,
+    }
+    missed = {aim.what for aim in aims(figures) if not aim.reached} - {
+        aim.what for aim in aims(FOUND) if not aim.reached
+    }
+    assert missed == {
+        "commits/s, 32 client(s): times the state before",
+        "agents' CPU ms per commit, 32 client(s): times the state before",
+        "clients' CPU ms per commit, 32 client(s): times the state before",
+        "ZooKeeper writes per commit, 32 client(s): times the state before",
+    }
+    assert "v0-1-gabc" in "".join(sheet.title for sheet in sheets(figures))
+
+
+def test_a_folder_without_a_benchmark_is_no_state_before(tmp_path: Path) -> None:
+    """The error has the folder, since figures without the state before would pass for whole ones."""
+    with pytest.raises(RuntimeError, match=re.escape(str(tmp_path))):
+        before.run(tmp_path, ["commits"], quick=True, scale_factor=None)
+
+
+def test_each_question_has_its_picture(tmp_path: Path) -> None:
+    """A part that was measured and has a picture is drawn into a file of its own."""
+    draw(FOUND, tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        *("commits", "cost", "landing", "spark_reads", "mutations", "spark_writes", "spark_peers", "start"),
+        *("pauses", "clone"),
     }
 
 
