@@ -9,15 +9,19 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory, restored, serving_boot
 from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Proxy
 from tests.support.waiting import eventually
+from tidelock.cli import app as cli
 from tidelock.client import Database, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -30,6 +34,7 @@ from tidelock.errors import (
     TransactionClosedError,
     UnknownTableError,
 )
+from tidelock.exits import Exit
 from workloads.agents import ask
 
 HOME, PEER, THIRD = "r1", "r2", "r3"
@@ -131,6 +136,18 @@ def test_rows_of_many_clients_share_a_transaction(local: LocalCluster) -> None:
     assert max(shown) > 1
     with local.connect(HOME) as db:
         assert db.read("parted", where="p = 'a'").num_rows >= sum(number % 2 == 0 for number in numbers)
+
+
+def test_files_land_from_a_shell(local: LocalCluster, tmp_path: Path) -> None:
+    """All rows come once; another table refuses them, with exit code and next step."""
+    numbers = fresh(20)
+    pq.write_table(rows(*numbers), tmp_path / "rows.parquet")
+    arguments = [str(tmp_path / "rows.parquet"), "--url", local.url(HOME)]
+    said = CliRunner().invoke(cli.app, ["land", "lands", *arguments])
+    assert (said.exit_code, said.stdout) == (0, "20 rows written to lands\n"), said.stderr
+    until_there(local, "lands", numbers)
+    refused = CliRunner().invoke(cli.app, ["land", "plain", *arguments])
+    assert (refused.exit_code, "landing" in refused.stderr) == (Exit.REFUSED, True), refused.stderr
 
 
 def test_large_data_comes_in_pieces(local: LocalCluster) -> None:

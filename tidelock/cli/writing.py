@@ -1,7 +1,8 @@
-"""Commands that change something: create-table, insert, kill."""
+"""Commands that change something: create-table, insert, land, kill."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
-from tidelock.client import Transaction
 from tidelock.client.values.data import open_rows, parquet_files
 from tidelock.client.writes.transaction import Wait
 from tidelock.errors import BadRequestError
@@ -42,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command("create-table", rich_help_panel=_PANEL)(on_target(create_table))
     app.command(rich_help_panel=_PANEL)(on_target(insert))
+    app.command(rich_help_panel=_PANEL)(on_target(land))
     app.command(rich_help_panel=_PANEL)(on_target(kill))
 
 
@@ -127,13 +128,35 @@ def insert(
     inserted: dict[str, int] = {}
     with target.connect() as db, db.begin(label) as tx:
         for table, files in work.items():
-            inserted[table] = _insert(tx, table, files)
+            with _reading(table, files) as reader:
+                inserted[table] = tx.insert(table, reader).rows
         result = tx.commit(wait=cast("Wait", wait))
     if as_json:
         output.print_json({"tid": result.tid, "csn": result.csn, "rows": inserted})
         return
     counts = ", ".join(f"{count:,} rows into {table}" for table, count in inserted.items())
     output.say(f"{counts} at CSN {result.csn} (transaction {result.tid})")
+
+
+def land(
+    target: ClusterOptions,
+    table: Annotated[str, typer.Argument(help="A table with the property `landing=on`.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="Parquet files or folders.", show_default=False)],
+    at_least_once: Annotated[
+        bool,
+        typer.Option(
+            "--at-least-once", help="Send rows again whose answer was lost; they may be written twice."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Write Parquet files to a landing table, in pieces that count each by itself."""
+    with target.connect() as db, _reading(table, files) as reader:
+        done = db.land(table, reader, at_least_once=at_least_once)
+    if as_json:
+        output.print_json({"rows": done.rows, "csn": done.csn})
+    else:
+        output.say(f"{done.rows:,} rows written to {table}")
 
 
 def kill(
@@ -192,8 +215,9 @@ def _split(text: str, separator: str, form: str) -> tuple[str, str]:
     return before, after
 
 
-def _insert(tx: Transaction, table: str, files: list[Path]) -> int:
-    """Insert files into one table, with a progress bar on a terminal."""
+@contextlib.contextmanager
+def _reading(table: str, files: list[Path]) -> Iterator[pa.RecordBatchReader]:
+    """Yield the rows of files, with a progress bar on a terminal."""
     console = output.err()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     reader = open_rows(files)
@@ -205,7 +229,7 @@ def _insert(tx: Transaction, table: str, files: list[Path]) -> int:
                 yield batch
                 progress.update(task, advance=batch.num_rows)
 
-        return tx.insert(table, pa.RecordBatchReader.from_batches(reader.schema, batches())).rows
+        yield pa.RecordBatchReader.from_batches(reader.schema, batches())
 
 
 def _count(files: list[Path]) -> int:

@@ -323,6 +323,17 @@ def test_insert_of_wrong_arguments(fake_cluster: FakeCluster, tidelock: Tidelock
     assert fake_cluster.csn == 2
 
 
+def test_files_land_outside_of_transactions(
+    fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path
+) -> None:
+    """The rows are written, and no transaction of the client is there."""
+    assert told(tidelock("land", "t", rows, rows, "--json"))["rows"] == 6
+    assert "3 rows written to t" in tidelock("land", "t", rows).stdout
+    assert not fake_cluster["r1"].transactions
+    assert tidelock("land", "t").exit_code == Exit.USAGE
+    assert "there is no file" in complaint(tidelock("land", "t", "missing.parquet"), Exit.USAGE)
+
+
 def test_sql_prints_objects_or_a_table_with_its_csn(
     fake_cluster: FakeCluster, tidelock: Tidelock, rows: Path
 ) -> None:
