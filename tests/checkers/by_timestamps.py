@@ -190,7 +190,8 @@ class _Facts:
                 changes[one.key].append((csn, places[one.key].get(one.element, -1), number, one))
         orders: dict[str, _KeyOrder] = defaultdict(_KeyOrder)
         for key, of_key in changes.items():
-            # The order of one CSN is what the longest read shows. Sorting is stable: changes of one transaction that no read has seen stay in their order.
+            # The longest read shows the order within one CSN. The sort is stable, so changes of one
+            # transaction that no read has seen stay in their order.
             of_key.sort(key=lambda item: item[:3])
             order = orders[key]
             order.csns = [csn for csn, *_ in of_key]
@@ -364,6 +365,12 @@ def _csn(facts: _Facts) -> Iterator[Violation]:
     of_process: dict[int, Transaction] = {}
     for transaction in facts.history.transactions:
         csn, snapshot = transaction.csn, transaction.snapshot
+        if (
+            snapshot is None
+            and transaction.end is End.OK
+            and len(transaction.changes) < len(transaction.operations)
+        ):
+            yield Violation("CSN", "Expected the snapshot of a read, found none.", (transaction.index,))
         if csn is None:
             if transaction.end is End.OK and transaction.changes:
                 yield Violation("CSN", "Expected the CSN of a commit, found none.", (transaction.index,))

@@ -1,10 +1,11 @@
 """Histories of transactions over lists, in the operation format of Elle: one JSON object to a line.
 
-    {"index":7,"type":"ok","f":"txn","process":3,"time":12,"value":[["append","lists_a/17",5],["r","lists_a/2",[1,4]]]}
+    {"index":7,"type":"ok","f":"txn","process":3,"time":12,"value":[["append","a/17",5],["r","a/2",[1,4]]]}
 
-``type`` is ``invoke``, ``ok``, ``fail`` (certainly not done) or ``info`` (unknown); ``time`` is in nanoseconds
-of one monotonic clock; a key is a text such as ``table/key``. The last line of a transaction repeats what its first
-line asked for, with the reads filled. An element is appended to a key once. Micro-operations:
+``type`` is ``invoke``, ``ok``, ``fail`` (certainly not done) or ``info`` (unknown); ``time`` is in
+nanoseconds of one monotonic clock; a key is a text such as ``table/key``. The last line of a transaction
+repeats what its first line asked for, with the reads filled. An element is appended to a key once.
+Micro-operations:
 
     ["append", key, element]   adds an element to the end of the list
     ["r", key, list or null]   reads the list; null is an empty list where the transaction is ok
@@ -33,7 +34,7 @@ _FIELDS: Final = frozenset(("index", "type", "f", "process", "time", "value"))
 
 
 class HistoryError(ValueError):
-    """A line that belongs to no history; the message has its number, what was expected, and what was found."""
+    """A line that belongs to no history; the message has its number, what was expected, and the finding."""
 
 
 class End(StrEnum):
