@@ -137,7 +137,7 @@ def _cycles(edges: Iterable[Edge], size: int, *, excluding: bool) -> Iterator[li
 
 
 def _cycles_of_moments(edges: list[Edge], size: int, *, excluding: bool) -> Iterator[list[Edge]]:
-    """Yield a cycle with rw of each tangle of moments: 2n is the begin of transaction n, 2n+1 its commit."""
+    """Yield cycles with rw of each tangle of moments: 2n is the begin of transaction n, 2n+1 its commit."""
     arrows: list[tuple[int, Arrow[Edge | None]]] = [
         (2 * number, Arrow(2 * number + 1, None)) for number in range(size)
     ]
@@ -151,9 +151,9 @@ def _cycles_of_moments(edges: list[Edge], size: int, *, excluding: bool) -> Iter
         2 * size,
     )
     for component in components(graph)[:SHOWN]:
-        single = _shortest_cycle(component, graph, without_rw, Kind.RW)
-        if cycle := single or _shortest_cycle(component, graph, graph, Kind.RW):
-            yield cycle
+        for ways in (without_rw, graph):
+            if cycle := _shortest_cycle(component, graph, ways, Kind.RW):
+                yield cycle
 
 
 def _shortest_cycle(
@@ -187,7 +187,7 @@ def _shortest_cycle(
 
 
 def _write_skew(component: frozenset[int], graph: Graph[Edge], *, excluding: bool) -> list[Edge]:
-    """Return a short cycle in which an rw leaves a transaction that was reached at its commit, [] for none."""
+    """Return a short cycle in which an rw leaves a transaction reached at its commit, [] for none."""
     into: dict[int, list[Edge]] = {node: [] for node in component}
     for node in sorted(component):
         for target, edge in graph[node]:

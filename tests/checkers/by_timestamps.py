@@ -183,14 +183,14 @@ class _Facts:
     @cached_property
     def orders(self) -> dict[str, _KeyOrder]:
         """The order of the versions of each key."""
-        places = self._places_in_longest_reads()
+        places = self._places_in_reads()
         changes: dict[str, list[tuple[int, int, int, Append | Write]]] = defaultdict(list)
         for number, (csn, transaction) in enumerate(self.committed):
             for one in transaction.changes:
                 changes[one.key].append((csn, places[one.key].get(one.element, -1), number, one))
         orders: dict[str, _KeyOrder] = defaultdict(_KeyOrder)
         for key, of_key in changes.items():
-            # The longest read shows the order within one CSN. The sort is stable, so changes of one
+            # Only reads show the order within one CSN. The sort is stable, so changes of one
             # transaction that no read has seen stay in their order.
             of_key.sort(key=lambda item: item[:3])
             order = orders[key]
@@ -200,15 +200,19 @@ class _Facts:
                 order.starts.append(count if isinstance(one, Write) else order.starts[-1])
         return orders
 
-    def _places_in_longest_reads(self) -> dict[str, dict[object, int]]:
-        longest: dict[str, Elements] = defaultdict(tuple)
-        for _, key, elements in self.reads:
-            if len(elements) > len(longest[key]):
-                longest[key] = elements
-        places: dict[str, dict[object, int]] = defaultdict(dict)
-        for key, elements in longest.items():
-            for place, element in enumerate(elements):
-                places[key].setdefault(element, place)
+    def _places_in_reads(self) -> dict[str, dict[Element, int]]:
+        """Return the place of each element in the longest read, or the first one that shows it, of its key."""
+        showing: dict[str, list[Elements]] = defaultdict(list)
+        for _, key, elements in sorted(self.reads, key=lambda read: read[0].snapshot or 0):
+            if key in self.replaced_keys or not showing[key]:
+                showing[key].append(elements)
+            elif len(elements) > len(showing[key][0]):
+                showing[key][0] = elements
+        places: dict[str, dict[Element, int]] = defaultdict(dict)
+        for key, shown in showing.items():
+            for elements in shown:
+                for place, element in enumerate(elements):
+                    places[key].setdefault(element, place)
         return places
 
 
