@@ -35,7 +35,7 @@ from tests.checkers.operations import End, History, MicroOperation
 from tests.checkers.violations import SHOWN, Step, Violation, first_of_each
 
 #: Edges of one tangle that are tried for a short cycle.
-_TRIES: Final = 50
+_TRIES: Final = 20
 
 _ORDERS: Final = frozenset((Kind.PROCESS, Kind.REALTIME))
 _WRITES: Final = frozenset((Kind.WW,)) | _ORDERS
@@ -174,15 +174,13 @@ def _shortest_cycle(
         if arrow.target in component and arrow.label and arrow.label.kind is needed
     )
     best: list[Edge] = []
+    steps_max: int | None = None
     for node, arrow in itertools.islice(starts, _TRIES):
-        way = shortest_path(ways, arrow.target, node, component)
-        if way is None:
-            continue
-        cycle = [one.label for one in (arrow, *way) if one.label]
-        if not best or len(cycle) < len(best):
-            best = cycle
-        if len(best) == 2:
-            break
+        # A way that is no shorter than the best one is not searched to its end.
+        way = shortest_path(ways, arrow.target, node, component, steps_max=steps_max)
+        if way is not None:
+            best = [one.label for one in (arrow, *way) if one.label]
+            steps_max = len(way) - 1
     return best
 
 
@@ -203,10 +201,12 @@ def _write_skew(component: frozenset[int], graph: Graph[Edge], *, excluding: boo
     # The shortest proof comes first: two transactions.
     turns.sort(key=lambda turn: turn[0].source != turn[1].target)
     best: list[Edge] = []
+    steps_max: int | None = None
     for first, second in turns[:_TRIES]:
-        way = shortest_path(graph, second.target, first.source, component) or []
-        if not best or len(way) + 2 < len(best):
+        way = shortest_path(graph, second.target, first.source, component, steps_max=steps_max)
+        if way is not None:
             best = [first, second, *(arrow.label for arrow in way)]
+            steps_max = len(way) - 1
         if len(best) == 2:
             break
     return best

@@ -201,7 +201,10 @@ class _Facts:
         return orders
 
     def _places_in_reads(self) -> dict[str, dict[Element, int]]:
-        """Return the place of each element in the longest read, or the first one that shows it, of its key."""
+        """Return the place of each element in the longest read of its key.
+
+        If lists are replaced, no read shows all elements: then it is the place in the first read with it.
+        """
         showing: dict[str, list[Elements]] = defaultdict(list)
         for _, key, elements in sorted(self.reads, key=lambda read: read[0].snapshot or 0):
             if key in self.replaced_keys or not showing[key]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -68,17 +67,29 @@ def components(graph: Graph[Label_co]) -> list[frozenset[int]]:
 
 
 def shortest_path(
-    graph: Graph[Label_co], start: int, goal: int, within: Container[int]
+    graph: Graph[Label_co], start: int, goal: int, within: Container[int], *, steps_max: int | None = None
 ) -> list[Arrow[Label_co]] | None:
-    """Return the edges of a shortest path inside a set of nodes; None without one, [] to the node itself."""
+    """Return the edges of a shortest path; [] from a node to itself, None if no path is found.
+
+    Args:
+        graph: The graph.
+        start: Where the path begins.
+        goal: Where it ends.
+        within: The nodes that it may touch.
+        steps_max: Largest number of its edges; None for any.
+    """
     came: dict[int, tuple[int, Arrow[Label_co]] | None] = {start: None}
-    waiting = deque((start,))
-    while waiting and goal not in came:
-        node = waiting.popleft()
-        for arrow in graph[node]:
-            if arrow.target in within and arrow.target not in came:
-                came[arrow.target] = (node, arrow)
-                waiting.append(arrow.target)
+    layer = [start]
+    steps = 0
+    while layer and goal not in came and steps != steps_max:
+        steps += 1
+        following = []
+        for node in layer:
+            for arrow in graph[node]:
+                if arrow.target in within and arrow.target not in came:
+                    came[arrow.target] = (node, arrow)
+                    following.append(arrow.target)
+        layer = following
     if goal not in came:
         return None
     path: list[Arrow[Label_co]] = []

@@ -20,7 +20,9 @@ from tests.checkers.operations import Append, End, History, MicroOperation, Read
 #: A key is left alone after so many changes, since long lists make long histories.
 _CHANGES_PER_KEY: Final = 12
 _KEYS_PER_TABLE: Final = 3
-_OPERATIONS_MAX: Final = 5
+_DRAWS_MAX: Final = 5
+#: Share of the replaced registers that have been read before.
+_UPDATES: Final = 0.7
 #: Shares of the transactions that are rolled back, and of the commits whose answer is lost.
 _ROLLED_BACK: Final = 0.08
 _UNANSWERED: Final = 0.04
@@ -57,16 +59,18 @@ class _Keys:
         }
         self._changes: dict[str, int] = {}
 
-    def operation(self) -> MicroOperation:
-        """Draw a micro-operation."""
+    def operations(self) -> list[MicroOperation]:
+        """Draw one micro-operation, or two: most that replace a register have read it."""
         table, slot = place = self._random.choice(list(self._number))
         key = f"{table}/{self._number[place]}"
         if self._random.random() < 0.5:
-            return Read(key)
+            return [Read(key)]
         self._changes[key] = count = self._changes.get(key, 0) + 1
         if count == _CHANGES_PER_KEY:
             self._number[table, slot] += _KEYS_PER_TABLE
-        return Write(key, count) if table == "registers" else Append(key, count)
+        if table != "registers":
+            return [Append(key, count)]
+        return [Read(key), Write(key, count)] if self._random.random() < _UPDATES else [Write(key, count)]
 
 
 class Workload:
@@ -105,7 +109,8 @@ class Workload:
                 self._end(process, process.transaction)
 
     def _begin(self, process: _Process) -> None:
-        process.asked = [self._keys.operation() for _ in range(self._random.randint(1, _OPERATIONS_MAX))]
+        draws = self._random.randint(1, _DRAWS_MAX)
+        process.asked = [one for _ in range(draws) for one in self._keys.operations()]
         process.done = []
         self._recorder.invoke(process.number, process.asked)
         fresh = self._fresh or self._random.random() < 0.5

@@ -60,7 +60,7 @@ def test_the_history_of_write_skew_is_fine_under_snapshot_isolation() -> None:
 
 @pytest.mark.parametrize("defect", Defect)
 def test_a_defect_of_a_store_is_reported_as_its_class(defect: Defect, tmp_path: Path) -> None:
-    """Random histories of a store with one defect show it to each checker that can see it, and to no other."""
+    """Random histories of a store with one defect show it to each checker that can see it."""
     expected = DEFECTS[defect]
     by_numbers: set[str] = set()
     by_lists: set[str] = set()
