@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from tests.checkers import black_box, by_timestamps
+from tests.checkers.conflicts import ADDED_ROWS, ALL_CHANGES
 from tests.checkers.levels import Level, Order
 from tests.checkers.operations import History, load
 from tests.checkers.violations import Violation
 
-#: What the levels of a store are made of.
+#: The level and the order that a store of each kind keeps.
 LEVELS: Final = {
     "snapshot": (Level.SNAPSHOT, Order.PROCESS),
     "serializable": (Level.SERIALIZABLE, Order.PROCESS),
@@ -31,7 +32,7 @@ def judge(history: History, level: str, *, appends_conflict: bool = False) -> di
         level: A key of `LEVELS`.
         appends_conflict: Whether two concurrent appends to a key exclude each other.
     """
-    conflicting = by_timestamps.ALL_CHANGES if appends_conflict else by_timestamps.ADDED_ROWS
+    conflicting = ALL_CHANGES if appends_conflict else ADDED_ROWS
     found = {"black box": black_box.check(history, *LEVELS[level], conflicting=conflicting)}
     if by_timestamps.has_timestamps(history):
         found["timestamps"] = by_timestamps.check(history, conflicting=conflicting, strict=level == "strict")

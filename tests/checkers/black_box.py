@@ -27,11 +27,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tests.checkers.by_timestamps import ADDED_ROWS
-from tests.checkers.dependencies import Edge, Kind, appends_conflict, infer
+from tests.checkers.conflicts import ADDED_ROWS, Conflicting
+from tests.checkers.dependencies import Edge, Kind, infer
 from tests.checkers.graphs import Arrow, Graph, components, restricted, shortest_path
 from tests.checkers.levels import Level, Order, forbidden
-from tests.checkers.operations import End, History, MicroOperation
+from tests.checkers.operations import Append, End, History
 from tests.checkers.violations import SHOWN, Step, Violation, first_of_each
 
 #: Edges of one tangle that are tried for a short cycle.
@@ -47,7 +47,7 @@ def check(
     level: Level = Level.SNAPSHOT,
     order: Order = Order.PROCESS,
     *,
-    conflicting: frozenset[type[MicroOperation]] = ADDED_ROWS,
+    conflicting: Conflicting = ADDED_ROWS,
 ) -> list[Violation]:
     """Return the anomalies that a level forbids; see `anomalies`."""
     names = forbidden(level, order)
@@ -58,7 +58,7 @@ def anomalies(
     history: History,
     order: Order = Order.PROCESS,
     *,
-    conflicting: frozenset[type[MicroOperation]] = ADDED_ROWS,
+    conflicting: Conflicting = ADDED_ROWS,
 ) -> list[Violation]:
     """Return all anomalies of a history, at most `SHOWN` of each class.
 
@@ -68,7 +68,7 @@ def anomalies(
         conflicting: The micro-operations that exclude each other if they are concurrent on one key.
     """
     inference = infer(history, conflicting)
-    excluding = appends_conflict(conflicting)
+    excluding = Append in conflicting
     edges = list(inference.edges)
     cycles = list(_cycles(edges, len(history.transactions), excluding=excluding))
     if order is not Order.NONE:

@@ -22,29 +22,23 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
 
+from tests.checkers.conflicts import ADDED_ROWS, Conflicting
 from tests.checkers.operations import (
     Append,
     Element,
     Elements,
     End,
     History,
-    MicroOperation,
     Transaction,
     Write,
 )
 from tests.checkers.reads import OwnView, own_view
 from tests.checkers.violations import Violation, first_of_each
 
-#: Rows that are only added never conflict; replaced and removed ones do.
-ADDED_ROWS: Final[frozenset[type[MicroOperation]]] = frozenset((Write,))
-#: The first of two changes of a key wins, whatever they are.
-ALL_CHANGES: Final[frozenset[type[MicroOperation]]] = frozenset((Append, Write))
-
 
 def check(
-    history: History, *, conflicting: frozenset[type[MicroOperation]] = ADDED_ROWS, strict: bool = False
+    history: History, *, conflicting: Conflicting = ADDED_ROWS, strict: bool = False
 ) -> list[Violation]:
     """Return the violations, at most `SHOWN` for each invariant.
 
@@ -295,7 +289,7 @@ def _unexpected(
     )
 
 
-def _no_conflict(facts: _Facts, conflicting: frozenset[type[MicroOperation]]) -> Iterator[Violation]:
+def _no_conflict(facts: _Facts, conflicting: Conflicting) -> Iterator[Violation]:
     latest: dict[str, tuple[int, Transaction]] = {}
     for csn, transaction in facts.committed:
         for key in {one.key for one in transaction.changes if type(one) in conflicting}:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from tests.checkers.operations import Append, Element, Elements, End, History, MicroOperation, Write
+from tests.checkers.conflicts import Conflicting
+from tests.checkers.operations import Element, Elements, End, History, Write
 from tests.checkers.reads import OwnView, own_view
 from tests.checkers.violations import Violation
 
@@ -88,7 +89,7 @@ class _Key(NamedTuple):
     committed: dict[Element, int]
 
 
-def infer(history: History, conflicting: frozenset[type[MicroOperation]]) -> Inference:
+def infer(history: History, conflicting: Conflicting) -> Inference:
     """Return the dependencies of a history, and the anomalies that need no cycle.
 
     Args:
@@ -266,9 +267,7 @@ def _replaced_edges(of_key: _Key) -> list[Edge]:
     ]
 
 
-def _lost_updates(
-    history: History, of_key: _Key, conflicting: frozenset[type[MicroOperation]]
-) -> Iterator[Violation]:
+def _lost_updates(history: History, of_key: _Key, conflicting: Conflicting) -> Iterator[Violation]:
     """Yield the sets of transactions that have read one version of a key and changed it."""
     updates: dict[Elements, list[int]] = defaultdict(list)
     for reader, elements in of_key.reads:
@@ -283,8 +282,3 @@ def _lost_updates(
                 f"{list(elements)}, found {len(indices)}.",
                 tuple(indices),
             )
-
-
-def appends_conflict(conflicting: frozenset[type[MicroOperation]]) -> bool:
-    """Return whether two concurrent transactions that append to one key exclude each other."""
-    return Append in conflicting

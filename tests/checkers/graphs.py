@@ -81,7 +81,7 @@ def shortest_path(
     came: dict[int, tuple[int, Arrow[Label_co]] | None] = {start: None}
     layer = [start]
     steps = 0
-    while layer and goal not in came and steps != steps_max:
+    while layer and goal not in came and (steps_max is None or steps < steps_max):
         steps += 1
         following = []
         for node in layer:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from tests.checkers.by_timestamps import ADDED_ROWS
-from tests.checkers.operations import Append, Element, Elements, MicroOperation, Write
+from tests.checkers.conflicts import ADDED_ROWS, Conflicting
+from tests.checkers.operations import Append, Element, Elements, Write
 
 #: The CSNs by which a defective replica or snapshot is behind.
 _LAG: Final = 3
@@ -113,7 +113,7 @@ class Store:
         generator: random.Random,
         *,
         defects: Iterable[Defect] = (),
-        conflicting: frozenset[type[MicroOperation]] = ADDED_ROWS,
+        conflicting: Conflicting = ADDED_ROWS,
         serializable: bool = False,
     ) -> None:
         self._random = generator

@@ -1,4 +1,4 @@
-"""What each control must be reported as, by each of the checkers."""
+"""The names under which each checker must report each control."""
 
 from __future__ import annotations
 

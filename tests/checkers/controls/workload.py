@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.checkers.by_timestamps import ADDED_ROWS
+from tests.checkers.conflicts import ADDED_ROWS, Conflicting
 from tests.checkers.controls.defective_store import Defect, OpenTransaction, Store
 from tests.checkers.operations import Append, End, History, MicroOperation, Read, Recorder, Write, load
 
@@ -179,7 +179,7 @@ def make_history(
     seed: int,
     transactions: int,
     defects: Iterable[Defect] = (),
-    conflicting: frozenset[type[MicroOperation]] = ADDED_ROWS,
+    conflicting: Conflicting = ADDED_ROWS,
     serializable: bool = False,
     fresh: bool = False,
     processes: int = 6,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.checkers import black_box
-from tests.checkers.by_timestamps import ALL_CHANGES
+from tests.checkers.conflicts import ALL_CHANGES
 from tests.checkers.dependencies import Edge, Kind
 from tests.checkers.levels import Level, Order, forbidden
 from tests.checkers.operations import History

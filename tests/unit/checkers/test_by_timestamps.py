@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checkers import by_timestamps
-from tests.checkers.by_timestamps import ALL_CHANGES
+from tests.checkers.conflicts import ALL_CHANGES
 from tests.checkers.operations import History
 from tests.unit.checkers.histories import a, fail, history, info, ok, r, w
 
@@ -132,7 +132,7 @@ def test_an_append_of_the_csn_of_a_replacement_may_be_hidden_or_not() -> None:
     ],
 )
 def test_real_time_binds_fresh_readers_and_commits(second: dict[str, object], names: list[str]) -> None:
-    """What was acknowledged before is seen, except by a reader that has accepted an old snapshot."""
+    """A reader sees all that was acknowledged before, except by a reader that has accepted an old snapshot."""
     judged = history(ok(a("x", 1), snapshot=0, csn=1), second, sequential=True)
     assert _names(judged, strict=True) == names
     assert _names(judged) == []

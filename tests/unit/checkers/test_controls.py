@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkers import black_box, by_timestamps
+from tests.checkers.conflicts import ADDED_ROWS, ALL_CHANGES
 from tests.checkers.controls.defective_store import Defect
 from tests.checkers.controls.expected import DEFECTS, HISTORIES, Findings
 from tests.checkers.controls.workload import make_history
@@ -90,7 +91,7 @@ def test_a_store_without_defects_is_found_clean(
     level: Level, fresh: bool, appends_conflict: bool, tmp_path: Path
 ) -> None:
     """A checker that reports what is right would be ignored when it matters."""
-    conflicting = by_timestamps.ALL_CHANGES if appends_conflict else by_timestamps.ADDED_ROWS
+    conflicting = ALL_CHANGES if appends_conflict else ADDED_ROWS
     order = Order.REALTIME if fresh else Order.PROCESS
     for seed in range(6):
         history = make_history(

@@ -14,6 +14,7 @@ from tests.checkers.operations import (
     Append,
     End,
     HistoryError,
+    MicroOperation,
     Read,
     Recorder,
     Transaction,
@@ -23,7 +24,7 @@ from tests.checkers.operations import (
 )
 
 
-def _line(index: int, kind: str, process: int = 0, value: Any = (), **fields: Any) -> str:
+def _line(index: int, kind: str, process: int | str = 0, value: Any = (), **fields: Any) -> str:
     line = {"index": index, "type": kind, "f": "txn", "process": process, "time": index, "value": list(value)}
     return json.dumps(line | fields)
 
@@ -35,7 +36,7 @@ def test_a_written_history_is_read_back_as_it_was(tmp_path: Path) -> None:
         recorder.invoke(0, [Append("a/1", 5), Read("a/1"), Write("b/1", "ü")])
         recorder.invoke(1, [Read("a/1")])
         recorder.end(1, End.OK, [Read("a/1", ())], snapshot=3, fresh=False)
-        done = [Append("a/1", 5), Read("a/1", (5,)), Write("b/1", "ü")]
+        done: list[MicroOperation] = [Append("a/1", 5), Read("a/1", (5,)), Write("b/1", "ü")]
         recorder.end(0, End.OK, done, tid="t", snapshot=3, csn=4, replica="r1")
         assert path.read_text(encoding="utf-8").count("\n") == 4
     first, second = load(path).transactions
@@ -105,7 +106,7 @@ INVOKED = _line(0, "invoke", value=[["append", "a/1", 1]])
         (["[]"], "line 1: expected an object with f, index, process, time, type, value"),
         ([_line(0, "done")], "line 1: expected type invoke, ok, fail or info, found 'done'"),
         ([_line(0, "invoke", f="read")], "line 1: expected f txn, found 'read'"),
-        ([_line(0, "invoke", process="p")], "line 1: expected a whole number as process, found 'p'"),
+        ([_line(0, "invoke", "p")], "line 1: expected a whole number as process, found 'p'"),
         ([_line(0, "invoke", csn="4")], "line 1: expected int or null as csn, found '4'"),
         ([_line(0, "invoke") + " x"], "line 1: expected a JSON object"),
         ([_line(0, "invoke", value=[["cas", "a", 1]])], 'line 1: expected ["append"|"w", key, element]'),
