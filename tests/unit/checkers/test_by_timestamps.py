@@ -132,7 +132,7 @@ def test_an_append_of_the_csn_of_a_replacement_may_be_hidden_or_not() -> None:
     ],
 )
 def test_real_time_binds_fresh_readers_and_commits(second: dict[str, object], names: list[str]) -> None:
-    """A reader sees all that was acknowledged before, except by a reader that has accepted an old snapshot."""
+    """A reader sees all that was acknowledged before, unless it has accepted an old snapshot."""
     judged = history(ok(a("x", 1), snapshot=0, csn=1), second, sequential=True)
     assert _names(judged, strict=True) == names
     assert _names(judged) == []
