@@ -62,10 +62,14 @@ class Edge(NamedTuple):
 
 
 class ExternalRead(NamedTuple):
-    """A list as one transaction, a number in the history, has read it."""
+    """A list as one transaction, a number in the history, has read it.
+
+    ``elements`` are those that may be there, ``found`` is all that was read.
+    """
 
     reader: int
     elements: Elements
+    found: Elements
 
 
 @dataclass(slots=True)
@@ -130,7 +134,7 @@ def _keys(history: History, views: dict[int, OwnView], inference: Inference) -> 
             if not possible[key].issuperset(elements):
                 inference.found += _impossible(history, reader, key, elements, possible[key])
             clean = tuple(one for one in elements if one in possible[key])
-            reads[key].append(ExternalRead(reader, clean))
+            reads[key].append(ExternalRead(reader, clean, elements))
     # An unknown end counts as a commit if any read has seen it.
     for key, of_key in reads.items():
         seen.update(history.writers[key, one] for one in set().union(*(read.elements for read in of_key)))
@@ -158,8 +162,8 @@ def _impossible(
 
 def _contradictions(history: History, of_key: _Key) -> Iterator[Violation]:
     """Yield the reads that have an element twice, or are no beginning of the longest read."""
-    longest = max(of_key.reads, key=lambda read: len(read.elements), default=ExternalRead(0, ()))
-    for reader, elements in of_key.reads:
+    longest = max(of_key.reads, key=lambda read: len(read.elements), default=ExternalRead(0, (), ()))
+    for reader, elements, _ in of_key.reads:
         index = history.transactions[reader].index
         if longest.elements[: len(elements)] == elements and reader != longest.reader:
             continue
@@ -195,7 +199,7 @@ def _ordered(history: History, of_key: _Key, inference: Inference) -> None:
         begins += [begin] * len(group)
         ends += [begin + len(group)] * len(group)
     partial = _partial(order, of_key)
-    for reader, read in reads:
+    for reader, read, _ in reads:
         count = len(read)
         sources = {committed[one]: one for one in elements[begins[count - 1] : count]} if count else {}
         inference.edges += [
@@ -261,7 +265,7 @@ def _partial(order: Elements, of_key: _Key) -> dict[int, dict[int, Element]]:
 def _replaced_edges(of_key: _Key) -> list[Edge]:
     return [
         Edge(of_key.committed[element], reader, Kind.WR, of_key.key, element)
-        for reader, elements in of_key.reads
+        for reader, elements, _ in of_key.reads
         for element in elements
         if of_key.committed[element] != reader
     ]
@@ -270,10 +274,11 @@ def _replaced_edges(of_key: _Key) -> list[Edge]:
 def _lost_updates(history: History, of_key: _Key, conflicting: Conflicting) -> Iterator[Violation]:
     """Yield the sets of transactions that have read one version of a key and changed it."""
     updates: dict[Elements, list[int]] = defaultdict(list)
-    for reader, elements in of_key.reads:
+    # Two lists are two versions even if they differ by elements that must not be there.
+    for reader, _, found in of_key.reads:
         transaction = history.transactions[reader]
         if any(one.key == of_key.key and type(one) in conflicting for one in transaction.changes):
-            updates[elements].append(transaction.index)
+            updates[found].append(transaction.index)
     for elements, indices in updates.items():
         if len(indices) > 1:
             yield Violation(

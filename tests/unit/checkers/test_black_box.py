@@ -115,6 +115,12 @@ def test_two_replacements_of_one_version_lose_an_update() -> None:
     assert _names(history(ok(r("x"), w("x", 1)), ok(r("x", 1), w("x", 2)))) == []
 
 
+def test_two_aborted_versions_are_not_one_version() -> None:
+    """A read of a failed replacement is reported as that, not as a lost update as well."""
+    aborted = (fail(w("x", 1)), fail(w("x", 2)))
+    assert _names(history(*aborted, ok(r("x", 1), w("x", 3)), ok(r("x", 2), w("x", 4)))) == ["G1a", "G1a"]
+
+
 def test_the_second_reader_of_a_replacement_depends_on_its_writer() -> None:
     """Reads of replaced lists say who wrote them, so circular information is found there too."""
     assert _names(history(ok(w("x", 1), r("y", 1)), ok(w("y", 1), r("x", 1)))) == ["G1c"]
