@@ -538,6 +538,12 @@ class VerifiedRange:
             )
         return memoryview(data)
 
+    def forget_cached(self) -> None:
+        """Ask the kernel to forget these bytes, so that the next read gets them from the disk."""
+        at = self._location
+        with contextlib.suppress(OSError):  # advice only
+            os.posix_fadvise(self._fd, at.offset, at.length, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)

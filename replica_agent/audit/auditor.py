@@ -116,7 +116,6 @@ class Auditor:
         results = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
         if deep:
             reading = DeepCheck(
-                scratch,
                 settings.data_dir,
                 bytes_per_s=settings.audit_bytes_per_s,
                 findings_max=settings.audit_findings_max,

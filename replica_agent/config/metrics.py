@@ -56,6 +56,24 @@ class CompactionMetrics:
         )
 
 
+class ScrubMetrics:
+    """Metrics of the search for rot."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them."""
+        self.bytes = Counter(
+            "tidelock_scrubbed_bytes", "Bytes of parts that were read to find rot.", registry=registry
+        )
+        self.passes = Counter(
+            "tidelock_scrub_passes", "Times that all parts of this replica were read.", registry=registry
+        )
+        self.disagreeing = Gauge(
+            "tidelock_disagreeing_replicas",
+            "Replicas that agreed with each other and not with this one, at the last comparison.",
+            registry=registry,
+        )
+
+
 class ClockMetrics:
     """Metrics of the wall clock."""
 
@@ -173,6 +191,7 @@ class Metrics:
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
         self.compaction = CompactionMetrics(self.registry)
+        self.scrub = ScrubMetrics(self.registry)
         self.audit_findings = Gauge(
             "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry
         )

@@ -142,6 +142,22 @@ class PeerOutcome(msgspec.Struct, frozen=True):
     outcome: str
 
 
+class StateDigest(msgspec.Struct, frozen=True):
+    """Answer of ``GET /peer/v1/digests/{csn}``: what a replica shows at a CSN.
+
+    Attributes:
+        replica: The replica that answers.
+        csn: The CSN.
+        form: The way in which rows are counted; digests of different ways are not compared.
+        tables: By table the XXH3-128 (hex) of its versions and visible parts.
+    """
+
+    replica: ReplicaId
+    csn: Csn
+    form: int
+    tables: dict[TableName, str]
+
+
 class PeerStatus(msgspec.Struct, frozen=True):
     """Answer of ``GET /peer/v1/status``.
 

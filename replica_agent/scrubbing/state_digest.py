@@ -1,0 +1,65 @@
+"""The digest of what a replica shows at a CSN: of each table its versions, and its visible parts (I10).
+
+What a row says of a part is the same on every replica but for its place on the disk. So are the digests.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
+from tidelock.errors import SnapshotTooOldError, UnavailableError
+from tidelock.wire.peers import StateDigest
+
+#: The way in which rows are counted; digests of different ways are not compared.
+FORM: Final = 1
+_ROWS: Final = f"""
+    SELECT table_name, json_array(
+        part, path, rows, length, checksum, creation_csn, creation_tid, creation_change, kind
+    ) FROM parts WHERE kind = 'part' AND {VISIBLE_SQL} ORDER BY table_name, part
+"""  # noqa: S608
+_VERSIONS: Final = """
+    SELECT name, json_array(version, from_csn) FROM tables WHERE from_csn <= :s ORDER BY name, version
+"""
+
+
+def state_digest(data_dir: Path, replica: ReplicaId, csn: Csn) -> StateDigest:
+    """Compute the digest of one state of the catalog. It reads all visible rows, and blocks.
+
+    Raises:
+        SnapshotTooOldError: The CSN is below the horizon: rows of it may be missing.
+        UnavailableError: It is not applied here yet.
+    """
+    uri = f"file:{data_dir / 'catalog.db'}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+        db.execute("BEGIN")  # horizon and rows are of one state
+        horizon, reached = (
+            db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0]
+            for key in ("horizon", "snapshot_csn")
+        )
+        if csn < horizon:
+            raise SnapshotTooOldError(
+                f"CSN {csn} is below the horizon {horizon}: compare at a newer one", csn=csn, min_csn=horizon
+            )
+        if csn > reached:
+            raise UnavailableError(f"CSN {csn} is not applied here yet, but {reached}; ask again")
+        tables: dict[TableName, xxhash.xxh3_128] = {}
+        for sql in (_VERSIONS, _ROWS):
+            _add(tables, db.execute(sql, visible_args(csn)))
+    return StateDigest(replica, csn, FORM, {name: whole.hexdigest() for name, whole in tables.items()})
+
+
+def _add(tables: dict[TableName, xxhash.xxh3_128], rows: Iterable[tuple[str, str]]) -> None:
+    """Add sorted rows to the digests of their tables."""
+    for name, of_table in groupby(rows, key=lambda row: row[0]):
+        whole = tables.setdefault(TableName(name), xxhash.xxh3_128())
+        for _, row in of_table:
+            whole.update(row.encode())
