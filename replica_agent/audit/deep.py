@@ -18,8 +18,8 @@ import structlog
 
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.judgements import CheckResult
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, Place
-from tidelock.replica_agent.storage.held_bytes import HeldBytes
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.held_bytes import HeldBytes, HeldParts, Place
 from tidelock.replication.core.digest import BLOCK_BYTES
 from tidelock.wire.audit import AuditFinding, Severity
 
@@ -66,24 +66,24 @@ class DeepCheck:
         return await asyncio.to_thread(self._read_all)
 
     def _read_all(self) -> CheckResult:
-        with closing(CatalogReader(self._data_dir)) as reader:
-            total, size = reader.held_bytes()
+        with closing(HeldParts(self._data_dir)) as held:
+            total, size = held.total()
             place = Place()
-            while not self._ends(total) and (page := reader.held_after(place, _PAGE)):
+            while not self._ends(total) and (page := held.after(place, _PAGE)):
                 for row in page:
                     if self._ends(total):
                         break
-                    self._read_part(reader, row)
+                    self._read_part(held, row)
                     self._say(total, size)
-                place = page[-1].place
+                place = Place.of(page[-1])
         return CheckResult(self._parts, frozenset(self._found))
 
-    def _read_part(self, reader: CatalogReader, row: PartRow) -> None:
+    def _read_part(self, held: HeldParts, row: PartRow) -> None:
         self._parts += 1
         if self._wrong(row) is None:
             return
-        again = reader.part(row.part)
-        wrong = None if again is None or again.held is None else self._wrong(again)
+        again = held.part(row.part)
+        wrong = None if again is None else self._wrong(again)
         if again is None or wrong is None:
             return
         self._found.append(

@@ -56,6 +56,19 @@ class CompactionMetrics:
         )
 
 
+class AuditMetrics:
+    """Metrics of audits."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them."""
+        self.findings = Gauge(
+            "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=registry
+        )
+        self.bytes = Counter(
+            "tidelock_audit_bytes", "Bytes of parts that audits have read.", registry=registry
+        )
+
+
 class ScrubMetrics:
     """Metrics of the search for rot."""
 
@@ -192,12 +205,7 @@ class Metrics:
         )
         self.compaction = CompactionMetrics(self.registry)
         self.scrub = ScrubMetrics(self.registry)
-        self.audit_findings = Gauge(
-            "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry
-        )
-        self.audit_bytes = Counter(
-            "tidelock_audit_bytes", "Bytes of parts that audits have read.", registry=self.registry
-        )
+        self.audit = AuditMetrics(self.registry)
 
     def add_parts(self, largest: Callable[[], int]) -> None:
         """Show the number of parts of the largest partition."""

@@ -22,8 +22,8 @@ from tidelock.replica_agent.config.metrics import ScrubMetrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, Place
-from tidelock.replica_agent.storage.held_bytes import HeldBytes
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.held_bytes import HeldBytes, HeldParts, Place
 from tidelock.replication.core.digest import BLOCK_BYTES
 
 _log = structlog.get_logger("scrub")
@@ -41,7 +41,7 @@ _META: Final = "scrub"
 
 
 class Pass(msgspec.Struct, frozen=True):
-    """What the catalog remembers of a pass.
+    """The memory of a pass in the catalog.
 
     Attributes:
         begun_ms: When it began, by the log's time (Unix, ms).
@@ -74,6 +74,7 @@ class Scrubber:
     log_ms: Callable[[], int]
     monotonic: Callable[[], float]
     _pass: Pass | None = field(default=None, init=False)
+    #: The parts that are read next, at most a page of them.
     _rows: deque[PartRow] = field(default_factory=deque, init=False)
     _reading: HeldBytes | None = field(default=None, init=False)
     _last_s: float | None = field(default=None, init=False)
@@ -135,10 +136,10 @@ class Scrubber:
         """Read as many bytes as are owed; returns the parts that are damaged. Blocks."""
         assert self._pass is not None
         found: list[tuple[PartId, str]] = []
-        with closing(CatalogReader(self.settings.data_dir)) as reader:
+        with closing(HeldParts(self.settings.data_dir)) as held:
             while self._owed > 0 and not self._pass.over:
                 if not self._rows:
-                    self._rows.extend(reader.held_after(self._pass.place, _PAGE))
+                    self._rows.extend(held.after(self._pass.place, _PAGE))
                 if not self._rows:
                     self._pass = msgspec.structs.replace(self._pass, over=True)
                     break
@@ -147,8 +148,8 @@ class Scrubber:
                 if self._reading is not None:
                     continue
                 self._rows.popleft()
-                self._pass = msgspec.structs.replace(self._pass, place=row.place)
-                if fault and (fault := self._lasting(reader, row.part)):
+                self._pass = msgspec.structs.replace(self._pass, place=Place.of(row))
+                if fault and (fault := self._lasting(held, row.part)):
                     found.append((row.part, fault))
         return found
 
@@ -169,10 +170,10 @@ class Scrubber:
         self.close()
         return fault
 
-    def _lasting(self, reader: CatalogReader, part: PartId) -> str | None:
+    def _lasting(self, held: HeldParts, part: PartId) -> str | None:
         """Read a part once more, where its row has it by now: it may have been fetched again meanwhile."""
-        row = reader.part(part)
-        if row is None or row.held is None:
+        row = held.part(part)
+        if row is None:
             return None
         try:
             with HeldBytes(self.settings.data_dir, row, from_disk=True) as again:

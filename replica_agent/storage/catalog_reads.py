@@ -64,11 +64,6 @@ class PartRow(msgspec.Struct, frozen=True):
         return Location(self.file, self.offset, self.length, self.blocks)
 
     @property
-    def place(self) -> Place:
-        """Return where it lies on the disk; one that is not here lies before all others."""
-        return Place(self.file or "", self.offset, self.part)
-
-    @property
     def meta(self) -> PartMeta:
         """Return what another replica has to know of the part."""
         return PartMeta(
@@ -85,14 +80,6 @@ class PartRow(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """Return the file's path below the table's folder in a snapshot."""
         return f"{self.path}/{self.part}.parquet" if self.path else f"{self.part}.parquet"
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A place in the order in which held parts lie on the disk; the default one is before all of them."""
-
-    file: str = ""
-    offset: int = -1
-    part: str = ""
 
 
 class TableRow(msgspec.Struct, frozen=True):
@@ -414,27 +401,6 @@ class CatalogReader:
         """
         args = (state, after, visible, limit)
         return [(row[0], PartRow(*row[1:])) for row in self._db.execute(sql, args)]
-
-    def held_after(self, place: Place, limit: int) -> list[PartRow]:
-        """Return the next held parts in the order of their places on the disk.
-
-        Args:
-            place: Behind which they lie.
-            limit: The largest number of parts.
-        """
-        sql = f"""
-            SELECT {PART_COLUMNS} FROM parts
-            WHERE state = 'held' AND file >= :file AND (file, offset, part) > (:file, :offset, :part)
-            ORDER BY file, offset, part LIMIT :limit
-        """
-        args = {"file": place.file, "offset": place.offset, "part": place.part, "limit": limit}
-        return [PartRow(*row) for row in self._db.execute(sql, args)]
-
-    def held_bytes(self) -> tuple[int, int]:
-        """Return (parts, bytes) of all parts whose bytes are here; it reads all rows."""
-        sql = "SELECT count(*), coalesce(sum(length), 0) FROM parts WHERE state = 'held'"
-        parts, size = self._db.execute(sql).fetchone()
-        return parts, size
 
     def visible(self, parts: Iterable[PartId]) -> set[PartId]:
         """Return those of ``parts`` that an applied record has added and none has removed."""

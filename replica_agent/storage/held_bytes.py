@@ -1,16 +1,74 @@
-"""Compares the bytes of a held part with its checksum and the digests of its blocks, a piece at a time."""
+"""Reads held parts in the order in which they lie on the disk, for those that look for rot.
+
+`HeldParts` finds them, `HeldBytes` compares the bytes of one with its checksum and the digests of its blocks.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import xxhash
 
+from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
-from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replication.partfs import VerifiedRange
+from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, PartRow
+from tidelock.replication.verified_range import VerifiedRange
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A place in the order in which held parts lie on the disk; the default one is before all of them."""
+
+    file: str = ""
+    offset: int = -1
+    part: str = ""
+
+    @classmethod
+    def of(cls, row: PartRow) -> Place:
+        """Return the place of a held part."""
+        return cls(row.file or "", row.offset, row.part)
+
+
+class HeldParts:
+    """The held parts of a catalog; used by one thread, and closed at the end.
+
+    Args:
+        data_dir: The agent's data directory; sqlite3.OperationalError if it has no catalog.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        uri = f"file:{data_dir / 'catalog.db'}?mode=ro"
+        self._db = sqlite3.connect(uri, uri=True, isolation_level=None)
+
+    def after(self, place: Place, limit: int) -> list[PartRow]:
+        """Return the next parts behind a place, at most so many."""
+        return self._rows(
+            "AND file >= :file AND (file, offset, part) > (:file, :offset, :part) "
+            "ORDER BY file, offset, part LIMIT :limit",
+            {"file": place.file, "offset": place.offset, "part": place.part, "limit": limit},
+        )
+
+    def part(self, part: PartId) -> PartRow | None:
+        """Return a part, or None if it is not held any more."""
+        found = self._rows("AND part = :part AND file IS NOT NULL", {"part": part})
+        return found[0] if found else None
+
+    def total(self) -> tuple[int, int]:
+        """Return (parts, bytes) of all of them; it reads all rows."""
+        sql = "SELECT count(*), coalesce(sum(length), 0) FROM parts WHERE state = 'held'"
+        parts, size = self._db.execute(sql).fetchone()
+        return parts, size
+
+    def _rows(self, condition: str, args: dict[str, str | int]) -> list[PartRow]:
+        sql = f"SELECT {PART_COLUMNS} FROM parts WHERE state = 'held' {condition}"  # noqa: S608
+        return [PartRow(*row) for row in self._db.execute(sql, args)]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
 
 
 class HeldBytes:

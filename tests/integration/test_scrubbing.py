@@ -116,7 +116,7 @@ def test_a_catalog_that_contradicts_the_others_is_cloned_again(cluster: ClusterF
 
 
 def test_one_of_two_that_differ_is_not_blamed(cluster: ClusterFactory) -> None:
-    """Nobody knows which one is wrong: both serve, and both say that they differ."""
+    """Either may be wrong: both serve, and both say that they differ."""
     local = cluster(replicas=2, copies=2, settings=SETTINGS)
     filled(local)
     with closing(catalog(local, "r2")) as db, db:

@@ -33,12 +33,12 @@ def judged(own: StateDigest, *others: StateDigest, members: int = 3) -> Disagree
         [digest("r2", "b", form=2), digest("r3", "b", form=2)],
     ],
 )
-def test_nobody_contradicts(others: list[StateDigest]) -> None:
-    """Equal digests agree, and those that cannot be compared are left out."""
+def test_replicas_with_equal_digests_agree(others: list[StateDigest]) -> None:
+    """An answer that cannot be compared is left out."""
     assert judged(digest("r1", "a"), *others) is None
 
 
-def test_a_majority_outvotes() -> None:
+def test_a_majority_of_the_members_decides() -> None:
     """The replica hears which tables differ, and from whom."""
     found = judged(digest("r1", "a", u="x"), digest("r2", "b", u="x"), digest("r3", "b", u="x"))
     assert found == Disagreement(Csn(7), (T,), (ReplicaId("r2"), ReplicaId("r3")), outvoted=True)
@@ -56,7 +56,7 @@ def test_a_majority_outvotes() -> None:
         ([digest("r2", "b"), digest("r3", "b")], 5),  # two are silent
     ],
 )
-def test_without_a_majority_nobody_is_wrong(others: list[StateDigest], members: int) -> None:
+def test_less_than_a_majority_decides_nothing(others: list[StateDigest], members: int) -> None:
     """It is known that they differ, and not who is wrong."""
     found = judged(digest("r1", "a"), *others, members=members)
     assert found is not None
@@ -75,6 +75,10 @@ def test_tables_that_one_side_lacks_differ() -> None:
 
 def test_a_message_names_a_few_tables() -> None:
     """A catalog may be wrong in thousands of them."""
-    many = {f"t{number}": "a" for number in range(20)}
-    found = judged(digest("r1", "a", **many), digest("r2", "a", **dict.fromkeys(many, "b")))
+    many = [TableName(f"default.t{number}") for number in range(20)]
+    mine, theirs = (
+        StateDigest(ReplicaId(replica), Csn(7), 1, dict.fromkeys(many, shown))
+        for replica, shown in (("r1", "a"), ("r2", "b"))
+    )
+    found = judged(mine, theirs)
     assert "and 15 more" in str(found)
