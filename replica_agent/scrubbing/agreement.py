@@ -44,10 +44,10 @@ def disagreement(own: StateDigest, answers: Sequence[StateDigest], members: int)
 
     Args:
         own: The digest of this replica.
-        answers: Those of others. One of another CSN, or of another form, says nothing.
+        answers: Those of others. One of another CSN, form or record says nothing.
         members: Number of the members of the cluster, those that did not answer included.
     """
-    comparable = [one for one in answers if (one.csn, one.form) == (own.csn, own.form)]
+    comparable = [one for one in answers if (one.csn, one.form, one.zxid) == (own.csn, own.form, own.zxid)]
     groups = Counter(_content(one) for one in comparable if one.tables != own.tables)
     if not groups:
         return None

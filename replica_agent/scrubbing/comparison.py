@@ -25,6 +25,8 @@ from tidelock.wire.peers import StateDigest
 
 _log = structlog.get_logger("comparison")
 
+#: The end of the reason of a replica that clones since it was outvoted.
+OUTVOTED: Final = "they are a majority: the catalog of this replica is wrong; it clones"
 #: How long a digest is kept: all others ask for it at about the same time. In seconds.
 _KEPT_S: Final = 30.0
 
@@ -92,9 +94,7 @@ class StateComparison:
             "states_disagree", csn=csn, tables=found.tables, others=found.others, outvoted=found.outvoted
         )
         if found.outvoted:
-            self.outvoted(
-                f"{found}, and they are a majority: the catalog of this replica is wrong; it clones"
-            )
+            self.outvoted(f"{found}, and {OUTVOTED}")
 
     async def digest(self, csn: Csn) -> StateDigest:
         """Return the digest of this replica at a CSN; SnapshotTooOldError if it cannot show it."""

@@ -51,10 +51,12 @@ def state_digest(data_dir: Path, replica: ReplicaId, csn: Csn) -> StateDigest:
             )
         if csn > reached:
             raise UnavailableError(f"CSN {csn} is not applied here yet, but {reached}; ask again")
+        record = db.execute("SELECT czxid FROM csns WHERE csn = ?", (csn,)).fetchone()
         tables: dict[TableName, xxhash.xxh3_128] = {}
         for sql in (_VERSIONS, _ROWS):
             _add(tables, db.execute(sql, visible_args(csn)))
-    return StateDigest(replica, csn, FORM, {name: whole.hexdigest() for name, whole in tables.items()})
+    shown = {name: whole.hexdigest() for name, whole in tables.items()}
+    return StateDigest(replica, csn, FORM, (record and record[0]) or 0, shown)
 
 
 def _add(tables: dict[TableName, xxhash.xxh3_128], rows: Iterable[tuple[str, str]]) -> None:

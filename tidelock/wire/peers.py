@@ -149,12 +149,15 @@ class StateDigest(msgspec.Struct, frozen=True):
         replica: The replica that answers.
         csn: The CSN.
         form: The way in which rows are counted; digests of different ways are not compared.
+        zxid: Of the record at this CSN; 0 = not known. Replicas that have applied another record there follow
+            another history of the log (rule follow), and are not compared.
         tables: By table the XXH3-128 (hex) of its versions and visible parts.
     """
 
     replica: ReplicaId
     csn: Csn
     form: int
+    zxid: int
     tables: dict[TableName, str]
 
 

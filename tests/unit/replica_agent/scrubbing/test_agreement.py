@@ -11,10 +11,12 @@ from tidelock.wire.peers import StateDigest
 T, U = TableName("default.t"), TableName("default.u")
 
 
-def digest(replica: str, shown: str, *, csn: int = 7, form: int = 1, **tables: str) -> StateDigest:
+def digest(
+    replica: str, shown: str, *, csn: int = 7, form: int = 1, zxid: int = 9, **tables: str
+) -> StateDigest:
     """The digest of a replica that shows this in `default.t`."""
     found = {T: shown} | {TableName(f"default.{name}"): text for name, text in tables.items()}
-    return StateDigest(ReplicaId(replica), Csn(csn), form, found)
+    return StateDigest(ReplicaId(replica), Csn(csn), form, zxid, found)
 
 
 def judged(own: StateDigest, *others: StateDigest, members: int = 3) -> Disagreement | None:
@@ -28,9 +30,10 @@ def judged(own: StateDigest, *others: StateDigest, members: int = 3) -> Disagree
         [],
         [digest("r2", "a")],
         [digest("r2", "a"), digest("r3", "a")],
-        # These say nothing: another CSN, or another way of counting.
+        # These say nothing: another CSN, another way of counting, another record at the CSN.
         [digest("r2", "b", csn=8), digest("r3", "b", csn=8)],
         [digest("r2", "b", form=2), digest("r3", "b", form=2)],
+        [digest("r2", "b", zxid=8), digest("r3", "b", zxid=8)],
     ],
 )
 def test_replicas_with_equal_digests_agree(others: list[StateDigest]) -> None:
@@ -65,8 +68,8 @@ def test_less_than_a_majority_decides_nothing(others: list[StateDigest], members
 
 def test_tables_that_one_side_lacks_differ() -> None:
     """A table that is missing here, and one that is missing there."""
-    mine = StateDigest(ReplicaId("r1"), Csn(7), 1, {T: "a"})
-    theirs = StateDigest(ReplicaId("r2"), Csn(7), 1, {U: "a"})
+    mine = StateDigest(ReplicaId("r1"), Csn(7), 1, 9, {T: "a"})
+    theirs = StateDigest(ReplicaId("r2"), Csn(7), 1, 9, {U: "a"})
     found = judged(mine, theirs)
     assert found is not None
     assert found.tables == (T, U)
@@ -77,7 +80,7 @@ def test_a_message_names_a_few_tables() -> None:
     """A catalog may be wrong in thousands of them."""
     many = [TableName(f"default.t{number}") for number in range(20)]
     mine, theirs = (
-        StateDigest(ReplicaId(replica), Csn(7), 1, dict.fromkeys(many, shown))
+        StateDigest(ReplicaId(replica), Csn(7), 1, 9, dict.fromkeys(many, shown))
         for replica, shown in (("r1", "a"), ("r2", "b"))
     )
     found = judged(mine, theirs)

@@ -57,7 +57,7 @@ class Peers:
             raise UnavailableError("no answer")
         right = state_digest(self.replica.path, ReplicaId(name), csn)
         tables = dict.fromkeys(right.tables, "wrong") if name in self.wrong else right.tables
-        return StateDigest(right.replica, right.csn, right.form, dict(tables))
+        return StateDigest(right.replica, right.csn, right.form, right.zxid, dict(tables))
 
     async def at(self, log_ms: int) -> None:
         """Let the log's time come to a moment, and check."""
@@ -120,7 +120,7 @@ async def test_a_digest_is_made_once_for_all_that_ask(
 
     def counted(folder: object, name: ReplicaId, csn: Csn) -> StateDigest:
         made.append(csn)
-        return StateDigest(name, csn, 1, {})
+        return StateDigest(name, csn, 1, 9, {})
 
     monkeypatch.setattr("tidelock.replica_agent.scrubbing.comparison.state_digest", counted)
     peers = Peers(replica)

@@ -72,6 +72,13 @@ async def test_a_csn_whose_rows_may_be_missing_has_no_digest(replica: AuditedRep
         shown(replica, 6)
 
 
+async def test_the_record_at_the_csn_is_told(replica: AuditedReplica) -> None:
+    """Replicas of another history of the log are not compared: the follower finds that out."""
+    assert state_digest(replica.path, ReplicaId("r1"), Csn(5)).zxid == 0
+    replica.sql("UPDATE csns SET czxid = 77 WHERE csn = 5")
+    assert state_digest(replica.path, ReplicaId("r1"), Csn(5)).zxid == 77
+
+
 def test_a_folder_without_a_catalog_is_an_error(tmp_path: Path) -> None:
     """It is never taken for an empty state."""
     with pytest.raises(Exception, match="unable to open"):
