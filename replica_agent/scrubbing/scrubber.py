@@ -7,6 +7,7 @@ the rate allows since the tick before. The place is kept in the catalog, so a re
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing
@@ -80,6 +81,8 @@ class Scrubber:
     _last_s: float | None = field(default=None, init=False)
     _noted_s: float = field(default=0.0, init=False)
     _owed: int = field(default=0, init=False)
+    _closing: bool = field(default=False, init=False)
+    _in_thread: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     async def tick(self) -> None:
         """Read what the rate allows since the last tick, and report the parts that are damaged.
@@ -107,7 +110,12 @@ class Scrubber:
             _log.info("scrubbed", since_ms=self._pass.begun_ms)
 
     def close(self) -> None:
-        """Close the file that is being read."""
+        """End the reading, which may go on in a thread of a tick that was cancelled, and close its file."""
+        self._closing = True
+        with self._in_thread:
+            self._close_file()
+
+    def _close_file(self) -> None:
         if self._reading is not None:
             self._reading.close()
             self._reading = None
@@ -136,8 +144,8 @@ class Scrubber:
         """Read as many bytes as are owed; returns the parts that are damaged. Blocks."""
         assert self._pass is not None
         found: list[tuple[PartId, str]] = []
-        with closing(HeldParts(self.settings.data_dir)) as held:
-            while self._owed > 0 and not self._pass.over:
+        with self._in_thread, closing(HeldParts(self.settings.data_dir)) as held:
+            while self._owed > 0 and not self._pass.over and not self._closing:
                 if not self._rows:
                     self._rows.extend(held.after(self._pass.place, _PAGE))
                 if not self._rows:
@@ -167,7 +175,7 @@ class Scrubber:
             fault = None
         except CorruptError as error:
             fault = error.message
-        self.close()
+        self._close_file()
         return fault
 
     def _lasting(self, held: HeldParts, part: PartId) -> str | None:

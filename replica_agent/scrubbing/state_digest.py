@@ -1,14 +1,13 @@
-"""The digest of what a replica shows at a CSN: of each table its versions, and its visible parts (I10).
+"""The digest of what a replica shows at a CSN: of each table its version, and its visible parts (I10).
 
-What a row says of a part is the same on every replica but for its place on the disk. So are the digests.
+What a row says of a part is the same on every replica but for its place on the disk. So are the digests. That
+of a table is the sum of those of its rows, so that a catalog of millions of rows is read without sorting it.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from contextlib import closing
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -23,12 +22,14 @@ from tidelock.wire.peers import StateDigest
 FORM: Final = 1
 _ROWS: Final = f"""
     SELECT table_name, json_array(
-        part, path, rows, length, checksum, creation_csn, creation_tid, creation_change, kind
-    ) FROM parts WHERE kind = 'part' AND {VISIBLE_SQL} ORDER BY table_name, part
+        part, path, rows, length, checksum, creation_csn, creation_tid, creation_change
+    ) FROM parts WHERE kind = 'part' AND {VISIBLE_SQL}
 """  # noqa: S608
-_VERSIONS: Final = """
-    SELECT name, json_array(version, from_csn) FROM tables WHERE from_csn <= :s ORDER BY name, version
-"""
+_VERSIONS: Final = (
+    "SELECT name, json_array(version, max(from_csn)) FROM tables WHERE from_csn <= :s GROUP BY name"
+)
+#: The sum is that of numbers of 128 bits.
+_MODULUS: Final = 1 << 128
 
 
 def state_digest(data_dir: Path, replica: ReplicaId, csn: Csn) -> StateDigest:
@@ -52,16 +53,9 @@ def state_digest(data_dir: Path, replica: ReplicaId, csn: Csn) -> StateDigest:
         if csn > reached:
             raise UnavailableError(f"CSN {csn} is not applied here yet, but {reached}; ask again")
         record = db.execute("SELECT czxid FROM csns WHERE csn = ?", (csn,)).fetchone()
-        tables: dict[TableName, xxhash.xxh3_128] = {}
+        sums: dict[TableName, int] = {}
         for sql in (_VERSIONS, _ROWS):
-            _add(tables, db.execute(sql, visible_args(csn)))
-    shown = {name: whole.hexdigest() for name, whole in tables.items()}
-    return StateDigest(replica, csn, FORM, (record and record[0]) or 0, shown)
-
-
-def _add(tables: dict[TableName, xxhash.xxh3_128], rows: Iterable[tuple[str, str]]) -> None:
-    """Add sorted rows to the digests of their tables."""
-    for name, of_table in groupby(rows, key=lambda row: row[0]):
-        whole = tables.setdefault(TableName(name), xxhash.xxh3_128())
-        for _, row in of_table:
-            whole.update(row.encode())
+            for name, row in db.execute(sql, visible_args(csn)):
+                sums[name] = sums.get(name, 0) + xxhash.xxh3_128_intdigest(row)
+    tables = {name: f"{total % _MODULUS:032x}" for name, total in sums.items()}
+    return StateDigest(replica, csn, FORM, (record and record[0]) or 0, tables)

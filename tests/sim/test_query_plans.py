@@ -38,6 +38,8 @@ ALLOWED: Final = {
     "storage/catalog_reads.py:part_counts": "at a start",
     "storage/catalog_reads.py:visible_bytes": "the progress of a clone",
     "storage/catalog_writes.py:drop_unneeded_files": "at a start",
+    "storage/held_bytes.py:_rows": "the scrubber reads everything, a page at a time and at a bounded rate",
+    "scrubbing/state_digest.py": "a comparison reads everything, in a thread of its own",
 }
 #: A step of a plan: how a table is read, by which index, from where to where.
 STEP: Final = re.compile(r"(SCAN|SEARCH) (\w+)(?: USING (?:COVERING )?INDEX (\w+)(?: \((.*)\))?)?")

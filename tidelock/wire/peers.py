@@ -151,7 +151,7 @@ class StateDigest(msgspec.Struct, frozen=True):
         form: The way in which rows are counted; digests of different ways are not compared.
         zxid: Of the record at this CSN; 0 = not known. Replicas that have applied another record there follow
             another history of the log (rule follow), and are not compared.
-        tables: By table the XXH3-128 (hex) of its versions and visible parts.
+        tables: By table the sum of the XXH3-128 of its version and of its visible parts (hex).
     """
 
     replica: ReplicaId

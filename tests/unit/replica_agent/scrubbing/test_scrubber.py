@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +17,7 @@ from tidelock.replica_agent.config.metrics import ScrubMetrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.scrubbing.scrubber import Scrubber
 from tidelock.replica_agent.storage import catalog_writes as jobs
-from tidelock.replica_agent.storage.held_bytes import HeldParts
+from tidelock.replica_agent.storage.held_bytes import HeldBytes, HeldParts
 
 #: Parts in a pack, one of them removed; in files of their own; and the manifest.
 PARTS = ["r1-1-30", "r1-1-31", "r1-1-40", "r1-1-50", "r1-1-9"]
@@ -177,3 +179,30 @@ async def test_parts_that_are_not_here_are_not_read(replica: AuditedReplica) -> 
     await host.wait(0.0)
     await host.wait(2.0)
     assert (host.damaged, host.passes) == ([], 1)
+
+
+async def test_a_cancelled_tick_reads_no_closed_file(
+    replica: AuditedReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread goes on for a piece at most; by then its file is still open, and another has not its number."""
+    host = Host(replica)
+    await host.wait(0.0)
+    begun, go_on = threading.Event(), threading.Event()
+    read = HeldBytes.read
+
+    def held_up(self: HeldBytes, count: int) -> int:
+        begun.set()
+        go_on.wait(10)
+        return read(self, count)
+
+    monkeypatch.setattr(HeldBytes, "read", held_up)
+    tick = asyncio.create_task(host.wait(2.0))
+    await asyncio.to_thread(begun.wait, 10)
+    tick.cancel()
+    closing = asyncio.create_task(asyncio.to_thread(host.scrubber.close))
+    done, _ = await asyncio.wait([closing], timeout=0.1)
+    assert not done, "closed under the thread"
+    go_on.set()
+    await closing
+    assert host.scrubber._reading is None
+    assert host.bytes < held_bytes(replica)
