@@ -184,7 +184,7 @@ async def test_parts_that_are_not_here_are_not_read(replica: AuditedReplica) -> 
 async def test_a_cancelled_tick_reads_no_closed_file(
     replica: AuditedReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread goes on for a piece at most; by then its file is still open, and another has not its number."""
+    """Its thread goes on for a piece at most, and its file stays open until then."""
     host = Host(replica)
     await host.wait(0.0)
     begun, go_on = threading.Event(), threading.Event()
