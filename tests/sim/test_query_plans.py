@@ -116,7 +116,8 @@ def test_no_statement_walks_a_large_table(plans: dict[tuple[str, str], list[str]
 def blocks(plans: dict[tuple[str, str], list[str]]) -> dict[str, str]:
     """Return the plan of each statement as text, by the function and the statement."""
     return {
-        f"{where}\n{sql}\n": "".join(f"    {step}\n" for step in steps) for (sql, where), steps in plans.items()
+        f"{where}\n{sql}\n": "".join(f"    {step}\n" for step in steps)
+        for (sql, where), steps in plans.items()
     }
 
 
