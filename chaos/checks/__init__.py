@@ -1,0 +1,1 @@
+"""The checks: what must be true at the end of a run. One file for each; the list is `ALL`."""

@@ -1,0 +1,1 @@
+"""The workloads: what clients do. One file for each; the list is `ALL`."""
