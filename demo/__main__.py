@@ -1,4 +1,4 @@
-"""`python -m demo [--scale-factor SF] [--seconds S] [--data-dir DIR] [--keep] [--json]` runs the demo."""
+"""`python -m demo [--scale-factor SF] [--seconds S] [--data-dir DIR] [--keep] [--json] [--containers]`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from demo.command import run
+from demo.containers.run import run as in_containers
 from tidelock.errors import TidelockError
 from tidelock.exits import Exit, exit_of
 
@@ -30,6 +31,9 @@ def main() -> int:
         metavar="DIR",
         help="an empty folder for everything; default: a temporary one",
     )
+    parser.add_argument(
+        "--containers", action="store_true", help="in the services of docker/compose.yaml, with Spark's workers"
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the writers write at full pace")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running, for inspection")
     parser.add_argument("--json", action="store_true", help="print the report as JSON, for programs")
@@ -38,7 +42,13 @@ def main() -> int:
         parser.error(f"--scale-factor {chosen.scale_factor:g}: expected {_SCALE_FACTOR_MIN:g} or more")
     if chosen.seconds < _SECONDS_MIN:
         parser.error(f"--seconds {chosen.seconds:g}: expected {_SECONDS_MIN:g} or more")
+    if chosen.containers and chosen.data_dir is not None:
+        parser.error("--data-dir is not for --containers, which keep their data in volumes")
     try:
+        if chosen.containers:
+            return in_containers(
+                chosen.scale_factor, seconds=chosen.seconds, keep=chosen.keep, json_out=chosen.json
+            )
         return run(
             chosen.scale_factor,
             chosen.data_dir,

@@ -28,7 +28,7 @@ EXIT_OK: Final = 0
 EXIT_VIOLATION: Final = 5
 REPLICAS: Final = 3
 #: Width of the table where there is no terminal.
-_WIDTH_PIPED: Final = 140
+WIDTH_PIPED: Final = 140
 
 
 def run(
@@ -59,7 +59,7 @@ def run(
     narrator = Narrator(Console(stderr=True, highlight=False))
     cluster = LocalCluster.create(folder, replicas=REPLICAS)
     try:
-        with _ended_by_signals():
+        with ended_by_signals():
             report = _play(cluster, narrator, scale_factor, seconds)
     except BaseException as error:
         cluster.down()
@@ -86,7 +86,7 @@ def run(
 
 def _results() -> Console:
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_PIPED)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH_PIPED)
 
 
 def _play(cluster: LocalCluster, narrator: Narrator, scale_factor: float, seconds: float) -> DemoReport:
@@ -105,7 +105,7 @@ def _play(cluster: LocalCluster, narrator: Narrator, scale_factor: float, second
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Turn signals that would end this process at once into SystemExit, so that the cluster ends as well."""
 
     def end(signum: int, _frame: object) -> NoReturn:

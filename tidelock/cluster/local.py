@@ -146,6 +146,10 @@ class LocalCluster:
         """Return the address of an agent's API."""
         return f"http://{self._ports(replica).address}"
 
+    def data_address(self, replica: str) -> str:
+        """Return the address of an agent's snapshot file system, `host:port`."""
+        return f"{HOST}:{self._ports(replica).data}"
+
     def log(self, replica: str) -> Path:
         """Return the log file of an agent."""
         return self.folder / replica / "agent.log"

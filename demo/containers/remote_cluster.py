@@ -1,0 +1,65 @@
+"""The cluster in containers as the demo sees it from the driver's container: agents by name, faults by order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from demo.containers import orders
+from demo.containers.orders import Place
+from tidelock.client import Database, connect
+
+
+class RemoteCluster:
+    """The replicas in containers; a `DemoCluster`.
+
+    Args:
+        places: Where the replicas are.
+        token: The agents' shared secret.
+        order: Gives an order to the machine, and returns when it is done; DemoError if that fails.
+    """
+
+    def __init__(
+        self, places: Sequence[Place], token: str | None, order: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self._places = {place.id: place for place in places}
+        self._token = token
+        self._order = order
+
+    @property
+    def replicas(self) -> list[str]:
+        """The ids of all replicas."""
+        return list(self._places)
+
+    @property
+    def urls(self) -> list[str]:
+        """The API addresses of all agents."""
+        return [self.url(replica) for replica in self._places]
+
+    def url(self, replica: str) -> str:
+        """Return the address of an agent's API."""
+        place = self._places[replica]
+        return f"http://{place.host}:{place.api}"
+
+    def data_address(self, replica: str) -> str:
+        """Return the address of an agent's snapshot file system, `host:port`."""
+        place = self._places[replica]
+        return f"{place.host}:{place.data}"
+
+    def connect(self) -> Database:
+        """Connect to the cluster."""
+        return connect(self.urls, token=self._token)
+
+    def kill(self, replica: str, signum: signal.Signals) -> bool:
+        """Kill, freeze or thaw the container of a replica."""
+        self._order(orders.signal_order(replica, signum))
+        return True
+
+    def start(self, replica: str, *, timeout_s: float) -> None:  # noqa: ARG002 - the caller waits for its CSN
+        """Start the container of a replica again; it is ready some seconds later."""
+        self._order(orders.start_order(replica))
+
+    def log(self, replica: str) -> object:
+        """Return where the log of an agent is."""
+        return f"the output of the container of {replica}"
