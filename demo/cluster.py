@@ -1,4 +1,4 @@
-"""What the demo needs of a cluster, whatever the cluster runs in."""
+"""The cluster of the demo as its scenario uses it, in processes or in containers."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from demo.narrator import Narrator
 from demo.report import DemoReport, as_json, next_steps, print_report
 from demo.scenario import DemoScenario
+from tidelock import secret_file
 from tidelock.cluster import LocalCluster
 from tidelock.errors import ConfigError
 from workloads import spark_session
@@ -99,7 +100,7 @@ def _play(cluster: LocalCluster, narrator: Narrator, scale_factor: float, second
         narrator,
         scale_factor=scale_factor,
         seconds=seconds,
-        token=os.environ.get("TIDELOCK_SECRET"),
+        token=secret_file.of_environment(os.environ),
     )
     return scenario.run()
 

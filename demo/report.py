@@ -198,14 +198,6 @@ def next_steps(folder: Path, *, kept: bool) -> list[str]:
     ]
 
 
-def container_steps(*, kept: bool) -> list[str]:
-    """Return the next step for a user whose cluster ran in containers."""
-    docs = "docker/README.md: the containers; docs/architecture.md: how it works"
-    if not kept:
-        return [docs, "python -m demo --containers --keep: the same, and the containers stay for you to look at"]
-    return [docs, "docker ps --filter label=tidelock.owner: the containers, which still run"]
-
-
 def _lines(report: DemoReport) -> Iterator[tuple[str, str]]:
     """The rows of the table."""
     yield "commits", _commits(report.commits)

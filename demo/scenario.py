@@ -179,7 +179,8 @@ class DemoScenario:
     def _session(self, db: Database) -> Iterator[RoundRunner]:
         with session(self._folder, app="tidelock demo", settings=self._spark, jvm=QUICK_START) as spark:
             self._narrator.say(
-                f"Spark {spark.version} runs as {spark.sparkContext.master}, pinned to {VICTIM}, failover allowed"
+                f"Spark {spark.version} runs as {spark.sparkContext.master}, pinned to {VICTIM}, "
+                "failover allowed"
             )
             nemesis = Nemesis(spark.sparkContext, self._cluster, self._agents, VICTIM)
             yield RoundRunner(spark, db, self._agents, nemesis, VICTIM)

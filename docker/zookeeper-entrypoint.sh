@@ -8,13 +8,15 @@
 #   ZOO_SERVERS     the ensemble, `server.<n>=<host>:2888:3888;2181 ...`; empty = one server, alone
 #   ZOO_CFG_EXTRA   more lines of zoo.cfg, separated by spaces
 #   ZK_SERVER_HEAP  heap in MiB                                 (1536: docs/design/zookeeper-facts.md, Z14)
+#   ZOO_DATA_DIR, ZOO_DATA_LOG_DIR  folders                     (/data), of the log: that of the data
+#   ZOO_CONF_DIR    folder of the configuration                 (/tmp)
 #   ZOO_TICK_TIME, ZOO_INIT_LIMIT, ZOO_SYNC_LIMIT, ZOO_MAX_CLIENT_CNXNS, ZOO_AUTOPURGE_PURGEINTERVAL,
 #   ZOO_AUTOPURGE_SNAPRETAINCOUNT, ZOO_STANDALONE_ENABLED, ZOO_ADMINSERVER_ENABLED, ZOO_4LW_COMMANDS_WHITELIST
 #                   as their names say
 set -euo pipefail
 
 data=${ZOO_DATA_DIR:-/data}
-config=/tmp/zoo.cfg
+config=${ZOO_CONF_DIR:-/tmp}/zoo.cfg
 
 if [[ -n ${ZOO_MY_ID:-} && ! $ZOO_MY_ID =~ ^[0-9]+$ ]]; then
     echo "zookeeper: expected a number in ZOO_MY_ID, found '$ZOO_MY_ID'; give each server one of its own" >&2
@@ -47,5 +49,5 @@ fi
 [[ -f $data/myid ]] || echo "${ZOO_MY_ID:-1}" >"$data/myid"
 
 # Without the `exec`, SIGTERM would reach this script and not the server.
-exec /opt/java/bin/java "-Xmx${ZK_SERVER_HEAP:-1536}m" -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError \
+exec "${JAVA_HOME:-/opt/java}/bin/java" "-Xmx${ZK_SERVER_HEAP:-1536}m" -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError \
     -Dlog4j2.level=warn -cp '/opt/zookeeper/*' org.apache.zookeeper.server.quorum.QuorumPeerMain "$config"

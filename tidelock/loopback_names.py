@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import urlsplit
 
 LOOPBACK: Final = "127.0.0.1"
 #: A name that was unknown is asked for again after this time, in seconds: in a container it is unknown while
@@ -20,7 +21,7 @@ _SUFFIX: Final = ".localhost"
 
 
 class LoopbackNames:
-    """What the resolver has said about names below `.localhost`; any number of threads may use one object.
+    """The answers of the resolver about names below `.localhost`; any number of threads may use one object.
 
     Args:
         knows: Return whether the resolver knows a name.
@@ -52,7 +53,8 @@ class LoopbackNames:
         return not self._ask_at[name]
 
 
-def _system_knows(name: str) -> bool:
+def system_knows(name: str) -> bool:
+    """Return whether the resolver of the system knows a name."""
     try:
         socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -60,7 +62,19 @@ def _system_knows(name: str) -> bool:
     return True
 
 
-_names: Final = LoopbackNames(_system_knows)
+def as_reached(host: str, location: str) -> str:
+    """Return a URL for a client that has named the server, in its header Host, by `host`.
+
+    A client that has come by the loopback address may have no way to a name below `.localhost`. Java's follow
+    redirects by themselves, so that :func:`reachable` cannot help them.
+    """
+    url = urlsplit(location)
+    if host.rpartition(":")[0] != LOOPBACK or not (url.hostname or "").endswith(_SUFFIX):
+        return location
+    return url._replace(netloc=LOOPBACK if url.port is None else f"{LOOPBACK}:{url.port}").geturl()
+
+
+_names: Final = LoopbackNames(system_knows)
 
 
 def reachable(address: str) -> str:

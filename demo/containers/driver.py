@@ -11,83 +11,85 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from rich.console import Console
 
-from demo.cluster import DemoCluster
+from demo import entry
 from demo.command import WIDTH_PIPED
-from demo.containers import orders
-from demo.containers.orders import Setup
+from demo.containers.orders import Order, Result, Setup
 from demo.containers.remote_cluster import RemoteCluster
 from demo.failure import DemoError
 from demo.narrator import Narrator
-from demo.report import DemoReport, as_json, container_steps, print_report
+from demo.report import DemoReport, as_json, print_report
 from demo.scenario import DemoScenario
 from tidelock import secret_file
-from tidelock.errors import TidelockError
-from tidelock.exits import exit_of
 from workloads import child
 
 
 class Machine:
-    """The machine outside, which carries out orders.
+    """The machine outside, which carries out orders; for one thread at a time.
 
     Args:
-        output: Where the orders go.
+        output: Where the orders go; the answers come from standard input.
     """
 
     def __init__(self, output: IO[str]) -> None:
         self._output = output
-        self._answers = child.requests()
+        self._lines = child.requests()
 
     def setup(self) -> Setup:
-        """Return the first line."""
-        return Setup.of_json(next(self._answers))
+        """Return the first line; DemoError if there is none."""
+        values = next(self._lines, None)
+        if values is None:
+            raise DemoError("expected the settings of the demo on standard input, found nothing")
+        return Setup.of_json(values)
 
-    def order(self, order: Mapping[str, Any]) -> None:
+    def give(self, order: Order) -> None:
         """Give an order, and return when it is done; DemoError if it fails, or nobody answers."""
-        child.answer(order, to=self._output)
-        answer = next(self._answers, None)
+        child.answer(order.as_json(), to=self._output)
+        answer = next(self._lines, None)
         if answer is None:
-            raise DemoError(f"nobody outside of the container answers to {order}; run the demo again")
+            raise DemoError(f"nobody outside of the container does {order}; run the demo again")
         if error := answer.get("error"):
-            raise DemoError(f"the machine could not carry out {order}: {error}")
+            raise DemoError(f"the machine could not do {order}: {error}")
 
-    def report(self, report: DemoReport, *, kept: bool) -> None:
-        """Send the report, as text and as values."""
-        text = io.StringIO()
-        print_report(Console(file=text, width=WIDTH_PIPED, highlight=False), report, container_steps(kept=kept))
-        violations = [str(violation) for violation in report.findings.violations]
-        last = {"do": orders.REPORT, "text": text.getvalue(), "values": as_json(report), "violations": violations}
-        child.answer(last, to=self._output)
+    def tell(self, result: Result) -> None:
+        """Send the result."""
+        child.answer(result.as_json(), to=self._output)
 
 
-def main() -> int:
-    """Run the scenario and send its report; returns an exit code of `tidelock.exits`."""
-    # Libraries, and the processes that they start, may print. The lines of JSON have the output for themselves.
-    machine = Machine(os.fdopen(os.dup(1), "w", encoding="utf-8"))
-    os.dup2(2, 1)
+def result_of(report: DemoReport, steps: Sequence[str]) -> Result:
+    """Return a report in all of its forms."""
+    text = io.StringIO()
+    print_report(Console(file=text, width=WIDTH_PIPED, highlight=False), report, steps)
+    return Result(text.getvalue(), as_json(report), [str(one) for one in report.findings.violations])
+
+
+def _run(machine: Machine) -> int:
     setup = machine.setup()
     token = secret_file.of_environment(os.environ)
-    cluster: DemoCluster = RemoteCluster(setup.places, token, machine.order)
     scenario = DemoScenario(
-        cluster,
+        RemoteCluster(setup.places, token, machine.give),
         Path(setup.folder),
-        Narrator(Console(stderr=True, highlight=False)),
+        Narrator(Console(stderr=True, highlight=False), elapsed_s=setup.elapsed_s),
         scale_factor=setup.scale_factor,
         seconds=setup.seconds,
         token=token,
         spark=setup.spark,
     )
-    try:
-        machine.report(scenario.run(), kept=setup.kept)
-    except TidelockError as error:
-        sys.stderr.write(f"demo: {error.message}\n")
-        return exit_of(error)
+    machine.tell(result_of(scenario.run(), setup.steps))
     return 0
+
+
+def main() -> int:
+    """Run the scenario and send its result; returns an exit code of `tidelock.exits`."""
+    # Libraries, and the processes that they start, may print. The lines of JSON have an output for themselves.
+    machine = Machine(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)
+    return entry.exit_code(lambda: _run(machine))
 
 
 if __name__ == "__main__":

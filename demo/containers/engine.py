@@ -22,14 +22,23 @@ def run(
     folder: Path | None = None,
     timeout_s: float = TIMEOUT_S,
     env: Mapping[str, str] | None = None,
+    given: str = "",
 ) -> str:
-    """Run a command and return its standard output; DemoError with the end of its output if it fails."""
+    """Run a command and return its standard output; DemoError with the end of its output if it fails.
+
+    Args:
+        command: The words of the command.
+        folder: Its working directory.
+        timeout_s: How long it may take.
+        env: Its environment; None = that of this process.
+        given: Its standard input.
+    """
     try:
         done = subprocess.run(
             command,
             cwd=folder,
             env=env,
-            stdin=subprocess.DEVNULL,
+            input=given,
             capture_output=True,
             text=True,
             errors="replace",

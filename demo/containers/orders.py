@@ -1,22 +1,35 @@
-"""What the demo in the driver's container asks of the machine, as values of JSON. Pure.
+"""The orders of the demo in the driver's container to the machine, as values of JSON. Pure.
 
 The machine sends a `Setup`, as the first line. Then the driver sends orders, and the machine answers each one
-when it is done; the last order is the report, which is not answered.
+when it is done: with an empty object, or with the text of an error. The last line of the driver is its
+`Result`, which is not answered.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from enum import Enum
+from typing import Any
 
-#: The words of an order.
-SIGNAL: Final = "signal"
-START: Final = "start"
-REPORT: Final = "report"
-#: The signals that a container takes as a whole, all of its processes at once.
-SIGNALS: Final = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
+
+class Fault(Enum):
+    """An action of the machine on the container of a replica, on all of its processes at once."""
+
+    KILL = "kill"
+    FREEZE = "freeze"
+    THAW = "thaw"
+    START = "start"
+
+
+#: The words of each fault for the container engine. A freeze is no signal: that would reach only the first
+#: process of the container, the init, which hands a stop on to nobody.
+_ENGINE: Mapping[Fault, tuple[str, ...]] = {
+    Fault.KILL: ("kill", "--signal", "KILL"),
+    Fault.FREEZE: ("pause",),
+    Fault.THAW: ("unpause",),
+    Fault.START: ("start",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,8 @@ class Setup:
         seconds: How long the writers write at full pace.
         spark: Settings that bring Spark to its master.
         folder: For the files of the demo, in the container.
-        kept: Whether the containers stay.
+        elapsed_s: How long ago the demo has begun.
+        steps: What the report tells to do next.
     """
 
     places: Sequence[Place]
@@ -47,7 +61,8 @@ class Setup:
     seconds: float
     spark: Mapping[str, str]
     folder: str
-    kept: bool
+    elapsed_s: float
+    steps: Sequence[str]
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as values of JSON."""
@@ -59,30 +74,43 @@ class Setup:
         return cls(**{**values, "places": [Place(**place) for place in values["places"]]})
 
 
-def signal_order(replica: str, signum: signal.Signals) -> dict[str, Any]:
-    """Return the order to send a signal to all processes of a replica; ValueError if no container takes it."""
-    if signum not in SIGNALS:
-        names = ", ".join(known.name for known in SIGNALS)
-        raise ValueError(f"expected one of {names} for the container of {replica}, found {signum!r}")
-    return {"do": SIGNAL, "replica": replica, "signum": int(signum)}
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An order: a fault of a replica."""
+
+    fault: Fault
+    replica: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the order as values of JSON."""
+        return {"fault": self.fault.value, "replica": self.replica}
+
+    def engine_words(self, container: str) -> list[str]:
+        """Return the words for the container engine, with the id of the replica's container."""
+        return [*_ENGINE[self.fault], container]
 
 
-def start_order(replica: str) -> dict[str, Any]:
-    """Return the order to start the container of a replica that was killed."""
-    return {"do": START, "replica": replica}
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of the demo.
 
-
-def engine_command(order: Mapping[str, Any], container: str) -> list[str]:
-    """Return the words for the container engine that carry out an order.
-
-    A freeze is the engine's `pause`: a signal would reach the first process of the container only, and that one
-    may not be stopped.
+    Attributes:
+        text: The report for people.
+        report: The report for programs.
+        violations: The checks that did not hold, as lines.
     """
-    if order["do"] == START:
-        return ["start", container]
-    by_signal = {
-        signal.SIGKILL: ["kill", "--signal", "KILL", container],
-        signal.SIGSTOP: ["pause", container],
-        signal.SIGCONT: ["unpause", container],
-    }
-    return by_signal[signal.Signals(order["signum"])]
+
+    text: str
+    report: Mapping[str, Any]
+    violations: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as values of JSON."""
+        return {"result": asdict(self)}
+
+
+def of_driver(values: Mapping[str, Any]) -> Order | Result:
+    """Return what the driver has sent; ValueError, KeyError or TypeError if it is neither of the two."""
+    if "result" in values:
+        return Result(**values["result"])
+    return Order(Fault(values["fault"]), values["replica"])

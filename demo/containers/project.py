@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,9 +23,16 @@ FILE: Final = ROOT / "docker" / "compose.yaml"
 REPLICAS: Final = ("r1", "r2", "r3")
 #: Label of all that a run starts, with the process that has started it.
 OWNER_LABEL: Final = "tidelock.owner"
+#: The variable of docker/compose.yaml for its value.
+OWNER_VARIABLE: Final = "TIDELOCK_OWNER"
 #: How long the services may take to become healthy, in seconds. They share two cores, and start in three steps.
 UP_TIMEOUT_S: Final = 600.0
+#: How long an agent may take to drain when all is over, in seconds.
 _STOP_S: Final = 20
+#: Words that list what there is of a kind.
+_CONTAINERS: Final = ("ps", "--all")
+_NETWORKS: Final = ("network", "ls")
+_VOLUMES: Final = ("volume", "ls")
 
 
 def owner_of(process: Identity) -> str:
@@ -44,48 +53,67 @@ class Project:
     """The services, not started yet.
 
     Args:
+        purpose: The end of its name, before the number of this process.
         compose: The words that start compose.
-        folder: For the secret; only its owner may enter it.
         images: Variables of docker/compose.yaml that name images.
+
+    Attributes:
+        name: The name of the project: of its containers, networks and volumes.
+        owner: The value of the label of all that it starts: this process, which has to end it.
+        places: Where the replicas are.
+        secret: The agents' shared secret.
     """
 
-    def __init__(self, compose: Sequence[str], folder: Path, images: Mapping[str, str]) -> None:
+    def __init__(self, purpose: str, compose: Sequence[str], images: Mapping[str, str]) -> None:
         me = processes.me()
-        self.name = f"tidelock-demo-{me.pid}"
+        self.name: Final = f"tidelock-{purpose}-{me.pid}"
         self.owner = owner_of(me)
         ports = iter(free_ports(2 * len(REPLICAS)))
-        self.places = [Place(replica, f"{replica}.localhost", next(ports), next(ports)) for replica in REPLICAS]
-        secret = folder / "secret"
-        secret.write_text(secrets.token_hex(16) + "\n", encoding="ascii")
-        secret.chmod(0o444)  # the agents are another user; the folder keeps everybody else out
+        self.places: Final = [
+            Place(replica, f"{replica}.localhost", next(ports), next(ports)) for replica in REPLICAS
+        ]
+        self.secret: Final = secrets.token_hex(16)
+        # Only its owner may enter the folder; in it, the agents' user may read the file.
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        file = self._folder / "secret"
+        file.write_text(f"{self.secret}\n", encoding="ascii")
+        file.chmod(0o444)
         self._command = [*compose, "--file", str(FILE)]
         self._env = {
             **os.environ,
             **images,
             "COMPOSE_PROJECT_NAME": self.name,
-            "TIDELOCK_OWNER": self.owner,
-            "TIDELOCK_SECRET_FILE": str(secret),
+            OWNER_VARIABLE: self.owner,
+            "TIDELOCK_SECRET_FILE": str(file),
             **{f"TIDELOCK_{place.id.upper()}_API_PORT": str(place.api) for place in self.places},
             **{f"TIDELOCK_{place.id.upper()}_DATA_PORT": str(place.data) for place in self.places},
         }
 
-    def up(self) -> None:
-        """Start the services, and return when they are healthy; DemoError with the reason if they are not."""
-        # The driver waits for the health of everything else, so that no flag to wait is needed, which an older
-        # compose does not have.
-        up = [*self._command, "up", "--detach", "--no-build"]
-        engine.run(up, env=self._env, timeout_s=UP_TIMEOUT_S)
+    def keep(self) -> None:
+        """Let the services stay when this process has ended; a user has to end them."""
+        self.owner = self._env[OWNER_VARIABLE] = self.name
+
+    def up(self, *services: str) -> None:
+        """Start services, by default all, and what they wait for; DemoError with the reason if they do not.
+
+        With all services the call returns when they are healthy: the driver waits for the others. So no flag
+        to wait is needed, which an older compose does not have.
+        """
+        command = [*self._command, "up", "--detach", "--no-build", *services]
+        engine.run(command, env=self._env, timeout_s=UP_TIMEOUT_S)
 
     def down(self) -> None:
         """End the services and remove them, their networks and their volumes."""
-        down = [*self._command, "down", "--volumes", "--timeout", str(_STOP_S)]
-        with suppress(DemoError):
-            engine.run(down, env=self._env)
+        command = [*self._command, "down", "--volumes", "--timeout", str(_STOP_S)]
+        with suppress(DemoError):  # what it has left is removed by its label
+            engine.run(command, env=self._env)
         remove(self.owner)
+        shutil.rmtree(self._folder)
 
     def container(self, service: str) -> str:
         """Return the id of the container of a service; DemoError if there is none."""
-        found = _listed("ps", "--all", label=f"com.docker.compose.project={self.name}", service=service)
+        labels = (f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}")
+        found = _ids(_CONTAINERS, *labels)
         if len(found) != 1:
             raise DemoError(f"expected one container of {service} in {self.name}, found {len(found)}")
         return found[0]
@@ -98,6 +126,8 @@ def running(project: Project, *, keep: bool = False) -> Iterator[Project]:
     Args:
         keep: Leave them running when the block has succeeded.
     """
+    if keep:
+        project.keep()
     try:
         project.up()
         yield project
@@ -110,34 +140,30 @@ def running(project: Project, *, keep: bool = False) -> Iterator[Project]:
 
 def sweep() -> None:
     """Remove what runs that were killed have left behind; nothing of others, and nothing without an owner."""
-    containers = engine.run(
-        ["docker", "ps", "--all", "--filter", f"label={OWNER_LABEL}", "--format", f'{{{{.Label "{OWNER_LABEL}"}}}}']
-    )
-    networks = engine.run(
-        ["docker", "network", "ls", "--filter", f"label={OWNER_LABEL}", "--format", f'{{{{.Label "{OWNER_LABEL}"}}}}']
-    )
-    volumes = engine.run(
-        ["docker", "volume", "ls", "--filter", f"label={OWNER_LABEL}", "--format", f'{{{{.Label "{OWNER_LABEL}"}}}}']
-    )
-    for owner in {*containers.splitlines(), *networks.splitlines(), *volumes.splitlines()}:
+    shown = f'{{{{.Label "{OWNER_LABEL}"}}}}'
+    owners = {
+        owner
+        for kind in (_CONTAINERS, _NETWORKS, _VOLUMES)
+        for owner in engine.run(
+            ["docker", *kind, "--filter", f"label={OWNER_LABEL}", "--format", shown]
+        ).splitlines()
+    }
+    for owner in owners:
         if ownerless(owner):
             remove(owner)
 
 
 def remove(owner: str) -> None:
     """Remove the containers, networks and volumes with the label of an owner."""
-    label = f"{OWNER_LABEL}={owner}"
     for kind, command in (
-        (("ps", "--all"), ["docker", "rm", "--force", "--volumes"]),
-        (("network", "ls"), ["docker", "network", "rm"]),
-        (("volume", "ls"), ["docker", "volume", "rm", "--force"]),
+        (_CONTAINERS, ("rm", "--force", "--volumes")),
+        (_NETWORKS, ("network", "rm")),
+        (_VOLUMES, ("volume", "rm", "--force")),
     ):
-        if found := _listed(*kind, label=label):
-            engine.run([*command, *found])
+        if found := _ids(kind, f"{OWNER_LABEL}={owner}"):
+            engine.run(["docker", *command, *found])
 
 
-def _listed(*kind: str, label: str, service: str | None = None) -> list[str]:
-    command = ["docker", *kind, "--quiet", "--filter", f"label={label}"]
-    if service is not None:
-        command += ["--filter", f"label=com.docker.compose.service={service}"]
-    return engine.run(command).split()
+def _ids(kind: Sequence[str], *labels: str) -> list[str]:
+    filters = [word for label in labels for word in ("--filter", f"label={label}")]
+    return engine.run(["docker", *kind, "--quiet", *filters]).split()

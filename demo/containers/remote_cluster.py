@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Final
 
-from demo.containers import orders
-from demo.containers.orders import Place
+from demo.containers.orders import Fault, Order, Place
 from tidelock.client import Database, connect
+
+_FAULTS: Final[Mapping[signal.Signals, Fault]] = {
+    signal.SIGKILL: Fault.KILL,
+    signal.SIGSTOP: Fault.FREEZE,
+    signal.SIGCONT: Fault.THAW,
+}
 
 
 class RemoteCluster:
-    """The replicas in containers; a `DemoCluster`.
+    """The replicas in containers; a `demo.cluster.DemoCluster`.
 
     Args:
         places: Where the replicas are.
         token: The agents' shared secret.
-        order: Gives an order to the machine, and returns when it is done; DemoError if that fails.
+        give: Gives an order to the machine, and returns when it is done; DemoError if that fails.
     """
 
-    def __init__(
-        self, places: Sequence[Place], token: str | None, order: Callable[[Mapping[str, Any]], None]
-    ) -> None:
+    def __init__(self, places: Sequence[Place], token: str | None, give: Callable[[Order], None]) -> None:
         self._places = {place.id: place for place in places}
         self._token = token
-        self._order = order
+        self._give = give
 
     @property
     def replicas(self) -> list[str]:
@@ -52,13 +55,13 @@ class RemoteCluster:
         return connect(self.urls, token=self._token)
 
     def kill(self, replica: str, signum: signal.Signals) -> bool:
-        """Kill, freeze or thaw the container of a replica."""
-        self._order(orders.signal_order(replica, signum))
+        """Kill, freeze or thaw all processes of a replica; KeyError for any other signal."""
+        self._give(Order(_FAULTS[signum], replica))
         return True
 
-    def start(self, replica: str, *, timeout_s: float) -> None:  # noqa: ARG002 - the caller waits for its CSN
-        """Start the container of a replica again; it is ready some seconds later."""
-        self._order(orders.start_order(replica))
+    def start(self, replica: str, *, timeout_s: float) -> None:  # noqa: ARG002 - who calls waits for its CSN
+        """Start a replica that was killed; it answers some seconds later."""
+        self._give(Order(Fault.START, replica))
 
     def log(self, replica: str) -> object:
         """Return where the log of an agent is."""

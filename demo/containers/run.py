@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 
 from demo.command import EXIT_OK, EXIT_VIOLATION, ended_by_signals
 from demo.containers import engine, images, orders, project
-from demo.containers.orders import Setup
+from demo.containers.orders import Order, Result, Setup
 from demo.containers.project import Project
 from demo.failure import DemoError
 from demo.narrator import Narrator
-
 from workloads.child import Child, ChildEndedError
 
-AGENT: Final = "tidelock-agent:demo"
-SPARK: Final = "tidelock-spark:demo"
-DRIVER: Final = "tidelock-driver:demo"
-ZOOKEEPER: Final = "tidelock-zookeeper:demo"
-#: How long the driver may take to end after its report, in seconds.
+#: How long the driver may take to end after its result, in seconds.
 _END_S: Final = 30.0
-#: Settings that bring Spark from the driver's container to the master. Executors connect to the driver by name.
+#: Folder of the driver's container for the files of the demo.
+_FOLDER: Final = "/data/demo"
+#: Settings that bring Spark from the driver's container to the master; executors connect to the driver by name.
 _SPARK: Final = {
     "spark.master": "spark://spark-master:7077",
     "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - of a container
@@ -36,7 +30,7 @@ _SPARK: Final = {
 
 
 def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> int:
-    """Run the demo and return its exit code, as `demo.command.run`.
+    """Run the demo and return its exit code, as `demo.command.run` does.
 
     Args:
         scale_factor: Of TPC-H.
@@ -50,62 +44,65 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
     """
     compose = engine.compose()
     narrator = Narrator(Console(stderr=True, highlight=False))
-    with tempfile.TemporaryDirectory(prefix="tidelock-demo-") as folder, ended_by_signals():
+    with ended_by_signals():
         project.sweep()
-        narrator.say("images: building what has changed")
-        services = Project(compose, Path(folder), build_images())
-        narrator.say(f"containers: starting {services.name}: 3 ZooKeepers, 3 agents, Spark with 2 workers")
+        narrator.say("images: what has changed is built")
+        services = Project("demo", compose, images.for_compose("demo"))
+        narrator.say(f"{services.name}: three ZooKeepers, three agents and Spark with two workers start")
         with project.running(services, keep=keep):
             narrator.say("all of them are healthy")
-            setup = Setup(services.places, scale_factor, seconds, _SPARK, "/data/demo", keep)
-            last = play(services, setup)
-    if json_out:
-        print(json.dumps(last["values"], indent=2))  # noqa: T201 - the result, for programs
-    else:
-        print(last["text"])  # noqa: T201 - the result, for people
-    for violation in last["violations"]:
+            setup = Setup(
+                services.places,
+                scale_factor,
+                seconds,
+                _SPARK,
+                _FOLDER,
+                narrator.elapsed_s,
+                next_steps(services.name, kept=keep),
+            )
+            result = play(services, setup)
+    print(json.dumps(result.report, indent=2) if json_out else result.text)  # noqa: T201 - the result
+    for violation in result.violations:
         narrator.console.print(f"violation: {violation}", style="bold red", markup=False, soft_wrap=True)
-    return EXIT_VIOLATION if last["violations"] else EXIT_OK
+    return EXIT_VIOLATION if result.violations else EXIT_OK
 
 
-def build_images() -> dict[str, str]:
-    """Build the images, and return the variables of docker/compose.yaml that name them."""
-    named = {
-        "TIDELOCK_IMAGE": images.build("agent", AGENT),
-        "TIDELOCK_SPARK_IMAGE": images.build("spark", SPARK),
-        "TIDELOCK_DRIVER_IMAGE": images.build("demo", DRIVER),
-    }
-    # A base of one's own says that no registry answers: then ZooKeeper's image is made here, too.
-    if images.base({}):
-        named["TIDELOCK_ZOOKEEPER_IMAGE"] = images.build_zookeeper(ZOOKEEPER)
-    return named
+def next_steps(project_name: str, *, kept: bool) -> list[str]:
+    """Return the next step for a user: the containers, if they stay, or how to keep them."""
+    pages = "docker/README.md: the containers; docs/architecture.md: how it works"
+    if not kept:
+        return [pages, "python -m demo.containers --keep: the same, and the containers stay for you to look at"]
+    return [
+        pages,
+        f"docker ps --filter label=com.docker.compose.project={project_name}: the containers, which still run",
+        f"docker compose -p {project_name} -f docker/compose.yaml down --volumes: end them",
+    ]
 
 
-def play(services: Project, setup: Setup) -> Mapping[str, Any]:
-    """Run the scenario in the driver's container, carry out its orders, and return the last one, its report.
+def play(services: Project, setup: Setup) -> Result:
+    """Run the scenario in the driver's container, carry out its orders, and return its result.
 
-    DemoError if the driver ends without a report; it has said why.
+    DemoError if the driver ends without one; it has said why.
     """
-    container = services.container("driver")
     driver = Child(
         "demo.containers.driver",
-        python=("docker", "exec", "--interactive", container, "python3"),
+        python=("docker", "exec", "--interactive", services.container("driver"), "python3"),
         own_session=True,  # Ctrl-C is for this process, which then ends the containers
     )
     try:
         driver.send(setup.as_json())
-        while (order := driver.receive())["do"] != orders.REPORT:
-            driver.send(_carried_out(order, services))
+        while isinstance(said := orders.of_driver(driver.receive()), Order):
+            driver.send(_carried_out(said, services))
     except ChildEndedError as error:
         raise DemoError(f"the demo in {services.name} has ended without a report ({error})") from error
     finally:
         driver.end(_END_S)
-    return dict(order)
+    return said
 
 
-def _carried_out(order: Mapping[str, Any], services: Project) -> dict[str, str]:
+def _carried_out(order: Order, services: Project) -> dict[str, str]:
     try:
-        engine.run(["docker", *orders.engine_command(order, services.container(order["replica"]))])
+        engine.run(["docker", *order.engine_words(services.container(order.replica))])
     except DemoError as error:
         return {"error": error.message}
     return {}

@@ -13,6 +13,7 @@ from pydantic_settings import NoDecode
 
 from tidelock import secret_file
 from tidelock.csnlog.core.ids import replica_id
+from tidelock.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(ge=1)]
@@ -96,7 +97,10 @@ class IdentitySettings(BaseModel):
         if values.get("secret"):
             msg = "secret and secret_file are both set; set one of them"
             raise ValueError(msg)
-        return {**values, "secret": secret_file.read(Path(values["secret_file"]))}
+        try:
+            return {**values, "secret": secret_file.read(Path(values["secret_file"]))}
+        except ConfigError as error:
+            raise ValueError(error.message) from error  # with all other errors of the settings, in one message
 
     @field_validator("replica")
     @classmethod

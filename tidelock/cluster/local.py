@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 import urllib3
 
-from tidelock import processes, zookeeper
+from tidelock import processes, secret_file, zookeeper
 from tidelock.client import Database, connect
 from tidelock.client.agents.discovery import members
 from tidelock.cluster import process_groups
@@ -175,7 +175,7 @@ class LocalCluster:
 
     @property
     def _secret(self) -> str | None:
-        return self.environment.get("TIDELOCK_SECRET") or os.environ.get("TIDELOCK_SECRET")
+        return secret_file.of_environment({**os.environ, **self.environment})
 
     def _ports(self, replica: str) -> ReplicaPorts:
         for ports in self.layout.replicas:
