@@ -110,6 +110,12 @@ class Project:
         remove(self.owner)
         shutil.rmtree(self._folder)
 
+    def save_output(self) -> Path:
+        """Write all that the services have printed to a file, which stays; DemoError if there is none."""
+        path = Path(tempfile.gettempdir()) / f"{self.name}.log"
+        path.write_text(engine.run([*self._command, "logs", "--no-color"], env=self._env), encoding="utf-8")
+        return path
+
     def container(self, service: str) -> str:
         """Return the id of the container of a service; DemoError if there is none."""
         labels = (f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}")
@@ -121,16 +127,27 @@ class Project:
 
 @contextmanager
 def running(project: Project, *, keep: bool = False) -> Iterator[Project]:
-    """Start the services for the block; at its end, however it ends, nothing of them is left.
+    """Start the services for the block; at its end nothing of them is left, not after an interrupt either.
+
+    An error gets a note with the file of all that the services have printed.
 
     Args:
-        keep: Leave them running when the block has succeeded.
+        project: The services.
+        keep: Leave them running, also after an error, but not after an interrupt.
     """
     if keep:
         project.keep()
     try:
         project.up()
         yield project
+    except Exception as error:
+        if keep:
+            error.add_note(f"the containers of {project.name} still run")
+        else:
+            with suppress(DemoError):
+                error.add_note(f"the output of all services is in {project.save_output()}")
+            project.down()
+        raise
     except BaseException:
         project.down()
         raise

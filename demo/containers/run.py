@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Final
 
 from rich.console import Console
@@ -61,9 +62,11 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
                 next_steps(services.name, kept=keep),
             )
             result = play(services, setup)
-    print(json.dumps(result.report, indent=2) if json_out else result.text)  # noqa: T201 - the result
+    sys.stdout.write(f"{json.dumps(result.report, indent=2)}\n" if json_out else result.text)
     for violation in result.violations:
         narrator.console.print(f"violation: {violation}", style="bold red", markup=False, soft_wrap=True)
+    if result.violations and not keep:
+        narrator.say("with --keep the containers stay, with what was written in them")
     return EXIT_VIOLATION if result.violations else EXIT_OK
 
 
@@ -91,13 +94,15 @@ def play(services: Project, setup: Setup) -> Result:
     )
     try:
         driver.send(setup.as_json())
-        while isinstance(said := orders.of_driver(driver.receive()), Order):
+        while True:
+            said = orders.of_driver(driver.receive())
+            if isinstance(said, Result):
+                return said
             driver.send(_carried_out(said, services))
     except ChildEndedError as error:
         raise DemoError(f"the demo in {services.name} has ended without a report ({error})") from error
     finally:
         driver.end(_END_S)
-    return said
 
 
 def _carried_out(order: Order, services: Project) -> dict[str, str]:

@@ -31,6 +31,12 @@ PLACES = [Place("r1", "r1.localhost", 8801, 8901), Place("r2", "r2.localhost", 8
 SETUP = Setup(PLACES, 0.01, 5.0, {"spark.master": "spark://m:7077"}, "/data/demo", 12.5, ["look there"])
 
 
+@pytest.fixture(autouse=True)
+def _temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files of projects go to a folder of the test."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
 def through_json(values: Any) -> Any:
     """Values as they arrive at the other side."""
     return json.loads(json.dumps(values))
@@ -236,13 +242,16 @@ def test_a_command_that_fails_is_told_with_its_output() -> None:
     assert engine.run(["cat"], given="as given") == "as given"
 
 
-def test_a_project_has_ports_a_secret_and_a_label_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_project_has_ports_a_secret_and_a_label_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compose gets them as variables; the secret is in a file, in a folder for its owner only."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     seen: list[dict[str, str]] = []
-    monkeypatch.setattr(engine, "run", lambda _command, *, env, timeout_s: seen.append(dict(env)) or "")
+
+    def run_compose(_command: list[str], *, env: dict[str, str], timeout_s: float) -> str:
+        assert timeout_s > 0
+        seen.append(env)
+        return ""
+
+    monkeypatch.setattr(engine, "run", run_compose)
     services = Project("test", ["compose"], {"TIDELOCK_IMAGE": "an-image"})
     services.up()
     [env] = seen
@@ -254,6 +263,58 @@ def test_a_project_has_ports_a_secret_and_a_label_of_its_own(
     assert env[project.OWNER_VARIABLE] == project.owner_of(processes.me())
     ports = [env[f"TIDELOCK_{place.id.upper()}_{kind}_PORT"] for place in services.places for kind in ("API", "DATA")]
     assert len(set(ports)) == 6
+
+
+class Services(Project):
+    """Services that start as they are told, and count their ends."""
+
+    def __init__(self, fails: BaseException | None = None) -> None:
+        super().__init__("test", ["compose"], {})
+        self.fails = fails
+        self.downs = 0
+
+    def up(self, *services: str) -> None:
+        """Fail, or do nothing."""
+        assert services == ()
+        if self.fails is not None:
+            raise self.fails
+
+    def down(self) -> None:
+        """Count."""
+        self.downs += 1
+
+    def save_output(self) -> Path:
+        """Return a path."""
+        return Path("all.log")
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_services_end_with_the_block_unless_they_are_kept(keep: bool) -> None:
+    """With --keep they stay, and are nobody's leftovers."""
+    services = Services()
+    with project.running(services, keep=keep):
+        assert services.downs == 0
+    assert services.downs == (0 if keep else 1)
+
+
+@pytest.mark.parametrize(("keep", "note"), [(False, "services is in all.log"), (True, "still run")])
+def test_an_error_says_where_to_look(keep: bool, note: str) -> None:
+    """An error ends the services after their output was saved; with --keep they stay."""
+    services = Services(fails=DemoError("no start"))
+    with pytest.raises(DemoError) as caught, project.running(services, keep=keep):
+        pass
+    assert services.downs == (0 if keep else 1)
+    assert note in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_interrupt_leaves_nothing_in_any_case(keep: bool, error: BaseException) -> None:
+    """Ctrl-C and SIGTERM end the services, kept or not, while they start as well."""
+    services = Services(fails=error)
+    with pytest.raises(type(error)), project.running(services, keep=keep):
+        pass
+    assert services.downs == 1
 
 
 def test_what_is_kept_has_no_owner_that_could_end() -> None:
