@@ -81,4 +81,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say in one line what was left out."""
     if left_out := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"left out: {left_out} docker test(s): no container engine with compose answers")
+        terminalreporter.write_line(
+            f"left out: {left_out} docker test(s): no container engine with compose answers"
+        )

@@ -28,7 +28,12 @@ Url = Annotated[str | None, typer.Option("--url", envvar="TIDELOCK_URL", help="A
 Zk = Annotated[str | None, typer.Option("--zk", help="ZooKeeper of the cluster, host:port/root.")]
 Replica = Annotated[str | None, typer.Option("--replica", help="Talk to this replica only.")]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="TIDELOCK_SECRET", help="Shared secret of the agents; default: TIDELOCK_SECRET_FILE.")
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="TIDELOCK_SECRET",
+        help="Shared secret of the agents; default: in the file that TIDELOCK_SECRET_FILE names.",
+    ),
 ]
 Timeout = Annotated[
     float,
