@@ -31,11 +31,11 @@ class LoopbackNames:
     def __init__(self, knows: Callable[[str], bool], now_s: Callable[[], float] = time.monotonic) -> None:
         self._knows = knows
         self._now_s = now_s
-        #: When to ask again for a name; never for one that was known. As many names as a cluster has replicas.
+        #: When to ask again for a name, 0 for one that is known. As many names as a cluster has replicas.
         self._ask_at: dict[str, float] = {}
 
     def reachable(self, address: str) -> str:
-        """Return `host:port` as it can be connected to: with the loopback address for a name that needs it."""
+        """Return `host:port` to connect to: with the loopback address for a name that needs it."""
         host, colon, port = address.rpartition(":")
         name = host.lower().removesuffix(".")
         if not name.endswith(_SUFFIX) or self._known(name):

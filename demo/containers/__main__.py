@@ -1,4 +1,4 @@
-"""`python -m demo.containers [--scale-factor SF] [--seconds S] [--keep] [--json]` runs the demo in containers."""
+"""`python -m demo.containers [--scale-factor SF] [--seconds S] [--keep] [--json]`: the demo in containers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ def main() -> int:
     )
     chosen = entry.parsed(parser)
     return entry.exit_code(
-        lambda: run(
-            chosen.scale_factor, seconds=chosen.seconds, keep=chosen.keep, json_out=chosen.json
-        )
+        lambda: run(chosen.scale_factor, seconds=chosen.seconds, keep=chosen.keep, json_out=chosen.json)
     )
 
 

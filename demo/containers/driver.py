@@ -86,7 +86,7 @@ def _run(machine: Machine) -> int:
 
 def main() -> int:
     """Run the scenario and send its result; returns an exit code of `tidelock.exits`."""
-    # Libraries, and the processes that they start, may print. The lines of JSON have an output for themselves.
+    # Libraries, and the processes that they start, may print. The lines of JSON have an output of their own.
     machine = Machine(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
     return entry.exit_code(lambda: _run(machine))

@@ -1,6 +1,6 @@
 """A software bill of materials of the image in which this program runs: CycloneDX 1.6, on standard output.
 
-    docker run --rm --interactive --network none --entrypoint python3 IMAGE -I - NAME <demo/containers/inventory.py
+    docker run --rm --interactive --network none --entrypoint python3 IMAGE -I - NAME <inventory.py
 
 It uses the standard library only, since it runs in images as they are. The same image gives the same text: no
 time and no random number is in it.
@@ -98,7 +98,9 @@ def _poms(path: Path) -> dict[str, str]:
 
 
 def _of_this_image() -> Iterator[dict[str, Any]]:
-    system = dict(word.partition("=")[::2] for word in shlex.split(Path("/etc/os-release").read_text(encoding="utf-8")))
+    system = dict(
+        word.partition("=")[::2] for word in shlex.split(Path("/etc/os-release").read_text(encoding="utf-8"))
+    )
     distribution = f"{system['ID']}-{system.get('VERSION_ID', 'unknown')}"
     status = Path("/var/lib/dpkg/status")
     if status.exists():

@@ -25,7 +25,7 @@ REPLICAS: Final = ("r1", "r2", "r3")
 OWNER_LABEL: Final = "tidelock.owner"
 #: The variable of docker/compose.yaml for its value.
 OWNER_VARIABLE: Final = "TIDELOCK_OWNER"
-#: How long the services may take to become healthy, in seconds. They share two cores, and start in three steps.
+#: How long the services may take to become healthy, in seconds. They start in three steps.
 UP_TIMEOUT_S: Final = 600.0
 #: How long an agent may take to drain when all is over, in seconds.
 _STOP_S: Final = 20

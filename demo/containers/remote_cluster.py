@@ -1,4 +1,4 @@
-"""The cluster in containers as the demo sees it from the driver's container: agents by name, faults by order."""
+"""The cluster in containers, seen from the driver's container: agents by name, faults by order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo in containers, from the machine of the user: services, driver, orders, report, and nothing left."""
+"""The demo in containers, from the machine of the user: services, driver, orders, report, and the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workloads.child import Child, ChildEndedError
 _END_S: Final = 30.0
 #: Folder of the driver's container for the files of the demo.
 _FOLDER: Final = "/data/demo"
-#: Settings that bring Spark from the driver's container to the master; executors connect to the driver by name.
+#: Settings that bring Spark from the driver's container to the master, and executors to the driver.
 _SPARK: Final = {
     "spark.master": "spark://spark-master:7077",
     "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - of a container
@@ -74,10 +74,13 @@ def next_steps(project_name: str, *, kept: bool) -> list[str]:
     """Return the next step for a user: the containers, if they stay, or how to keep them."""
     pages = "docker/README.md: the containers; docs/architecture.md: how it works"
     if not kept:
-        return [pages, "python -m demo.containers --keep: the same, and the containers stay for you to look at"]
+        return [
+            pages,
+            "python -m demo.containers --keep: the same, and the containers stay for you to look at",
+        ]
     return [
         pages,
-        f"docker ps --filter label=com.docker.compose.project={project_name}: the containers, which still run",
+        f"docker ps --filter name={project_name}: the containers, which still run",
         f"docker compose -p {project_name} -f docker/compose.yaml down --volumes: end them",
     ]
 

@@ -21,7 +21,17 @@ _TAG: Final = "demo"
 def write(image: str, folder: Path) -> Path:
     """Write the bill of an image, and return the file; DemoError if the image does not run."""
     name = image.partition(":")[0]
-    command = ["docker", "run", "--rm", "--interactive", "--network", "none", "--entrypoint", "python3", image]
+    command = [
+        "docker",
+        "run",
+        "--rm",
+        "--interactive",
+        "--network",
+        "none",
+        "--entrypoint",
+        "python3",
+        image,
+    ]
     program = Path(__file__).with_name("inventory.py").read_text(encoding="utf-8")
     text = engine.run([*command, "-I", "-", name], given=program)
     path = folder / f"{name}.cdx.json"

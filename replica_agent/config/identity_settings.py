@@ -100,7 +100,9 @@ class IdentitySettings(BaseModel):
         try:
             return {**values, "secret": secret_file.read(Path(values["secret_file"]))}
         except ConfigError as error:
-            raise ValueError(error.message) from error  # with all other errors of the settings, in one message
+            raise ValueError(
+                error.message
+            ) from error  # with all other errors of the settings, in one message
 
     @field_validator("replica")
     @classmethod

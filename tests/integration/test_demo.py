@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from demo.containers import engine
 from tests.support.project.source import ROOT
 from tests.support.waiting import eventually
 from tidelock.exits import Exit
@@ -54,10 +55,9 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
 def leftovers(pid: int) -> list[str]:
     """The containers, networks and volumes of a demo in containers, by their names."""
     found: list[str] = []
-    for kind in (("ps", "--all", "--format", "{{.Names}}"), ("network", "ls", "--format", "{{.Name}}"),
-                 ("volume", "ls", "--format", "{{.Name}}")):  # fmt: skip
-        done = subprocess.run(["docker", *kind], capture_output=True, text=True, check=True)
-        found += [name for name in done.stdout.split() if name.startswith(f"tidelock-demo-{pid}_")]
+    for kind in ("ps --all --format {{.Names}}", "network ls --format {{.Name}}", "volume ls --format {{.Name}}"):
+        names = engine.run(["docker", *kind.split()]).split()
+        found += [name for name in names if name.startswith(f"tidelock-demo-{pid}")]
     return found
 
 

@@ -167,7 +167,9 @@ def test_it_runs_without_rights(cluster: Cluster) -> None:
     agent = cluster.agents[cluster.replicas[0]]
     assert agent.exec_run(["id", "-u"]).output.strip() == b"10001"
     status = agent.exec_run(["cat", "/proc/1/status"]).output.decode()
-    assert {"CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"} <= {*status.splitlines()}
+    assert {"CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"} <= {
+        *status.splitlines()
+    }
     assert agent.exec_run(["test", "-w", "/data"]).exit_code == 0
     assert agent.exec_run(["test", "-w", "/opt/tidelock"]).exit_code == 1
     assert agent.exec_run(["touch", "/tmp/a"]).exit_code == 0  # noqa: S108 - of the container

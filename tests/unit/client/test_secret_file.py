@@ -1,4 +1,4 @@
-"""The shared secret from the environment or from a file: what is taken, and what is refused in clear words."""
+"""The shared secret from the environment or from a file: secrets that are taken, and clear refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path, content: bytes, foun
     assert found in caught.value.message
 
 
-@pytest.mark.parametrize(("name", "reason"), [("", "Is a directory"), ("missing", "No such file or directory")])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("", "Is a directory"), ("missing", "No such file or directory")]
+)
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str, reason: str) -> None:
     """A container engine makes a folder where the file of a secret is missing."""
     with pytest.raises(ConfigError, match=rf"cannot be read \({reason}\); name a file that"):

@@ -115,7 +115,7 @@ def test_the_wrapper_drops_one_option(tmp_path: Path) -> None:
 
 
 def test_a_wrapper_as_java_home_is_kept(tmp_path: Path) -> None:
-    """Where JAVA_HOME is a wrapper already, as in the image of Spark, Spark's Java drops the option as well."""
+    """Where JAVA_HOME is a wrapper already, as in the image of Spark, the option is dropped as well."""
     real = fake_java(tmp_path / "real", script=REFUSING_VECTOR)
     image = java.home_for_spark(java.find({"JAVA_HOME": str(real)}), tmp_path / "image")
     found = java.find({"JAVA_HOME": str(image)})

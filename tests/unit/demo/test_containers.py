@@ -174,7 +174,9 @@ class Docker:
 
     def run(self, command: list[str], **_: Any) -> str:
         """Answer lists with one id for each owner, named by it."""
-        kind = {"ps": "containers", "network": "networks", "volume": "volumes", "rm": "containers"}[command[1]]
+        kind = {"ps": "containers", "network": "networks", "volume": "volumes", "rm": "containers"}[
+            command[1]
+        ]
         if "rm" in command[1:3]:
             self.removed.append((kind, *command[4 if kind != "networks" else 3 :]))
             return ""
@@ -209,9 +211,7 @@ def test_only_what_has_lost_its_owner_is_swept(monkeypatch: pytest.MonkeyPatch) 
         ({"docker-compose"}, ["docker-compose"]),
     ],
 )
-def test_either_compose_will_do(
-    monkeypatch: pytest.MonkeyPatch, works: set[str], words: list[str]
-) -> None:
+def test_either_compose_will_do(monkeypatch: pytest.MonkeyPatch, works: set[str], words: list[str]) -> None:
     """The engine's plugin is preferred to the program of its own, which is the older one."""
     monkeypatch.setattr("shutil.which", lambda _name: "/bin/docker")
     monkeypatch.setattr(
@@ -261,7 +261,11 @@ def test_a_project_has_ports_a_secret_and_a_label_of_its_own(monkeypatch: pytest
     assert services.secret not in {value for name, value in env.items() if name.startswith("TIDELOCK")}
     assert (env["COMPOSE_PROJECT_NAME"], env["TIDELOCK_IMAGE"]) == (services.name, "an-image")
     assert env[project.OWNER_VARIABLE] == project.owner_of(processes.me())
-    ports = [env[f"TIDELOCK_{place.id.upper()}_{kind}_PORT"] for place in services.places for kind in ("API", "DATA")]
+    ports = [
+        env[f"TIDELOCK_{place.id.upper()}_{kind}_PORT"]
+        for place in services.places
+        for kind in ("API", "DATA")
+    ]
     assert len(set(ports)) == 6
 
 

@@ -45,7 +45,7 @@ def test_distributions_of_python_are_components() -> None:
 
 
 def test_a_jar_has_its_own_coordinates() -> None:
-    """A jar that holds other jars is not taken for one of them; without coordinates its file's name decides."""
+    """A jar that holds other jars is not taken for one of them; without coordinates its name decides."""
     poms = {
         POM.format("com.example/shaded"): "version=1.0\n",
         POM.format("org.apache.zookeeper/zookeeper"): "#made\nversion=3.9.5\ngroupId=x\n",
@@ -81,7 +81,7 @@ BILLS = sorted(sbom.FOLDER.glob("*.json"))
 
 @pytest.mark.parametrize("path", BILLS, ids=lambda path: path.name)
 def test_a_bill_of_the_docs_fits_the_lock_file(path: Any) -> None:
-    """Each distribution of Python in it has the version of requirements.lock: `make sbom` after `make lock`."""
+    """Its distributions of Python have the versions of requirements.lock: `make sbom` after `make lock`."""
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     locked = set(re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -19,8 +19,8 @@ REPLICAS = (*FIRST, "r4")
 ZOOKEEPERS = ("zookeeper1", "zookeeper2", "zookeeper3")
 SPARK = ("spark-master", "spark-worker1", "spark-worker2", "driver")
 #: Where the secret lies in a container.
-SECRET_FILE = "/run/secrets/tidelock"  # noqa: S105 - a path
-SECRET = "0123456789abcdef"  # noqa: S105 - of this test
+SECRET_FILE = "/run/secrets/tidelock"
+SECRET = "0123456789abcdef"
 
 SERVICES = compose.services()
 
@@ -49,9 +49,7 @@ def test_settings_of_a_replica(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("replica", REPLICAS)
-def test_one_address_serves_both_sides(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replica: str
-) -> None:
+def test_one_address_serves_both_sides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replica: str) -> None:
     """The advertised name is one of the container's on both networks, and the ports are the same outside."""
     given = settings(monkeypatch, tmp_path, replica)
     service = SERVICES[replica]
@@ -127,7 +125,9 @@ def test_the_start_is_ordered_by_health() -> None:
         "driver": {*FIRST, "spark-worker1", "spark-worker2"},
     }
     conditions = [
-        one["condition"] for service in SERVICES.values() for one in service.entry.get("depends_on", {}).values()
+        one["condition"]
+        for service in SERVICES.values()
+        for one in service.entry.get("depends_on", {}).values()
     ]
     assert set(conditions) == {"service_healthy"}
     checked = {name for name, service in SERVICES.items() if "healthcheck" in service.entry}
@@ -158,7 +158,9 @@ def test_the_build_context_holds_what_is_copied() -> None:
 
 def test_every_build_names_a_stage_of_the_dockerfile() -> None:
     """The target of each service's build is a stage, and so is that of the demo's driver."""
-    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", compose.DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE))
+    stages = set(
+        re.findall(r"^FROM \S+ AS (\S+)$", compose.DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
+    )
     targets = {service.entry["build"]["target"] for service in SERVICES.values() if "build" in service.entry}
     assert targets == {"agent", "spark"}
     assert {*targets, "demo"} <= stages

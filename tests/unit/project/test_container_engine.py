@@ -78,7 +78,12 @@ def test_no_client_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             {"passed": 1, "deselected": 1},
             "left out: 1 docker test(s): no container engine with compose answers",
         ),
-        (False, "true", {"passed": 1, "errors": 1}, "*CI=true, but no container engine with compose answers*"),
+        (
+            False,
+            "true",
+            {"passed": 1, "errors": 1},
+            "*CI=true, but no container engine with compose answers*",
+        ),
     ],
 )
 def test_marked_tests_need_an_engine_that_answers(

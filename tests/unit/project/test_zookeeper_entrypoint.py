@@ -27,7 +27,7 @@ def start(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
         "ZOO_CONF_DIR": str(folder),
     }
     return subprocess.run(
-        ["bash", SCRIPT], env={**environ, **variables}, capture_output=True, text=True, check=False
+        ["/bin/bash", SCRIPT], env={**environ, **variables}, capture_output=True, text=True, check=False
     )
 
 

@@ -40,8 +40,8 @@ def test_every_setting_is_looked_at() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    # Read by the settings themselves: they refuse to bind an open address without the one, and take the secret
-    # from the other.
+    # Read by the settings themselves: they refuse to bind an open address without the one, and take the
+    # secret from the other.
     assert AgentSettings.model_fields.keys() - read == {"insecure", "secret_file"}
 
 
@@ -221,5 +221,5 @@ def test_a_secret_has_one_source(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("")
     with pytest.raises(ValueError, match="secret and secret_file are both set; set one of them"):
         settings(secret_file=tmp_path / "secret", secret="hush")
-    with pytest.raises(ValueError, match="expected the shared secret in the file .*, found an empty file"):
+    with pytest.raises(ValueError, match=r"expected the shared secret in the file .*, found an empty file"):
         settings(secret_file=tmp_path / "secret")
