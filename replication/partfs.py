@@ -30,7 +30,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -38,24 +38,21 @@ from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import PartId, parse_part_id
 from tidelock.errors import (
     ConfigError,
-    CorruptError,
     DataDirInUseError,
     TidelockError,
     UnavailableError,
 )
 from tidelock.replication.core.digest import (
     BLOCK_BYTES,
-    BLOCK_DIGEST_BYTES,
     Bytes,
     RangeDigest,
-    block_digest,
     block_digests,
-    blocks_of,
     checksum,
 )
 from tidelock.replication.core.model import Location, PartKind
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.disk_room import DiskRoom
+from tidelock.replication.verified_range import VerifiedRange
 
 WRITE = faults.step("partfs.write")
 FSYNC = faults.step("partfs.fsync")
@@ -82,8 +79,6 @@ _OURS = re.compile(
     r"(?:parts/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.(?:parquet|manifest)|packs/\d\d/[a-z][a-z0-9_]{0,31}-\d+-\d+\.pack)"
 )
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: Errors that concern this process or machine, and not the file.
-_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 #: Bytes that one read of a verification gets.
 _VERIFY_BYTES = 16 * BLOCK_BYTES
 
@@ -488,67 +483,6 @@ class PartSink:
             raise
 
 
-class VerifiedRange:
-    """The bytes of a durable part, verified block by block at every read.
-
-    Raises:
-        CorruptError: The file does not exist or cannot be read.
-        UnavailableError: This process lacks memory or open files; nothing is known of the part.
-    """
-
-    def __init__(self, data_dir: Path, location: Location) -> None:
-        self._location = location
-        if len(location.blocks) != blocks_of(location.length) * BLOCK_DIGEST_BYTES:
-            raise CorruptError(f"{location.file} has digests for another length than {location.length} bytes")
-        try:
-            self._fd = os.open(data_dir / location.file, os.O_RDONLY)
-        except OSError as error:
-            raise _unreadable(location, error) from error
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return ``length`` bytes from ``offset`` of the part; ValueError outside of it.
-
-        Raises:
-            CorruptError: The disk returned other bytes than were written, fewer of them, or an error.
-            UnavailableError: As for opening it.
-        """
-        end = offset + length
-        if not 0 <= offset <= end <= self._location.length:
-            raise ValueError(f"bytes {offset}..{end} are outside a part of {self._location.length} bytes")
-        pieces = []
-        for number in range(offset // BLOCK_BYTES, blocks_of(end) if length else 0):
-            start = number * BLOCK_BYTES
-            pieces.append(self._block(number)[max(offset - start, 0) : end - start])
-        return b"".join(pieces)
-
-    def _block(self, number: int) -> memoryview:
-        at = self._location
-        start = number * BLOCK_BYTES
-        try:
-            data = os.pread(self._fd, min(BLOCK_BYTES, at.length - start), at.offset + start)
-        except OSError as error:
-            raise _unreadable(at, error) from error
-        wanted = at.blocks[number * BLOCK_DIGEST_BYTES : (number + 1) * BLOCK_DIGEST_BYTES]
-        if block_digest(data) != wanted:
-            raise CorruptError(
-                f"{at.file} does not hold what was written to its {len(data)} bytes from {at.offset + start}:"
-                f" expected digest {wanted.hex()}, found {block_digest(data).hex()}; fetch the part again",
-                file=at.file,
-                offset=at.offset,
-            )
-        return memoryview(data)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def _write_all(file: io.FileIO, data: Bytes) -> None:
     left = memoryview(data)
     while left:
@@ -568,18 +502,6 @@ def _failure(error: OSError, doing: str, room: DiskRoom) -> TidelockError:
     if error.errno in _NO_ROOM:
         return room.none_left(doing, str(error.strerror))
     return UnavailableError(f"the disk failed while {doing} ({error}); look at the replica's disk")
-
-
-def _unreadable(location: Location, error: OSError) -> TidelockError:
-    if error.errno in _SHORT:
-        return UnavailableError(
-            f"{location.file} cannot be read now ({error}); try again, or use another replica"
-        )
-    return CorruptError(
-        f"{location.file} cannot be read ({error}); fetch its parts again",
-        file=location.file,
-        offset=location.offset,
-    )
 
 
 def _lock(fd: int) -> None:

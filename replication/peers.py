@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from tidelock.csnlog.cluster.refusals import refusal
-from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.results import (
     Aborted,
     Committed,
@@ -40,6 +40,7 @@ from tidelock.wire.peers import (
     PartWord,
     PeerOutcome,
     PeerStatus,
+    StateDigest,
     UploadBegun,
     UploadedRequest,
     UploadRequest,
@@ -149,6 +150,10 @@ class PeerClient:
     async def status(self, api: str) -> PeerStatus:
         """Return the replica that answers at the address, and how far it is."""
         return await self._call("GET", api, "status", PeerStatus)
+
+    async def digest(self, api: str, csn: Csn, *, timeout_s: float) -> StateDigest:
+        """Return the digest of what a peer shows at a CSN; it may have to read its whole catalog for it."""
+        return await self._call("GET", api, f"digests/{csn}", StateDigest, timeout_s=timeout_s)
 
     async def clone(self, api: str, name: str) -> CloneManifest:
         """Have a peer write its catalog for a clone; the name is the caller's, and repeats the request."""

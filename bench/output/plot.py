@@ -156,6 +156,7 @@ def _pauses(axis: Any, figures: Mapping[str, Any]) -> None:
     axis.bar_label(bars, fmt="%.1f")
     axis.axvline(_PAUSE_MS, color=_BOUND, linestyle="--", label=f"{_PAUSE_MS} ms")
     axis.set_xscale("log")
+    axis.margins(x=0.15)  # room for the figures
     axis.set_xlabel("longest wait for /healthz, ms")
     axis.set_title("How long does an agent keep others waiting?")
     axis.legend()
@@ -202,6 +203,7 @@ def _mutations(axis: Any, figures: Mapping[str, Any]) -> None:
     axis.set_xticks(
         [place + 0.2 for place in range(len(names))], [name.replace(", ", "\n") for name in names]
     )
+    axis.margins(y=0.4)  # room for the legend
     axis.set_ylabel("seconds")
     axis.set_title("How long does a change of one row in a hundred take?")
     axis.legend()

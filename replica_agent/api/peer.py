@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import PartId
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.api.transactions import parse_tid
@@ -110,6 +110,11 @@ class PeerRoutes:
         """Delete the written catalog."""
         await self.service.manifests.end(_clone_name(request))
         return answer(Nothing())
+
+    async def digest(self, request: web.Request) -> web.Response:
+        """Return the digest of what this replica shows at a CSN."""
+        csn = number(request.match_info, "csn") or CSN_NONE
+        return answer(await self.service.digest(Csn(csn)))
 
     async def status(self, _request: web.Request) -> web.Response:
         """Return the progress of this replica."""

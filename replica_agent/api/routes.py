@@ -520,6 +520,10 @@ _PEERS: Final = (
         response=peers.PartWord,
     ),
     ApiRoute(
+        method="GET", path=f"{_PEER}/digests/{{csn}}", handler=PeerRoutes.digest, subject="peers",
+        response=peers.StateDigest, errors=(SnapshotTooOldError,), action=AgentAction.READ,
+    ),
+    ApiRoute(
         method="GET", path=f"{_PEER}/status", handler=PeerRoutes.status, subject="peers",
         response=peers.PeerStatus,
     ),

@@ -116,18 +116,17 @@ class Auditor:
         results = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
         if deep:
             reading = DeepCheck(
-                scratch,
                 settings.data_dir,
                 bytes_per_s=settings.audit_bytes_per_s,
                 findings_max=settings.audit_findings_max,
                 stopped=stopped,
-                read=self._metrics.audit_bytes.inc,
+                read=self._metrics.audit.bytes.inc,
             )
             results[reading.name] = await _run(reading)
         found = _in_order([finding for result in results.values() for finding in result.findings])
         for part, what in await asyncio.to_thread(self._damaged_parts, scratch, found):
             self._damaged(part, what)
-        self._metrics.audit_findings.set(len(found))
+        self._metrics.audit.findings.set(len(found))
         report = AuditAnswer(
             replica=self._cluster.replica,
             csn=facts.end,

@@ -8,24 +8,19 @@ has by then, since it may have been fetched again or collected meanwhile.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import structlog
-import xxhash
 
-from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.judgements import CheckResult
-from tidelock.replica_agent.audit.scratch import AuditDatabase
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.held_bytes import HeldBytes, HeldParts, Place
 from tidelock.replication.core.digest import BLOCK_BYTES
-from tidelock.replication.core.model import Location
-from tidelock.replication.partfs import VerifiedRange
 from tidelock.wire.audit import AuditFinding, Severity
 
 _log = structlog.get_logger("audit")
@@ -37,18 +32,10 @@ _PAGE: Final = 500
 _PROGRESS_S: Final = 10.0
 
 
-class _Held(msgspec.Struct, frozen=True):
-    part: PartId
-    table: str
-    checksum: str
-    at: Location
-
-
 class DeepCheck:
     """Reads all parts once.
 
     Args:
-        scratch: The database through which the catalog is read.
         data_dir: The agent's data directory.
         bytes_per_s: Most bytes read per second.
         findings_max: The number of damaged parts at which the check stops.
@@ -60,7 +47,6 @@ class DeepCheck:
 
     def __init__(
         self,
-        scratch: AuditDatabase,
         data_dir: Path,
         *,
         bytes_per_s: int,
@@ -68,7 +54,7 @@ class DeepCheck:
         stopped: Callable[[], bool],
         read: Callable[[int], None],
     ) -> None:
-        self._scratch, self._data_dir, self._bytes_per_s = scratch, data_dir, bytes_per_s
+        self._data_dir = data_dir
         self._findings_max, self._stopped, self._on_read = findings_max, stopped, read
         self._pace = _Pace(bytes_per_s)
         self._found: list[AuditFinding] = []
@@ -80,40 +66,23 @@ class DeepCheck:
         return await asyncio.to_thread(self._read_all)
 
     def _read_all(self) -> CheckResult:
-        total, size = next(
-            self._scratch.rows("SELECT count(*), coalesce(sum(length), 0) FROM parts WHERE state = 'held'")
-        )
-        after = ("", -1, "")
-        while not self._ends(total) and (page := self._page(after)):
-            for held in page:
-                if self._ends(total):
-                    break
-                self._read_part(held)
-                self._say(total, size)
-            after = (page[-1].at.file, page[-1].at.offset, page[-1].part)
+        with closing(HeldParts(self._data_dir)) as held:
+            total, size = held.total()
+            place = Place()
+            while not self._ends(total) and (page := held.after(place, _PAGE)):
+                for row in page:
+                    if self._ends(total):
+                        break
+                    self._read_part(held, row)
+                    self._say(total, size)
+                place = Place.of(page[-1])
         return CheckResult(self._parts, frozenset(self._found))
 
-    def _page(self, after: tuple[str, int, str]) -> list[_Held]:
-        sql = """
-            SELECT part, table_name, checksum, file, offset, length, coalesce(blocks, x'') AS blocks
-            FROM parts
-            WHERE state = 'held' AND file >= :file AND (file, offset, part) > (:file, :offset, :part)
-            ORDER BY file, offset, part LIMIT :limit
-        """
-        args = {"file": after[0], "offset": after[1], "part": after[2], "limit": _PAGE}
-        return [_held(row) for row in self._scratch.rows(sql, args)]
-
-    def _read_part(self, held: _Held) -> None:
+    def _read_part(self, held: HeldParts, row: PartRow) -> None:
         self._parts += 1
-        wrong = self._wrong(held)
-        if wrong is None:
+        if self._wrong(row) is None:
             return
-        sql = """
-            SELECT part, table_name, checksum, file, offset, length, coalesce(blocks, x'') AS blocks
-            FROM parts WHERE part = :part AND state = 'held' AND file IS NOT NULL
-        """
-        row = next(self._scratch.rows(sql, {"part": held.part}), None)
-        again = None if row is None else _held(row)
+        again = held.part(row.part)
         wrong = None if again is None else self._wrong(again)
         if again is None or wrong is None:
             return
@@ -124,28 +93,25 @@ class DeepCheck:
                 severity=Severity.ERROR,
                 table=again.table or None,
                 part=again.part,
-                file=again.at.file,
-                expected=f"{again.at.length} bytes from {again.at.offset} with checksum {again.checksum}",
+                file=again.file,
+                expected=f"{again.length} bytes from {again.offset} with checksum {again.checksum}",
                 found=wrong,
                 next_step="it is fetched from another replica now; look at the disk, and run the audit again",
             )
         )
 
-    def _wrong(self, held: _Held) -> str | None:
+    def _wrong(self, row: PartRow) -> str | None:
         """Return the fault in the bytes of a part, None for no fault."""
-        whole = xxhash.xxh3_128()
         try:
-            with closing(VerifiedRange(self._data_dir, held.at)) as part:
-                for start in range(0, held.at.length, _READ_BYTES):
-                    data = part.read(start, min(_READ_BYTES, held.at.length - start))
-                    whole.update(data)
-                    self._bytes += len(data)
-                    self._on_read(len(data))
-                    self._pace.spend(len(data))
+            with HeldBytes(self._data_dir, row) as part:
+                while not part.done:
+                    count = part.read(_READ_BYTES)
+                    self._bytes += count
+                    self._on_read(count)
+                    self._pace.spend(count)
         except CorruptError as error:
             return error.message
-        found = whole.hexdigest()
-        return None if found == held.checksum else f"all blocks as noted, but checksum {found}"
+        return None
 
     def _ends(self, total: int) -> bool:
         """Return whether to read no further; parts that were not read are a finding."""
@@ -185,8 +151,3 @@ class _Pace:
         ahead_s = self._spent / self._bytes_per_s - (time.monotonic() - self._begun)
         if ahead_s > 0:
             time.sleep(ahead_s)
-
-
-def _held(row: sqlite3.Row) -> _Held:
-    at = Location(row["file"], row["offset"], row["length"], row["blocks"])
-    return _Held(PartId(row["part"]), row["table_name"], row["checksum"], at)

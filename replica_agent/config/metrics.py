@@ -56,6 +56,37 @@ class CompactionMetrics:
         )
 
 
+class AuditMetrics:
+    """Metrics of audits."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them."""
+        self.findings = Gauge(
+            "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=registry
+        )
+        self.bytes = Counter(
+            "tidelock_audit_bytes", "Bytes of parts that audits have read.", registry=registry
+        )
+
+
+class ScrubMetrics:
+    """Metrics of the search for rot."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register them."""
+        self.bytes = Counter(
+            "tidelock_scrubbed_bytes", "Bytes of parts that were read to find rot.", registry=registry
+        )
+        self.passes = Counter(
+            "tidelock_scrub_passes", "Times that all parts of this replica were read.", registry=registry
+        )
+        self.disagreeing = Gauge(
+            "tidelock_disagreeing_replicas",
+            "Replicas that agreed with each other and not with this one, at the last comparison.",
+            registry=registry,
+        )
+
+
 class ClockMetrics:
     """Metrics of the wall clock."""
 
@@ -173,12 +204,8 @@ class Metrics:
             "tidelock_staged_memory_bytes", "Small staged parts in memory.", registry=self.registry
         )
         self.compaction = CompactionMetrics(self.registry)
-        self.audit_findings = Gauge(
-            "tidelock_audit_findings", "Findings of the last audit of this replica.", registry=self.registry
-        )
-        self.audit_bytes = Counter(
-            "tidelock_audit_bytes", "Bytes of parts that audits have read.", registry=self.registry
-        )
+        self.scrub = ScrubMetrics(self.registry)
+        self.audit = AuditMetrics(self.registry)
 
     def add_parts(self, largest: Callable[[], int]) -> None:
         """Show the number of parts of the largest partition."""

@@ -502,6 +502,22 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     audit_timeout_s: Positive = Field(3600.0, description="Longest run of an audit that reads all bytes.")
     audit_bytes_per_s: Bytes = Field(128 << 20, description="Most bytes that an audit reads in a second.")
     audit_findings_max: Count = Field(1000, description="Most findings in the answer to an audit.")
+    scrub_bytes_per_s: int = Field(
+        8 << 20,
+        ge=0,
+        description="Most bytes of parts that are read in a second to find rot before a reader does; 0 = "
+        "none are. A part that is wrong is fetched again.",
+    )
+    scrub_interval_s: Positive = Field(
+        7 * 86_400.0,
+        description="From the begin of one reading of all parts to that of the next; if it takes longer than "
+        "that, the next one follows at once.",
+    )
+    compare_interval_s: Positive = Field(
+        600.0,
+        description="How often replicas compare what they show at one CSN. One that a majority of the "
+        "members contradicts stops, and clones.",
+    )
     check_invariants: bool = Field(
         False,
         description="Check all invariants of the state machines of commits, log and copies after every step, "

@@ -354,6 +354,10 @@ class Agent:
         log = self.parts.replication.log
         self.log_state(log.state, log.reason)
 
+    def outvoted(self, reason: str) -> None:
+        """Stop to serve at once, and clone: most other replicas contradict this one (I8, I10)."""
+        self.spawn("clone next", self._clone_next(reason))
+
     def fence_raised(self, fence: int) -> None:
         """Save the fence: a start compares it with ZooKeeper's, which never goes back."""
         self.spawn("save_fence", self.local.catalog.write(lambda db: jobs.save_fence(db, fence)))

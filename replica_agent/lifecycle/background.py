@@ -37,6 +37,8 @@ _log = structlog.get_logger("background")
 PeriodicTask = Callable[[], Coroutine[Any, Any, object]]
 
 _LEASE_TICK_S = 0.25
+#: A scrubber reads so often what its rate allows meanwhile.
+SCRUB_TICK_S = 0.5
 #: How often it is checked in an interval of ticks whether one is due.
 TICK_CHECKS = 4
 
@@ -90,6 +92,7 @@ class BackgroundTasks:
             ended=replication.membership.ended,
             clock=time.monotonic,
         )
+        self._scrubber, self._comparison = parts.scrubber, parts.comparison
         self._undecided = UndecidedResolver(
             catalog,
             outcome=partial(parts.transactions.outcomes.outcome, policy=UNDECIDED),
@@ -117,6 +120,12 @@ class BackgroundTasks:
             ),
             ("clocks", settings.clock_check_interval_s, self._timekeeper.check),
             ("tick", settings.tick_interval_s / TICK_CHECKS, self._if_collecting(self._timekeeper.tick)),
+            ("scrub", SCRUB_TICK_S, self._if_collecting(self._scrubber.tick)),
+            (
+                "comparison",
+                settings.compare_interval_s / TICK_CHECKS,
+                self._if_serving(self._comparison.check),
+            ),
         ]
 
     def _if_collecting(self, work: PeriodicTask) -> PeriodicTask:
@@ -124,6 +133,15 @@ class BackgroundTasks:
 
         async def when_allowed() -> None:
             if self._condition.allows(AgentAction.COLLECT):
+                await work()
+
+        return when_allowed
+
+    def _if_serving(self, work: PeriodicTask) -> PeriodicTask:
+        """Return work that is skipped while the agent serves no snapshots."""
+
+        async def when_allowed() -> None:
+            if self._condition.allows(AgentAction.READ):
                 await work()
 
         return when_allowed

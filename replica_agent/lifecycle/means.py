@@ -53,6 +53,9 @@ class Events(Protocol):
     def corrupt(self, part: PartId, detail: str) -> None:
         """Report that a query has found wrong bytes."""
 
+    def outvoted(self, reason: str) -> None:
+        """Report that most other replicas show something else at a CSN: this one is wrong."""
+
     def broken(self, error: InvariantError) -> None:
         """Report that a state machine contradicts itself."""
 

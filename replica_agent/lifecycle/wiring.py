@@ -14,6 +14,7 @@ from tidelock.replica_agent.compaction.compactor import Compactor
 from tidelock.replica_agent.lifecycle.landing_parts import LandingParts, make_landing
 from tidelock.replica_agent.lifecycle.means import Means
 from tidelock.replica_agent.lifecycle.replication_parts import ReplicationParts, make_replication
+from tidelock.replica_agent.lifecycle.scrub_parts import make_comparison, make_scrubber
 from tidelock.replica_agent.lifecycle.snapshot_parts import (
     SnapshotParts,
     make_auditor,
@@ -23,6 +24,8 @@ from tidelock.replica_agent.lifecycle.snapshot_parts import (
 from tidelock.replica_agent.lifecycle.transaction_parts import TransactionParts, make_transactions
 from tidelock.replica_agent.lifecycle.upload_parts import UploadParts, make_uploads
 from tidelock.replica_agent.replicas.receiver import PushReceiver
+from tidelock.replica_agent.scrubbing.comparison import StateComparison
+from tidelock.replica_agent.scrubbing.scrubber import Scrubber
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.failures import QueryFailures
@@ -49,6 +52,8 @@ class AgentParts:
     compactor: Compactor
     receiver: PushReceiver
     manifests: ManifestSource
+    scrubber: Scrubber
+    comparison: StateComparison
     services: Services = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +103,8 @@ def assemble(means: Means) -> AgentParts:
             arrived=means.events.part_held,
         ),
         manifests=manifests,
+        scrubber=make_scrubber(means, replication),
+        comparison=make_comparison(means, replication),
     )
 
 
@@ -176,6 +183,7 @@ def _peers(parts: AgentParts) -> PeerService:
         outcomes=parts.transactions.outcomes,
         manifests=parts.manifests,
         clocks=parts.replication.clocks,
+        comparison=parts.comparison,
     )
 
 

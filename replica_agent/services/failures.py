@@ -51,16 +51,20 @@ class QueryFailures:
             with self._failing(tid if spoils else None, subject):
                 yield
         except TidelockError as error:
+            if tid is not None:
+                self._require_not_rolled_back(tid)
             if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
                 self.damaged(part, error.message)
                 if tid is None or not spoils:
                     raise StandbyError(error.message, part=part) from error
-            if tid is not None:
-                with contextlib.suppress(UnknownTransactionError):
-                    tx = self.transactions.find(tid)
-                    if tx.state is TxState.ROLLED_BACK:
-                        self.transactions.require_open(tx)
             raise
+
+    def _require_not_rolled_back(self, tid: str) -> None:
+        """Raise the reason if a transaction was rolled back: its parts were deleted, and are not damaged."""
+        with contextlib.suppress(UnknownTransactionError):
+            tx = self.transactions.find(tid)
+            if tx.state is TxState.ROLLED_BACK:
+                self.transactions.require_open(tx)
 
     def _failing(self, tid: str | None, subject: str) -> AbstractContextManager[None]:
         if tid is not None:

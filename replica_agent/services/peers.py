@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
-from tidelock.csnlog.core.ids import PartId, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, Tid
 from tidelock.errors import TooLargeError
 from tidelock.replica_agent.cloning.source import ManifestSource
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.held_parts import HeldParts
 from tidelock.replica_agent.replicas.receiver import PushReceiver
+from tidelock.replica_agent.scrubbing.comparison import StateComparison
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.outcomes.resolver import OutcomeResolver
 from tidelock.replica_agent.uploads.redirect import UploadRedirector
@@ -21,7 +22,7 @@ from tidelock.replication.core.model import Held
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import HEADER_BYTES_MAX
 from tidelock.replication.partfs import PartFs
-from tidelock.wire.peers import CloneManifest, PartWord, PeerStatus
+from tidelock.wire.peers import CloneManifest, PartWord, PeerStatus, StateDigest
 
 
 def push_bytes_max(settings: AgentSettings) -> int:
@@ -44,6 +45,7 @@ class PeerService:
     outcomes: OutcomeResolver
     manifests: ManifestSource
     clocks: Clocks
+    comparison: StateComparison
 
     def admit_push(self, length: int | None) -> None:
         """Raise unless a push of so many bytes is accepted now.
@@ -94,6 +96,16 @@ class PeerService:
         session, reached = self.session, self.waiters.reached
         # A peer of a version that does not know of reads is told that it is held: it changes nothing then.
         return PartWord(session.replica, session.disk, reached, found is not False, reading=found is None)
+
+    async def digest(self, csn: Csn) -> StateDigest:
+        """Return the digest of what this replica shows at a CSN.
+
+        Raises:
+            SnapshotTooOldError: The CSN is below the horizon here.
+            UnavailableError: It is not applied here yet.
+        """
+        self.condition.require(AgentAction.READ)
+        return await self.comparison.digest(csn)
 
     def status(self) -> PeerStatus:
         """Return the progress of this replica."""

@@ -33,7 +33,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, bounds_of
-from tidelock.replication.partfs import VerifiedRange
+from tidelock.replication.verified_range import VerifiedRange
 
 #: Most rows decoded at a time; fewer if they are wide.
 BATCH_ROWS = 32 * 1024

@@ -20,7 +20,7 @@ from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.part_target import PartTarget
 from tidelock.replica_agent.storage.part_writer import EncodedPart, PartMaker
 from tidelock.replica_agent.tables.statistics import statistics_of
-from tidelock.replication.partfs import VerifiedRange
+from tidelock.replication.verified_range import VerifiedRange
 
 
 def cut_part(maker: PartMaker, data_dir: Path, source: PartRow, kept: Sequence[int]) -> EncodedPart:

@@ -33,7 +33,7 @@ from tidelock.replica_agent.workers import child
 from tidelock.replica_agent.workers.frames import pack
 from tidelock.replica_agent.workers.limits import limit_memory
 from tidelock.replication.core.model import Location
-from tidelock.replication.partfs import VerifiedRange
+from tidelock.replication.verified_range import VerifiedRange
 from tidelock.wire.failure import Failure
 
 

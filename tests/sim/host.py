@@ -17,6 +17,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.lifecycle.agent import Agent, BootEnd
 from tidelock.replica_agent.main import run
+from tidelock.replica_agent.scrubbing.comparison import OUTVOTED
 
 if TYPE_CHECKING:
     from tests.sim.world import SimWorld
@@ -50,6 +51,7 @@ _BOUNDS: Final = {
     "audit_settle_s": 5.0,
     "tick_interval_s": 20.0,  # between two of them the horizon reaches the end
     "clock_check_interval_s": 1.0,
+    "compare_interval_s": 4.0,
     "compaction_interval_s": 0.5,
     "compaction_parts_min": 2,
     "compaction_quiet_s": 2.0,
@@ -165,6 +167,8 @@ class Host:
         if error is None:
             if task.result() is BootEnd.STOPPED and life.agent is not None:
                 self._world.oracle.stopped(self, life.agent)
+            if life.agent is not None and OUTVOTED in life.agent.condition.reason:
+                self._world.oracle.violated("I10 AGREE", f"{self.name}: {life.agent.condition.reason}")
             self.over = task.result() is BootEnd.REPLACED
             return task.result().value
         if not isinstance(error, TidelockError):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from tests.sim.life import LIFE
 from tests.sim.network import Network, Serve
-from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.results import HomeAnswer
 from tidelock.errors import TidelockError, UnavailableError
 from tidelock.replication.core.model import Held, Location, PartMeta
 from tidelock.replication.core.part_frames import LackedPart, PartFrame, SentPart, encode
 from tidelock.replication.peers import PeerClient, answer_of, word_of
-from tidelock.wire.peers import CloneManifest, PeerStatus
+from tidelock.wire.peers import CloneManifest, PeerStatus, StateDigest
 
 if TYPE_CHECKING:
     from tidelock.replica_agent.services.bundle import Services
@@ -87,6 +87,13 @@ class SimPeerClient(PeerClient):
             return PeerStatus(own.replica, own.disk, own.boot, state, reached, time_ms=clock_ms)
 
         found: PeerStatus = await self._ask(api, "status", serve)
+        return found
+
+    async def digest(self, api: str, csn: Csn, *, timeout_s: float) -> StateDigest:
+        """Ask what it shows; see :class:`PeerClient`."""
+        found: StateDigest = await self._ask(
+            api, "digest", lambda services: services.peers.digest(csn), timeout_s
+        )
         return found
 
     async def clone(self, api: str, name: str) -> CloneManifest:

@@ -2,6 +2,10 @@
 
 SQLite chooses an index by rules of thumb where nobody has analysed the data. It once walked every part of the
 catalog at every commit, although an index of the few that it looked for was there.
+
+`tests/testdata/plans/catalog.txt` has the plan of every statement that was met so far: the drawn runs do not
+meet all of them each time. `--rewrite-scripts` adds and replaces; review the difference. Another version of
+SQLite may have other plans, so there the file is not compared.
 """
 
 from __future__ import annotations
@@ -9,12 +13,14 @@ from __future__ import annotations
 import re
 import sqlite3
 import sys
+import warnings
 from typing import Any, ClassVar, Final
 
 import pytest
 
 from tests.sim.plan import draw
 from tests.sim.world import simulate
+from tests.support.project.source import ROOT
 
 #: Runs whose statements are judged; together they commit, merge, collect, clone, start again and audit.
 SEEDS: Final = range(6)
@@ -32,9 +38,13 @@ ALLOWED: Final = {
     "storage/catalog_reads.py:part_counts": "at a start",
     "storage/catalog_reads.py:visible_bytes": "the progress of a clone",
     "storage/catalog_writes.py:drop_unneeded_files": "at a start",
+    "storage/held_bytes.py:_rows": "the scrubber reads everything, a page at a time and at a bounded rate",
+    "scrubbing/state_digest.py": "a comparison reads everything, in a thread of its own",
 }
 #: A step of a plan: how a table is read, by which index, from where to where.
 STEP: Final = re.compile(r"(SCAN|SEARCH) (\w+)(?: USING (?:COVERING )?INDEX (\w+)(?: \((.*)\))?)?")
+#: The plans of all statements, with the version of SQLite that made them in its first line.
+GOLDEN: Final = ROOT / "tests/testdata/plans/catalog.txt"
 #: The folder of the agent's modules, as frames name them.
 AGENT: Final = "/tidelock/replica_agent/"
 
@@ -101,3 +111,48 @@ def test_no_statement_walks_a_large_table(plans: dict[tuple[str, str], list[str]
     assert {w: sql for w, sql in walking.items() if not any(map(w.startswith, ALLOWED))} == {}
     assert {one for one in ALLOWED if not any(where.startswith(one) for where in walking)} == set()
     assert {"add_staged", "_apply_tid", "collect_parts"} <= {w.rpartition(":")[2] for _, w in plans}
+
+
+def blocks(plans: dict[tuple[str, str], list[str]]) -> dict[str, str]:
+    """Return the plan of each statement as text, by the function and the statement."""
+    return {
+        f"{where}\n{sql}\n": "".join(f"    {step}\n" for step in steps)
+        for (sql, where), steps in plans.items()
+    }
+
+
+def on_file() -> tuple[str, dict[str, str]]:
+    """Return the version of SQLite that made the file, and its plans."""
+    version, _, rest = GOLDEN.read_text(encoding="utf-8").partition("\n\n")
+    found = {}
+    for block in rest.split("\n\n"):
+        where, sql, *steps = block.strip("\n").split("\n")
+        found[f"{where}\n{sql}\n"] = "".join(f"{step}\n" for step in steps)
+    return version, found
+
+
+def exists(head: str) -> bool:
+    """Return whether the function of a statement is still there."""
+    path, _, function = head.partition("\n")[0].partition(":")
+    file = ROOT / "replica_agent" / path
+    return file.is_file() and f"def {function}(" in file.read_text(encoding="utf-8")
+
+
+def test_every_plan_is_the_one_on_file(
+    plans: dict[tuple[str, str], list[str]], request: pytest.FixtureRequest
+) -> None:
+    """A change of a statement, or of an index, shows what becomes of its plan."""
+    made_with, expected = on_file()
+    version, found = f"SQLite {sqlite3.sqlite_version}", blocks(plans)
+    if request.config.getoption("--rewrite-scripts"):
+        expected = {head: steps for head, steps in (expected | found).items() if exists(head)}
+        made_with = version
+        text = "\n".join(head + steps for head, steps in sorted(expected.items()))
+        GOLDEN.write_text(f"{version}\n\n{text}", encoding="utf-8")
+    assert any("add_staged" in head for head in expected)
+    assert [head for head in expected if not exists(head)] == [], "these functions are gone"
+    if made_with != version:
+        warnings.warn(f"{GOLDEN.name} was made with {made_with}, so it is not compared", stacklevel=1)
+        return
+    changed = {head: steps for head, steps in found.items() if expected.get(head) != steps}
+    assert changed == {}, "review these plans, and run the test with --rewrite-scripts"

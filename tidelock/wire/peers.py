@@ -142,6 +142,25 @@ class PeerOutcome(msgspec.Struct, frozen=True):
     outcome: str
 
 
+class StateDigest(msgspec.Struct, frozen=True):
+    """Answer of ``GET /peer/v1/digests/{csn}``: what a replica shows at a CSN.
+
+    Attributes:
+        replica: The replica that answers.
+        csn: The CSN.
+        form: The way in which rows are counted; digests of different ways are not compared.
+        zxid: Of the record at this CSN; 0 = not known. Replicas that have applied another record there follow
+            another history of the log (rule follow), and are not compared.
+        tables: By table the sum of the XXH3-128 of its version and of its visible parts (hex).
+    """
+
+    replica: ReplicaId
+    csn: Csn
+    form: int
+    zxid: int
+    tables: dict[TableName, str]
+
+
 class PeerStatus(msgspec.Struct, frozen=True):
     """Answer of ``GET /peer/v1/status``.
 

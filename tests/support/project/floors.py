@@ -36,6 +36,7 @@ _SERVICES: Final = (
             "landing",
             "readers",
             "replicas",
+            "scrubbing",
             "snapshots",
             "transactions/ending",
             "transactions/outcomes",
@@ -82,7 +83,8 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/tables": ("csnlog/core", "replication/core"),
     "replica_agent/footers": (),
     "replica_agent/storage": (*_AGENT, "replica_agent/tables", "replica_agent/footers"),
-    "replica_agent/audit": _AGENT,
+    "replica_agent/audit": (*_AGENT, "replica_agent/storage"),
+    "replica_agent/scrubbing": (*_AGENT, "replica_agent/storage"),
     "replica_agent/readers": (
         *_AGENT,
         "replica_agent/workers",

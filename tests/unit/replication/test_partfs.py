@@ -22,7 +22,8 @@ from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import ConfigError, CorruptError, DataDirInUseError, DiskFullError, UnavailableError
 from tidelock.replication.core.digest import BLOCK_BYTES, checksum
 from tidelock.replication.core.model import Location
-from tidelock.replication.partfs import PartFs, Swept, VerifiedRange
+from tidelock.replication.partfs import PartFs, Swept
+from tidelock.replication.verified_range import VerifiedRange
 
 PART = PartId("r1-3-1207")
 PACK = PartId("r1-3-1208")

@@ -296,11 +296,9 @@ async def test_what_is_above_the_snapshot_is_not_judged(replica: AuditedReplica)
 
 async def _deep(replica: AuditedReplica, *, stopped: bool = False) -> tuple[int, list[AuditFinding], int]:
     read: list[int] = []
-    with replica.scratch() as scratch:
-        result = await DeepCheck(
-            scratch, replica.path, bytes_per_s=1 << 40, findings_max=10, stopped=lambda: stopped,
-            read=read.append,
-        ).run()  # fmt: skip
+    result = await DeepCheck(
+        replica.path, bytes_per_s=1 << 40, findings_max=10, stopped=lambda: stopped, read=read.append
+    ).run()
     return result.compared, list(result.findings), sum(read)
 
 

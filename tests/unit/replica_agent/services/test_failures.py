@@ -35,7 +35,15 @@ def query(transactions: Transactions, tx: Transaction, error: Exception, *, spoi
 
 
 @pytest.mark.parametrize("spoils", [True, False], ids=["its own process", "another process"])
-@pytest.mark.parametrize("error", [StandbyError("the part is gone"), BadRequestError("no such column")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StandbyError("the part is gone"),
+        BadRequestError("no such column"),
+        CorruptError("the file is gone", part="r1-1-1"),
+    ],
+    ids=["standby", "bad request", "corrupt"],
+)
 def test_a_query_whose_transaction_ended_meanwhile_says_why_it_ended(
     transactions: Transactions, error: TidelockError, *, spoils: bool
 ) -> None:
