@@ -45,7 +45,11 @@ _FIRST = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the flag that rewrites the stories of the state machines (tests/testdata/README.md)."""
-    parser.addoption("--rewrite-scripts", action="store_true", help="write tests/testdata/*/*.txt anew")
+    parser.addoption(
+        "--rewrite-scripts",
+        action="store_true",
+        help="write tests/testdata/*/*.txt and tests/sim/query_plans.txt anew",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

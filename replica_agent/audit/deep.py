@@ -16,16 +16,13 @@ from typing import Final
 
 import structlog
 
-from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.judgements import CheckResult
 from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replica_agent.storage.held_bytes import HeldBytes, HeldParts, Place
-from tidelock.replication.core.digest import BLOCK_BYTES
+from tidelock.replica_agent.storage.held_bytes import HeldParts, Place, fault_in
 from tidelock.wire.audit import AuditFinding, Severity
 
 _log = structlog.get_logger("audit")
 
-_READ_BYTES: Final = 4 * BLOCK_BYTES
 #: Rows that are read from the catalog at a time.
 _PAGE: Final = 500
 #: Seconds between two log lines about the progress.
@@ -102,16 +99,12 @@ class DeepCheck:
 
     def _wrong(self, row: PartRow) -> str | None:
         """Return the fault in the bytes of a part, None for no fault."""
-        try:
-            with HeldBytes(self._data_dir, row) as part:
-                while not part.done:
-                    count = part.read(_READ_BYTES)
-                    self._bytes += count
-                    self._on_read(count)
-                    self._pace.spend(count)
-        except CorruptError as error:
-            return error.message
-        return None
+        return fault_in(self._data_dir, row, read=self._note)
+
+    def _note(self, count: int) -> None:
+        self._bytes += count
+        self._on_read(count)
+        self._pace.spend(count)
 
     def _ends(self, total: int) -> bool:
         """Return whether to read no further; parts that were not read are a finding."""

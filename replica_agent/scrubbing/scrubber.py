@@ -24,8 +24,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
-from tidelock.replica_agent.storage.held_bytes import HeldBytes, HeldParts, Place
-from tidelock.replication.core.digest import BLOCK_BYTES
+from tidelock.replica_agent.storage.held_bytes import PIECE_BYTES, HeldBytes, HeldParts, Place, fault_in
 
 _log = structlog.get_logger("scrub")
 
@@ -167,7 +166,7 @@ class Scrubber:
             if self._reading is None:
                 self._reading = HeldBytes(self.settings.data_dir, row, from_disk=True)
                 self._owed -= max(0, _PART_BYTES_MIN - row.length)
-            count = self._reading.read(min(max(self._owed, 1), 4 * BLOCK_BYTES))
+            count = self._reading.read(min(max(self._owed, 1), PIECE_BYTES))
             self._owed -= count
             self.metrics.bytes.inc(count)
             if not self._reading.done:
@@ -181,12 +180,4 @@ class Scrubber:
     def _lasting(self, held: HeldParts, part: PartId) -> str | None:
         """Read a part once more, where its row has it by now: it may have been fetched again meanwhile."""
         row = held.part(part)
-        if row is None:
-            return None
-        try:
-            with HeldBytes(self.settings.data_dir, row, from_disk=True) as again:
-                while not again.done:
-                    again.read(4 * BLOCK_BYTES)
-        except CorruptError as error:
-            return error.message
-        return None
+        return None if row is None else fault_in(self.settings.data_dir, row, from_disk=True)

@@ -56,6 +56,6 @@ def state_digest(data_dir: Path, replica: ReplicaId, csn: Csn) -> StateDigest:
         sums: dict[TableName, int] = {}
         for sql in (_VERSIONS, _ROWS):
             for name, row in db.execute(sql, visible_args(csn)):
-                sums[name] = sums.get(name, 0) + xxhash.xxh3_128_intdigest(row)
+                sums[name] = sums.get(name, 0) + xxhash.xxh3_128_intdigest(row.encode())
     tables = {name: f"{total % _MODULUS:032x}" for name, total in sums.items()}
     return StateDigest(replica, csn, FORM, (record and record[0]) or 0, tables)

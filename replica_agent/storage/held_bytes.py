@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Final
 
 import msgspec
 import xxhash
@@ -16,7 +17,11 @@ import xxhash
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, PartRow
+from tidelock.replication.core.digest import BLOCK_BYTES
 from tidelock.replication.verified_range import VerifiedRange
+
+#: Bytes that are read at a time.
+PIECE_BYTES: Final = 4 * BLOCK_BYTES
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -112,14 +117,29 @@ class HeldBytes:
             raise CorruptError(f"all blocks as noted, but checksum {found}", part=self._row.part)
         return count
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file."""
         self._bytes.close()
+
+
+def fault_in(
+    data_dir: Path, row: PartRow, *, from_disk: bool = False, read: Callable[[int], object] = lambda _: None
+) -> str | None:
+    """Read a held part as a whole; returns the fault in its bytes, None for no fault.
+
+    Args:
+        data_dir: As for `HeldBytes`, `row` and `from_disk` too.
+        row: The part.
+        from_disk: Whether the kernel is to read the disk again.
+        read: Called with the number of bytes of each piece.
+
+    Raises:
+        UnavailableError: As for `HeldBytes`.
+    """
+    try:
+        with closing(HeldBytes(data_dir, row, from_disk=from_disk)) as part:
+            while not part.done:
+                read(part.read(PIECE_BYTES))
+    except CorruptError as error:
+        return error.message
+    return None

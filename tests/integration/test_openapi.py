@@ -245,6 +245,7 @@ def peers(walk: Walk, tid: str) -> None:
     """Send the requests of another agent."""
     walk.ask("GET", f"{PEER}/status")
     status = walk.ask("GET", f"{V1}/status")
+    walk.ask("GET", f"{PEER}/digests/{{csn}}", csn=status["snapshot_csn"])
     push = wire.encode(home=ReplicaId("r2"), boot=1, cluster_id=status["cluster_id"], tids=[], inline={})
     walk.ask("POST", f"{PEER}/stage", b"".join(push))
     walk.ask("POST", f"{PEER}/forget", {"tids": []})

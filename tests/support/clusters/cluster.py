@@ -33,6 +33,8 @@ QUICK: Final = {
     "retry_wait_max_s": 0.5,
     "reader_workers": 1,
 }
+#: Settings of the agents of all tests. Tests damage parts to see who notices; a scrubber would be first.
+_OF_ALL: Final = {"check_invariants": True, "scrub_bytes_per_s": 0}
 #: Lines of each agent's log that a test's failure shows.
 LOG_LINES: Final = 15
 
@@ -69,7 +71,7 @@ class _Factory:
             epoch_limit: Records of an epoch.
             zk: A ZooKeeper (host:port, no root) other than the session's, e.g. a proxy's address.
             own_zookeeper: Start an embedded ZooKeeper for the cluster.
-            settings: Settings of all agents, by the names of their fields; all invariants are checked.
+            settings: Settings of all agents, by the names of their fields, besides those of all tests.
             faults: Fault points to arm at the first start (TIDELOCK_FAULTS), by replica.
             environment_of: More environment variables, by replica.
             executed: Execute the programs of agents and workers, as users do, where a test looks at these
@@ -89,7 +91,7 @@ class _Factory:
             epoch_limit=epoch_limit,
             environment={
                 f"TIDELOCK_{name.upper()}": str(value)
-                for name, value in ({"check_invariants": True} | dict(settings or {})).items()
+                for name, value in (_OF_ALL | dict(settings or {})).items()
             },
             environment_of=per_replica,
         )
