@@ -4,8 +4,9 @@ Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and wha
 
     run        seed, minutes, kind (processes or containers), replicas, copies: the first line
     phase      name: load, faults, heal, check, over
-    call       workload, process, f (write or read), end (ok, fail, info), began_ns, and where it is known
-               tid, csn, replica (that was asked), home, error (name of the class), message
+    call       workload, process, f (write, read, land, stream or rollback), end (ok, fail, info), began_ns,
+               and where it is known tid, csn, replica (that was asked), home, error (name of the class),
+               message, expected (true: the workload has provoked this refusal), spark (number of the session)
     begin      fault (number), kind, targets: a fault begins to act
     acting     fault: it acts from here on
     proof      fault, proof (text): its effect was seen

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.journal import Journal
+from chaos.spark.driver import Driver
 from tidelock.testing import Cluster
 
 
@@ -22,6 +23,7 @@ class World:
         seed: The seed of the run.
         copies: Durable copies of a commit: as many replicas must stay well.
         stopping: Set when clients have to end.
+        drivers: The sessions of Spark that run, by their names.
     """
 
     cluster: Cluster
@@ -30,6 +32,7 @@ class World:
     seed: int
     copies: int
     stopping: threading.Event = field(default_factory=threading.Event)
+    drivers: dict[str, Driver] = field(default_factory=dict)
 
     def chosen(self, name: str) -> random.Random:
         """Return a source of choices that depends on the seed and a name alone, not on the order of calls."""
