@@ -45,7 +45,7 @@ class Bank(Workload):
         """Create both tables with all accounts."""
         self.stamps = itertools.count(1)
         for table in TABLES:
-            self.create(db, table, SCHEMA, partition_by=["account"])
+            self.create(db, table, SCHEMA, partition_by=["account"], properties={"retention_s": "300"})
         opened = {table: [(account, next(self.stamps)) for account in range(ACCOUNTS)] for table in TABLES}
         value = [["w", f"{table}/{account}", stamp] for table in TABLES for account, stamp in opened[table]]
 

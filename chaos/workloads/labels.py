@@ -44,6 +44,11 @@ class Labels(Workload):
         super().__init__(world, pace=pace)
         self._spark_history = History(world.history(SPARK))
 
+    def close(self) -> None:
+        """Close both histories."""
+        super().close()
+        self._spark_history.close()
+
     def prepare(self, db: Database) -> None:
         """Create the tables."""
         self._stamps = itertools.count(1)

@@ -43,7 +43,7 @@ class LinkedList(Workload):
     def prepare(self, db: Database) -> None:
         """Create the table, with a head that is the end too."""
         self._nodes = itertools.count(1)
-        self.create(db, TABLE, SCHEMA, partition_by=["bucket"])
+        self.create(db, TABLE, SCHEMA, partition_by=["bucket"], properties={"retention_s": "300"})
         session = self.session()
         value = [["link", HEAD, END]]
         if (

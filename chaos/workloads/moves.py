@@ -39,7 +39,7 @@ class Moves(Workload):
     def prepare(self, db: Database) -> None:
         """Create both tables; all rows are in the first one."""
         for table in TABLES:
-            self.create(db, table, SCHEMA, partition_by=["p"])
+            self.create(db, table, SCHEMA, partition_by=["p"], properties={"retention_s": "300"})
         rows = pa.table({"p": [n % PARTITIONS for n in ALL], "n": list(ALL)}, schema=SCHEMA)
 
         def work(tx: Transaction) -> None:
