@@ -117,6 +117,7 @@ def _transfer(tx: Transaction, value: Sequence[Operation], amount: int) -> Found
 
 
 def look(snap: Snapshot) -> Found:
+    """Return the stamps of all accounts, and their total."""
     rows = snap.sql(_SQL).to_pylist()
     stamps: dict[str, list[int]] = {key: [] for key in _ALL}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Jobs under labels: each is run by several clients and counts once, also if it is Spark's and its driver dies."""
+"""Jobs under labels: each is run by several clients, also by Spark whose drivers die, and counts once."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def look(numbers: dict[str, range], snap: Snapshot) -> Found:
 
 
 def not_once(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
-    """Return the jobs that are there twice, that two runs were acknowledged of, or that are done and missing."""
+    """Return the jobs that are there twice, were acknowledged twice, or are done and missing."""
     found: list[Violation] = []
     done: dict[str, tuple[int, dict[str, Any]]] = {}
     won: dict[str, dict[str, Any]] = {}

@@ -128,7 +128,7 @@ def broken(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
 
 
 def fault_of(links: Sequence[Sequence[int]]) -> str | None:
-    """Return what is wrong with a list of (node, next node), None if it is a chain from the head to the end."""
+    """Return what is wrong with links (node, next node); None if they are a chain from head to end."""
     after: dict[int, int] = {}
     for node, beyond in links:
         if node in after:
