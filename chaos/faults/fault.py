@@ -1,4 +1,4 @@
-"""What a fault is: something that happens to nodes of a cluster, is proven to have happened, and is healed."""
+"""What a fault is: something that happens to nodes of a cluster, is proven to have happened, and heals."""
 
 from __future__ import annotations
 
