@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
+
+from chaos.bands import Band, bands
 
 #: The states in which an agent answers reads of the newest snapshot.
 SERVING: Final = frozenset({"serving", "draining"})
@@ -38,27 +40,6 @@ class Call:
     def took_s(self) -> float:
         """The time from request to answer, in seconds."""
         return (self.ns - self.began_ns) / 1e9
-
-
-@dataclass(slots=True)
-class FaultSeen:
-    """One fault of a run; a moment is None as long as it has not come."""
-
-    number: int
-    kind: str
-    targets: tuple[str, ...]
-    begin_ns: int
-    acting_ns: int | None = None
-    end_ns: int | None = None
-    well_ns: int | None = None
-    proofs: list[str] = field(default_factory=list)
-
-    @property
-    def to_well_s(self) -> float | None:
-        """The time from its healing until its targets served again, in seconds."""
-        if self.end_ns is None or self.well_ns is None:
-            return None
-        return (self.well_ns - self.end_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +97,8 @@ class Run:
         about: The fields of the line ``run``, then those of plan.json and result.json.
         calls: By their end; the other lines likewise in the order of their moments.
         said: What each replica said of itself.
+        spared: The faults that the plan had, and that were left out: number, kind and why.
+        converged: The line of that name; None if the run did not come so far.
         unread: How many lines could not be read.
     """
 
@@ -124,11 +107,13 @@ class Run:
     end_ns: int
     phases: tuple[Mark, ...]
     calls: tuple[Call, ...]
-    faults: tuple[FaultSeen, ...]
+    faults: tuple[Band, ...]
     said: Mapping[str, tuple[ReplicaSaid, ...]]
     findings: tuple[Finding, ...]
     outcomes: tuple[Outcome, ...]
     notes: tuple[Mark, ...]
+    spared: tuple[str, ...]
+    converged: Line | None
     unread: int
 
     @property
@@ -145,9 +130,13 @@ class Run:
         sign, thousandths = ("-" if thousandths < 0 else ""), abs(thousandths)
         return f"{sign}{thousandths // 60_000}:{thousandths // 1000 % 60:02}.{thousandths % 1000:03}"
 
-    def until_ns(self, fault: FaultSeen) -> int:
-        """Return the moment at which a fault had no effect any more: all well, or the end of the journal."""
-        return fault.well_ns if fault.well_ns is not None else self.end_ns
+    def healed_ns(self, fault: Band) -> int:
+        """Return the moment at which a fault was healed, or the end of the journal."""
+        return min(fault.end_ns, self.end_ns)
+
+    def well_ns(self, fault: Band) -> int:
+        """Return the moment at which the targets of a fault served again, or the end of the journal."""
+        return min(fault.well_ns, self.end_ns)
 
 
 def parsed(texts: Iterable[str]) -> Iterator[Line | None]:
@@ -184,11 +173,14 @@ class _Teller:
         self.moments: list[int] = []
         self.phases: list[Mark] = []
         self.calls: list[Call] = []
-        self.faults: dict[int, FaultSeen] = {}
+        self.faults: list[Line] = []
+        self.numbers: set[int] = set()
         self.said: dict[str, list[ReplicaSaid]] = {}
         self.findings: list[Finding] = []
         self.outcomes: list[Outcome] = []
         self.notes: list[Mark] = []
+        self.spared: list[str] = []
+        self.converged: Line | None = None
         self.unread = 0
 
     def hear(self, line: Line | None) -> None:
@@ -213,16 +205,12 @@ class _Teller:
             case "call":
                 self.calls.append(_call(line))
             case "begin":
-                number = int(line["fault"])
-                self.faults[number] = FaultSeen(number, str(line["kind"]), _texts(line.get("targets")), ns)
-            case "acting":
-                self.faults[line["fault"]].acting_ns = ns
-            case "proof":
-                self.faults[line["fault"]].proofs.append(str(line.get("proof", "")))
-            case "end":
-                self.faults[line["fault"]].end_ns = ns
-            case "well":
-                self.faults[line["fault"]].well_ns = ns
+                self.faults.append({**line, "kind": str(line["kind"]), "targets": _texts(line.get("targets"))})
+                self.numbers.add(int(line["fault"]))
+            case "acting" | "proof" | "end" | "well":
+                if line["fault"] not in self.numbers:
+                    raise ValueError("the begin of this fault is missing")
+                self.faults.append(line)
             case "csn":
                 said = ReplicaSaid(ns, _whole(line.get("csn")), _text(line.get("state")))
                 self.said.setdefault(str(line["replica"]), []).append(said)
@@ -232,6 +220,10 @@ class _Teller:
                 self.outcomes.append(
                     Outcome(ns, str(line["tid"]), str(line["outcome"]), _whole(line.get("csn")))
                 )
+            case "spared":
+                self.spared.append(f"{line['fault']} ({line['kind']}): {line.get('why', '')}")
+            case "converged":
+                self.converged = line
             case "note":
                 self.notes.append(Mark(ns, str(line.get("text", ""))))
             case other:
@@ -249,7 +241,7 @@ class _Teller:
             end_ns=max(self.moments, default=0),
             phases=tuple(sorted(self.phases, key=lambda mark: mark.ns)),
             calls=tuple(sorted(self.calls, key=lambda call: call.ns)),
-            faults=tuple(sorted(self.faults.values(), key=lambda fault: fault.begin_ns)),
+            faults=tuple(bands(self.faults)),
             said={
                 replica: tuple(sorted(several, key=lambda said: said.ns))
                 for replica, several in sorted(self.said.items())
@@ -257,6 +249,8 @@ class _Teller:
             findings=tuple(self.findings),
             outcomes=tuple(self.outcomes),
             notes=tuple(sorted(self.notes, key=lambda mark: mark.ns)),
+            spared=tuple(self.spared),
+            converged=self.converged,
             unread=self.unread,
         )
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.report.model import Call, FaultSeen, ReplicaSaid, Run
+from chaos.bands import Band
+from chaos.report.model import Call, ReplicaSaid, Run
 from tidelock.csnlog.core.ids import epoch_of, sequence_of
 from tidelock.wire.ids import Csn
 
@@ -236,12 +237,12 @@ def csn_text(csn: int | None) -> str:
     return f"epoch {epoch}, {sequence_of(Csn(csn))}" if epoch else str(csn)
 
 
-def lanes(faults: Sequence[FaultSeen], run: Run) -> dict[str, list[list[FaultSeen]]]:
+def lanes(faults: Sequence[Band], run: Run) -> dict[str, list[list[Band]]]:
     """Return the lanes of each kind, so that no two faults of a lane overlap, and the kinds by name."""
-    found: dict[str, list[list[FaultSeen]]] = {}
+    found: dict[str, list[list[Band]]] = {}
     for fault in sorted(faults, key=lambda one: (one.kind, one.begin_ns)):
         kind = found.setdefault(fault.kind, [])
-        free = next((lane for lane in kind if run.until_ns(lane[-1]) <= fault.begin_ns), None)
+        free = next((lane for lane in kind if run.well_ns(lane[-1]) <= fault.begin_ns), None)
         if free is None:
             kind.append([fault])
         else:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.report.model import Call, FaultSeen, Finding, Mark, ReplicaSaid, Run
+from chaos.bands import Band
+from chaos.report.model import Call, Finding, Mark, ReplicaSaid, Run
 
 #: A fault that ended so long before a moment acted shortly before it, in ns.
 SHORTLY_NS: Final = 15_000_000_000
@@ -21,7 +22,7 @@ _FAULTS_MAX, _CALLS_MAX, _NEARBY_MAX, _NOTES_MAX = 12, 60, 12, 20
 class Suspect:
     """A fault that may be the cause, and its relation to the moment in words."""
 
-    fault: FaultSeen
+    fault: Band
     relation: str
 
 
@@ -84,20 +85,20 @@ def _story(run: Run, found: Finding, by_tid: Mapping[str, list[Call]]) -> Story:
 
 
 def _suspects(run: Run, found: Finding, moment: int | None, calls: list[Call]) -> Iterable[Suspect]:
-    named = [fault for fault in run.faults if fault.number in found.faults]
+    named = [fault for fault in run.faults if fault.fault in found.faults]
     yield from (Suspect(fault, "named by the check" + _and_when(run, fault, moment)) for fault in named)
     if moment is None:
         return
-    others = [fault for fault in run.faults if fault.number not in found.faults]
+    others = [fault for fault in run.faults if fault.fault not in found.faults]
     before = [
         fault
         for fault in others
-        if fault.begin_ns <= moment and run.until_ns(fault) >= moment - SHORTLY_NS
+        if fault.begin_ns <= moment and run.well_ns(fault) >= moment - SHORTLY_NS
     ]
     if not before and not named:
         ended = [fault for fault in others if fault.begin_ns <= moment]
-        before = sorted(ended, key=run.until_ns)[-1:]
-    before.sort(key=run.until_ns, reverse=True)
+        before = sorted(ended, key=run.well_ns)[-1:]
+    before.sort(key=run.well_ns, reverse=True)
     yield from (Suspect(fault, _when(run, fault, moment)) for fault in before[:_FAULTS_MAX])
     homes = {home for tid in found.tids if (home := home_of(tid))}
     homes |= {home for call in calls if (home := call.home)}
@@ -107,17 +108,17 @@ def _suspects(run: Run, found: Finding, moment: int | None, calls: list[Call]) -
         yield Suspect(fault, f"hit the home {target} {_length(fault.begin_ns - moment)} after the moment")
 
 
-def _and_when(run: Run, fault: FaultSeen, moment: int | None) -> str:
+def _and_when(run: Run, fault: Band, moment: int | None) -> str:
     return "" if moment is None else f"; {_when(run, fault, moment)}"
 
 
-def _when(run: Run, fault: FaultSeen, moment: int) -> str:
+def _when(run: Run, fault: Band, moment: int) -> str:
     if fault.begin_ns > moment:
         return f"began {_length(fault.begin_ns - moment)} after the moment"
-    if fault.end_ns is None or moment <= fault.end_ns:
+    if moment <= run.healed_ns(fault):
         return f"acted at the moment, since {_length(moment - fault.begin_ns)}"
     ended = _length(moment - fault.end_ns)
-    if moment <= run.until_ns(fault):
+    if moment <= run.well_ns(fault):
         return f"was healed {ended} before; its targets were not yet well"
     return f"was healed {ended} before; its targets were well"
 

@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.availability import Noticed, Span, noticed
-from chaos.report.model import Call, FaultSeen, Outcome, Run
+from chaos.availability import Noticed, noticed
+from chaos.report.model import Call, Outcome, Run
 
 #: The error of a commit whose answer was lost; a client that learnt the outcome later still reports it.
 _LOST_ANSWER: Final = "CommitUnknownError"
-
-
-@dataclass(frozen=True, slots=True)
-class FaultFigures:
-    """A fault with what clients noticed from its begin until its targets were well."""
-
-    fault: FaultSeen
-    noticed: Noticed
-
-
-@dataclass(frozen=True, slots=True)
-class KindFigures:
-    """The faults of one kind; times in seconds, as median and largest, None if there are none."""
-
-    kind: str
-    times: int
-    proven: int
-    writers_s: tuple[float, float] | None
-    readers_s: tuple[float, float] | None
-    to_well_s: tuple[float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +37,15 @@ class ErrorFigures:
     example: str
 
 
-def fault_figures(run: Run) -> list[FaultFigures]:
-    """Return the faults with what was noticed of them."""
-    spans = [
-        Span(fault.kind, frozenset(fault.targets), fault.begin_ns, run.until_ns(fault)) for fault in run.faults
-    ]
-    return [
-        FaultFigures(fault, figures)
-        for fault, figures in zip(run.faults, noticed(run.calls, spans), strict=True)
-    ]
+def fault_figures(run: Run) -> list[Noticed]:
+    """Return what clients noticed of each fault, in the order of their begins."""
+    calls = ({"what": "call", "ns": call.ns, "f": call.f, "end": call.end} for call in run.calls)
+    return noticed(calls, run.faults)
 
 
-def kind_figures(figures: Sequence[FaultFigures]) -> list[KindFigures]:
-    """Return a line for each kind of fault, by name."""
-    kinds: dict[str, list[FaultFigures]] = defaultdict(list)
-    for one in figures:
-        kinds[one.fault.kind].append(one)
-    return [
-        KindFigures(
-            kind=kind,
-            times=len(several),
-            proven=sum(bool(one.fault.proofs) for one in several),
-            writers_s=_middle_and_largest([one.noticed.writers_s for one in several]),
-            readers_s=_middle_and_largest([one.noticed.readers_s for one in several]),
-            to_well_s=_middle_and_largest(
-                [seconds for one in several if (seconds := one.fault.to_well_s) is not None]
-            ),
-        )
-        for kind, several in sorted(kinds.items())
-    ]
+def ends(run: Run) -> Counter[tuple[str, str]]:
+    """Return how many calls of which kind (write, read) have ended how (ok, fail, info)."""
+    return Counter((call.f, call.end) for call in run.calls)
 
 
 def doubts(run: Run) -> list[Doubt]:
@@ -134,6 +92,3 @@ def _answer(call: Call, told: Outcome | None, later: Call | None) -> str | None:
         return f"{_ENDS[later.end]}: a later call of the same transaction"
     return None
 
-
-def _middle_and_largest(values: Sequence[float]) -> tuple[float, float] | None:
-    return (statistics.median(values), max(values)) if values else None

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from chaos.bands import Band
 from chaos.report.elements import element
-from chaos.report.model import FaultSeen, Finding, Run
+from chaos.report.model import Finding, Run
 from chaos.report.series import (
     Bin,
     CsnScale,
@@ -95,6 +96,17 @@ def legend() -> list[tuple[str, str]]:
         ("largest", "slowest call of a bin"),
         ("violation", "violation"),
     ]
+
+
+def sample(class_: str) -> ET.Element:
+    """Return a sample of a class of the timeline, 20 wide and 12 high."""
+    if class_ in {"p50", "p99"}:
+        return element("path", class_=class_, d="M1 6h18")
+    if class_ == "largest":
+        return element("path", class_=class_, d="M10 6h0")
+    if class_ == "violation":
+        return element("path", class_=class_, d="M10 0l6 6l-6 6l-6-6z")
+    return element("rect", class_=class_, x=1, y=2, width=18, height=9)
 
 
 class _Canvas:
@@ -303,7 +315,7 @@ class _Canvas:
     def _faults(self) -> None:
         run, window = self.run, self.window
         shown = [
-            one for one in run.faults if one.begin_ns <= window.end_ns and run.until_ns(one) >= window.begin_ns
+            one for one in run.faults if one.begin_ns <= window.end_ns and run.well_ns(one) >= window.begin_ns
         ]
         for kind, several in lanes(shown, run).items():
             self._label(kind, self.y + 11)
@@ -317,20 +329,20 @@ class _Canvas:
         if shown:
             self.y += _GAP
 
-    def _band(self, fault: FaultSeen, following: float) -> ET.Element:
+    def _band(self, fault: Band, following: float) -> ET.Element:
         run = self.run
-        end_ns = fault.end_ns if fault.end_ns is not None else run.end_ns
-        left, middle, right = self.x(fault.begin_ns), self.x(end_ns), self.x(run.until_ns(fault))
-        proof = "; ".join(fault.proofs) or "no proof of effect"
+        end_ns = run.healed_ns(fault)
+        left, middle, right = self.x(fault.begin_ns), self.x(end_ns), self.x(run.well_ns(fault))
+        proof = fault.proof or "no proof of effect"
         parts = [
             element(
                 "title",
-                f"Fault {fault.number}: {fault.kind} of {', '.join(fault.targets) or 'no target'}, "
+                f"Fault {fault.fault}: {fault.kind} of {', '.join(fault.targets) or 'no target'}, "
                 f"{run.clock(fault.begin_ns)} to {run.clock(end_ns)}; {proof}",
             ),
             element(
                 "rect",
-                class_="band" if fault.proofs else "band unproven",
+                class_="band" if fault.proof else "band unproven",
                 x=left,
                 y=self.y + 1,
                 width=max(middle - left, 2.0),
@@ -341,13 +353,13 @@ class _Canvas:
             parts.append(
                 element("rect", class_="tail", x=middle, y=self.y + 4, width=right - middle, height=_LANE - 10)
             )
-        text = str(fault.number)
+        text = str(fault.fault)
         width = _LETTER * len(text) + 3
         if middle - left >= width:
             parts.append(element("text", text, class_="inband", x=left + 2, y=self.y + 11))
         elif following - right >= width + 2:
             parts.append(element("text", text, class_="number", x=max(right, left + 2) + 2, y=self.y + 11))
-        return self._to(f"#fault-{fault.number}", parts)
+        return self._to(f"#fault-{fault.fault}", parts)
 
     def _latencies(self, title: str, chosen: Callable[[Bin], Spread | None]) -> None:
         found = [(one, spread) for one in self.bins if (spread := chosen(one)) is not None]
