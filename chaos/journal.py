@@ -16,6 +16,7 @@ Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and wha
     spared     fault, kind, why: it could not begin within what is promised, and was left out
     converged  seconds, lacking: all replicas serve and are at the end of the log, so long after the heal; or
                what was lacking when the bound was over
+    outcome    tid, outcome (committed, aborted), csn: the outcome of a call that ended with info, asked later
     csn        replica, csn, state: what a replica says of itself, taken again and again
     violation  check, claim, story, ns_of (moment that it is about), fault (numbers), tid
     note       text
