@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         plans = plans_of(given)
-        options = Options(converge_s=given.converge_s, disk_bytes=given.disk_mib << 20)
+        options = Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20)
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    found, options = argparse.ArgumentParser(prog="python -m chaos", description=__doc__), Options()
     found.add_argument("--seed", type=int, help="draws faults and clients; default: the time")
     found.add_argument("--seeds", type=int, default=1, help="so many runs one after the other, from --seed on")
     found.add_argument("--minutes", type=float, default=3.0, help="how long faults come; default 3")
@@ -59,8 +59,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--folder", type=Path, help="of the run; must not exist; default chaos-runs/<time>")
     found.add_argument("--plan", type=Path, help="repeat the plan.json of a run; most other options are in it")
     found.add_argument("--plant", choices=sorted(plants.ALL), help="a bug in all agents: the run must fail")
-    found.add_argument("--converge-s", type=float, default=Options.converge_s, help="bound for the healing")
-    found.add_argument("--disk-mib", type=int, default=Options.disk_bytes >> 20, help="of each replica, in memory")
+    found.add_argument(
+        "--stall-s", type=float, default=options.stall_max_s, help="bound for the time without a commit"
+    )
+    found.add_argument("--converge-s", type=float, default=options.converge_s, help="bound for the healing")
+    found.add_argument("--disk-mib", type=int, default=options.disk_bytes >> 20, help="of each replica, in memory")
     return found
 
 

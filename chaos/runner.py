@@ -38,11 +38,16 @@ class Options:
     """What a run may need besides its plan.
 
     Attributes:
+        stall_max_s: Longest time without an acknowledged commit of any client while enough is well, in
+            seconds. The settings of chaos runs let a session end after 4 s and a commit wait 5 s for its copies;
+            then a client asks for the outcome and begins again elsewhere. In an hour of such a cluster 5.4 s
+            were the longest; 15 s leave room for two such faults one after the other.
         converge_s: How long all replicas may need to serve and to reach the end of the log after the heal.
         disk_bytes: Size of the disk of each replica, in memory.
         spark_workers: Workers of Spark, if a workload needs Spark.
     """
 
+    stall_max_s: float = 15.0
     converge_s: float = 180.0
     disk_bytes: int = 512 << 20
     spark_workers: int = 2
@@ -72,7 +77,7 @@ def run(plan: Plan, folder: Path, options: Options) -> Result:
         interrupted = False
         try:
             with cluster:
-                world = World(cluster, folder, journal, plan.seed, plan.copies)
+                world = World(cluster, folder, journal, plan.seed, plan.copies, options.stall_max_s)
                 try:
                     _Run(world, plan, violations, options).all(loads)
                 except KeyboardInterrupt:
