@@ -64,6 +64,7 @@ class Plan:
         copies: Durable copies of a commit.
         zookeepers: The number of servers of ZooKeeper.
         workloads: The workloads, by name.
+        kinds: The kinds of faults that it was drawn from, in the order of that moment.
         plant: A bug that the agents have; None for the product as it is.
         steps: The faults, in the order of their begins.
     """
@@ -75,6 +76,7 @@ class Plan:
     copies: int = 2
     zookeepers: int = 3
     workloads: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
     plant: str | None = None
     steps: tuple[Step, ...] = field(default=())
 
@@ -98,12 +100,13 @@ class Plan:
         """Read a plan back; ValueError, KeyError or TypeError if it is none."""
         found: dict[str, Any] = json.loads(text)
         steps = tuple(Step(**{**step, "targets": tuple(step["targets"])}) for step in found.pop("steps"))
-        return cls(**{**found, "workloads": tuple(found["workloads"])}, steps=steps)
+        listed = {name: tuple(found[name]) for name in ("workloads", "kinds")}
+        return cls(**{**found, **listed}, steps=steps)
 
 
 def enabled(
-    faults: Sequence[Fault], place: str, *, only: Collection[str] = (), without: Collection[str] = ()
-) -> list[Fault]:
+    faults: Sequence[type[Fault]], place: str, *, only: Collection[str] = (), without: Collection[str] = ()
+) -> list[type[Fault]]:
     """Return the faults that a run has.
 
     Args:
@@ -128,7 +131,7 @@ def enabled(
     return found
 
 
-def draw(bare: Plan, faults: Sequence[Fault]) -> Plan:
+def draw(bare: Plan, faults: Sequence[type[Fault]]) -> Plan:
     """Return a plan with steps. Kinds that this cluster could not bear even alone are left out.
 
     Args:
@@ -137,6 +140,7 @@ def draw(bare: Plan, faults: Sequence[Fault]) -> Plan:
     """
     chance = random.Random(f"plan/{bare.seed}")
     borne = [fault for fault in faults if is_borne(bare.shape, fault)]
+    bare = replace(bare, kinds=tuple(fault.kind for fault in borne))
     if not borne:
         return bare
     drawing = _Drawing(bare.shape, chance, borne)
@@ -148,7 +152,7 @@ def draw(bare: Plan, faults: Sequence[Fault]) -> Plan:
 
 
 
-def is_borne(shape: Shape, fault: Fault) -> bool:
+def is_borne(shape: Shape, fault: type[Fault]) -> bool:
     """Return whether a cluster bears a fault that acts alone."""
     return any(
         refusal(shape, (), Act.of(fault, targets)) is None for targets in choices(shape, fault.aim)
@@ -158,10 +162,10 @@ def is_borne(shape: Shape, fault: Fault) -> bool:
 class _Drawing:
     """A plan in the making: the bag, and the faults that act."""
 
-    def __init__(self, shape: Shape, chance: random.Random, faults: Sequence[Fault]) -> None:
+    def __init__(self, shape: Shape, chance: random.Random, faults: Sequence[type[Fault]]) -> None:
         self.steps: list[Step] = []
         self._shape, self._chance, self._faults = shape, chance, faults
-        self._bag: list[Fault] = []
+        self._bag: list[type[Fault]] = []
         self._passed_over = 0
         #: Those that act, with the moment when their targets are well again.
         self._acting: list[tuple[float, Act]] = []
@@ -185,7 +189,7 @@ class _Drawing:
             return None
         return min((until for until, _ in self._acting), default=end_s)
 
-    def _next(self, left_s: float) -> tuple[Fault, tuple[str, ...], float] | None:
+    def _next(self, left_s: float) -> tuple[type[Fault], tuple[str, ...], float] | None:
         """Take the next possible kind out of the bag, with targets and length; None if there is none now."""
         if len(self._bag) < _LOOK_AHEAD:
             self._bag += self._chance.sample(self._faults, len(self._faults))
@@ -200,7 +204,7 @@ class _Drawing:
             return fault, targets, length_s
         return None
 
-    def _targets(self, fault: Fault) -> tuple[str, ...] | None:
+    def _targets(self, fault: type[Fault]) -> tuple[str, ...] | None:
         acts = [act for _, act in self._acting]
         free = [
             targets

@@ -46,7 +46,7 @@ class Act:
     loses_disk: bool = False
 
     @classmethod
-    def of(cls, fault: Fault | type[Fault], targets: Iterable[str]) -> Act:
+    def of(cls, fault: type[Fault], targets: Iterable[str]) -> Act:
         """Return what a kind of fault does to these targets."""
         return cls(
             fault.kind,
@@ -163,7 +163,8 @@ def _beside_a_halt(acts: Sequence[Act], fresh: Act) -> str | None:
 
 
 def _absent(shape: Shape, acts: Collection[Act]) -> set[str]:
-    down = {target for act in acts if act.aim is Aim.ZOOKEEPER and act.harms for target in act.targets}
+    """Return the servers that are away, or may be: also a harmless fault may pick one of them to die."""
+    down = {target for act in acts if act.aim is Aim.ZOOKEEPER for target in act.targets}
     return down & set(shape.zookeepers)
 
 

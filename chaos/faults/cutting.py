@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from chaos.faults.seeing import answering
+from chaos.faults.signs import Look
 from chaos.world import World
 from tidelock.testing import CLIENTS
 
@@ -50,3 +52,15 @@ def cut(world: World, pairs: Sequence[tuple[str, str]], *, one_way: bool = False
     finally:
         for a, b in pairs:
             network.join(a, b)
+
+
+def without(world: World, replica: str, peers: Sequence[str]) -> Look:
+    """Return what looks whether a replica, which answers itself, gets no answer of peers."""
+
+    def look() -> str | None:
+        found = answering(world, replica)
+        if found is None or set(found) & set(peers):
+            return None
+        return f"{replica} gets no answer of {', '.join(peers)}"
+
+    return look

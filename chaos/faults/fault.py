@@ -53,6 +53,11 @@ class Fault(ABC):
     #: Where it can be injected: processes, containers.
     places: ClassVar[frozenset[str]] = frozenset({"processes", "containers"})
 
+    @classmethod
+    def lack(cls) -> str:
+        """Return what this machine lacks for it; "" = nothing. It is asked before a run begins."""
+        return ""
+
     @abstractmethod
     def inject(
         self, world: World, targets: Sequence[str], chosen: random.Random

@@ -59,10 +59,14 @@ def silent(world: World, replica: str) -> str | None:
     )
 
 
-def serves(world: World, replica: str) -> bool:
-    """Return whether a replica says that it serves."""
-    found = status(world, replica)
-    return found is not None and found["state"] == "serving"
+def answering(world: World, replica: str) -> list[str] | None:
+    """Return the replicas that answer this one when it asks them now; None if it does not answer itself."""
+    url = f"{world.cluster.url(replica)}/api/v1/csns/0/replicas"
+    try:
+        found = json.loads(get(url, timeout_s=ANSWER_S, token=world.cluster.secret))
+    except TidelockError:
+        return None
+    return [str(name) for name in found["replicas"]]
 
 
 def gone(pid: int | None) -> bool:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
+import pyarrow as pa
+
+from chaos.history import History
+from chaos.session import Session
+from chaos.spark.job import SparkJob
 from chaos.violation import Violation
 from chaos.world import World
 from tidelock.client import Database
+from tidelock.errors import TableExistsError
 
 
 class Client(ABC):
@@ -21,8 +29,30 @@ class Client(ABC):
         What a user may have to bear is caught and written down. Any other error ends the run as a violation.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most hold nothing
         """Give back what it holds; called when it steps no more."""
+
+
+class Acting(Client):
+    """A client that does the same thing again and again.
+
+    Args:
+        session: Its connection.
+        act: The thing.
+        pause_s: Its pause behind each, in seconds; what is drawn lies between half and one and a half of it.
+    """
+
+    def __init__(self, session: Session, act: Callable[[], object], pause_s: float) -> None:
+        self._session, self._act, self._pause_s = session, act, pause_s
+
+    def step(self) -> None:
+        """Do it, and pause."""
+        self._act()
+        self._session.rest(self._pause_s * random.uniform(0.5, 1.5))
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._session.close()
 
 
 class Workload(ABC):
@@ -30,6 +60,7 @@ class Workload(ABC):
 
     Args:
         world: The run.
+        pace: What the pauses of its clients are multiplied by: 0.5 is about twice the load.
     """
 
     #: Its name: of its tables, its history, and on the command line.
@@ -37,12 +68,16 @@ class Workload(ABC):
     #: One sentence: what it does, and what would be wrong.
     promise: ClassVar[str]
     #: Settings that agents need for it, by their names.
-    settings: ClassVar[dict[str, object]] = {}
+    settings: ClassVar[Mapping[str, object]] = {}
     #: Whether it needs Spark.
     spark: ClassVar[bool] = False
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, pace: float = 1.0) -> None:
         self.world = world
+        self.pace = pace
+        self.history = History(world.history(self.name))
+        self.path = self.history.path
+        self._sessions = itertools.count()
 
     @abstractmethod
     def prepare(self, db: Database) -> None:
@@ -52,6 +87,58 @@ class Workload(ABC):
     def clients(self) -> Sequence[Client]:
         """Return its clients, writers and readers; each runs in a thread of its own."""
 
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return what sessions of Spark do for it, again and again."""
+        return ()
+
+    def last_spark_jobs(self) -> Sequence[SparkJob]:
+        """Return what a session of Spark must do for it once, when all is healed, before it is judged."""
+        return ()
+
     @abstractmethod
     def judge(self, db: Database) -> Sequence[Violation]:
         """Read the final state, and judge the history; called once, when all is healed and clients ended."""
+
+    def session(self, replica: str | None = None) -> Session:
+        """Return a client; one after the other is given all addresses, one address, and one replica.
+
+        Args:
+            replica: The only replica that it works with.
+        """
+        if replica is not None:
+            return Session(self.world, self.name, self.history, replica=replica)
+        number = next(self._sessions)
+        replicas = sorted(self.world.cluster.replicas)
+        one = replicas[number // 3 % len(replicas)]
+        way = number % 3
+        return Session(
+            self.world,
+            self.name,
+            self.history,
+            first=one if way == 1 else None,
+            replica=one if way == 2 else None,  # noqa: PLR2004 - the third way
+        )
+
+    def acting(
+        self, act: Callable[[Session], object], pause_s: float, *, replica: str | None = None
+    ) -> Client:
+        """Return a client that does one thing again and again, through a session of its own."""
+        session = self.session(replica)
+        return Acting(session, lambda: act(session), pause_s * self.pace)
+
+    def create(self, db: Database, name: str, schema: pa.Schema, **options: Any) -> None:
+        """Create a table, and wait until every replica shows it: a client may begin at any of them.
+
+        Args:
+            db: A client of the cluster.
+            name: Its name; one whose creation was in doubt may be there already.
+            schema: Its columns.
+            options: As those of `Database.create_table`.
+        """
+        try:
+            csn = db.create_table(name, schema, **options)["csn"]
+        except TableExistsError:
+            csn = db.table(name)["csn"]
+        for replica in self.world.cluster.replicas:
+            with self.world.cluster.connect(replica) as one:
+                one.table(name, csn=csn)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -18,15 +19,19 @@ from tests.support import names
 from tests.support.clusters import containers, images
 from tests.support.clusters.containers import Cluster
 from tests.support.project import source
+from tests.support.spark.hdfs_client import JOB
 from tests.support.waiting import eventually
 from tidelock import java
 from tidelock.client import Database
+from tidelock.spark.source.staging_folder import StagingFolder
 
 # The first test builds the images; without a cache that loads some hundred megabytes of packages.
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
 ORDERS: Final = pa.schema([("o_id", pa.int64()), ("o_year", pa.int32()), ("o_total", pa.int64())])
 LINES: Final = pa.schema([("l_order", pa.int64()), ("l_number", pa.int32()), ("l_price", pa.int64())])
+#: The folder of a task, as Spark's writer names it.
+ATTEMPT: Final = "_temporary/0/_temporary/attempt_1"
 #: How long a Spark session and a read of a few rows may take, in seconds.
 SPARK_TIMEOUT_S: Final = 240.0
 
@@ -39,8 +44,8 @@ def agent_image() -> str:
 
 @pytest.fixture(scope="module")
 def running(agent_image: str) -> Iterator[Cluster]:
-    """ZooKeeper and three agents in containers."""
-    with containers.running(agent_image, images.build_zookeeper()) as cluster, names.local():
+    """Three ZooKeepers and three agents in containers, on a machine that does not know the agents' names."""
+    with containers.running(agent_image, images.build_zookeeper()) as cluster, names.unknown():
         yield cluster
 
 
@@ -80,7 +85,7 @@ def spark_outside(
     cluster: Cluster, folder: Path, *, first: str, csn: int, tables: list[str]
 ) -> dict[str, Any]:
     """Return what a Spark job on this machine reads at a CSN, with replica `first` before the others."""
-    names.write_hosts(folder / "hosts", cluster.names)
+    names.write_hosts(folder / "hosts")
     asked = {
         "urls": [cluster.url(replica) for replica in cluster.replicas],
         "token": cluster.secret,
@@ -151,23 +156,61 @@ def test_sigterm_drains_an_agent_in_a_container(cluster: Cluster) -> None:
     """SIGTERM reaches the agent: it ends by itself, with exit code 0, and comes back."""
     agent = cluster.agents[cluster.replicas[-1]]
     try:
-        agent.get_wrapped_container().stop(timeout=60)
-        assert agent.wait() == 0, containers.log(agent)
+        agent.stop(timeout=60)
+        assert containers.wait(agent) == 0, containers.log(agent)
     finally:
         containers.start_again(agent)
 
 
 def test_it_runs_without_rights(cluster: Cluster) -> None:
-    """The agent is not root: it can write its data, and not its program."""
+    """The agent is not root and has no rights: it can write its data and /tmp, and nothing else."""
     agent = cluster.agents[cluster.replicas[0]]
-    assert agent.exec(["id", "-u"]).output.strip() == b"10001"
-    assert agent.exec(["test", "-w", "/data"]).exit_code == 0
-    assert agent.exec(["test", "-w", "/opt/tidelock"]).exit_code == 1
+    assert agent.exec_run(["id", "-u"]).output.strip() == b"10001"
+    status = agent.exec_run(["cat", "/proc/1/status"]).output.decode()
+    assert {"CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1"} <= {
+        *status.splitlines()
+    }
+    assert agent.exec_run(["test", "-w", "/data"]).exit_code == 0
+    assert agent.exec_run(["test", "-w", "/opt/tidelock"]).exit_code == 1
+    assert agent.exec_run(["touch", "/tmp/a"]).exit_code == 0  # noqa: S108 - of the container
+    assert b"Read-only file system" in agent.exec_run(["touch", "/a"], user="root").output
+
+
+def test_the_secret_is_not_in_the_environment(cluster: Cluster) -> None:
+    """Neither the description of a container nor its processes' environment has the secret."""
+    agent = cluster.agents[cluster.replicas[0]]
+    assert cluster.secret not in json.dumps(agent.attrs)
+    assert agent.exec_run(["cat", "/run/secrets/tidelock"]).output.decode().strip() == cluster.secret
+
+
+def test_only_agents_are_on_both_networks(cluster: Cluster) -> None:
+    """An agent is on the peers' network and on the clients', and its name is known on both."""
+    for replica, agent in cluster.agents.items():
+        agent.reload()
+        networks = agent.attrs["NetworkSettings"]["Networks"]
+        assert sorted(name.rpartition("_")[2] for name in networks) == ["clients", "peers"]
+        assert all(f"{replica}.localhost" in network["Aliases"] for network in networks.values())
+
+
+def test_uploads_are_sent_on_by_the_address_that_the_client_knows(cluster: Cluster, db: Database) -> None:
+    """A writer that has come by the loopback address is redirected by it, to whichever replica."""
+    db.create_table("smoke.uploads", LINES)
+    tx = db.begin()
+    try:
+        path = tx.path("smoke.uploads")
+        assert urlsplit(path).hostname == names.LOOPBACK
+        folder = StagingFolder(path)
+        files = (f"{ATTEMPT}/part-{number:05}-{JOB}-c000.parquet" for number in range(6))
+        found = {folder.locate(file)[0] for file in files}
+    finally:
+        tx.rollback()
+    assert {address.rpartition(":")[0] for address in found} == {names.LOOPBACK}
+    assert len(found) > 1
 
 
 def test_without_a_secret_it_refuses(agent_image: str) -> None:
     """An agent in a container listens to the network, so it does not start without a secret, and says why."""
     environ = {"TIDELOCK_REPLICA": "r1", "TIDELOCK_ZK": "zookeeper:2181/tidelock"}
     with containers.alone(agent_image, environ) as agent:
-        assert agent.wait() == 2
-        assert "TIDELOCK_SECRET" in containers.log(agent)
+        assert containers.wait(agent) == 2
+        assert "TIDELOCK_SECRET_FILE" in containers.log(agent)

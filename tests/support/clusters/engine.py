@@ -1,26 +1,27 @@
-"""The check whether a container engine exists."""
+"""The check whether a container engine and its compose exist."""
 
 from __future__ import annotations
 
 import functools
-import shutil
 import subprocess
 
 #: How long an engine may take to answer, in seconds. One that hangs counts as missing.
 ANSWER_TIMEOUT_S = 20
 
+_ENGINE = ("docker", "version", "--format", "{{.Server.Version}}")
+#: The engine's plugin, and a program of its own.
+_COMPOSE = (("docker", "compose", "version"), ("docker-compose", "version"))
+
 
 @functools.cache
 def answers() -> bool:
-    """Return whether `docker version` gets an answer from an engine, asked once per process."""
-    docker = shutil.which("docker")
-    if docker is None:
-        return False
-    command = [docker, "version", "--format", "{{.Server.Version}}"]
+    """Return whether an engine answers and a compose is there, asked once per process."""
+    return _succeeds(_ENGINE) and any(_succeeds(command) for command in _COMPOSE)
+
+
+def _succeeds(command: tuple[str, ...]) -> bool:
     try:
-        return (
-            subprocess.run(command, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False).returncode
-            == 0
-        )
-    except subprocess.TimeoutExpired:
+        done = subprocess.run(command, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0

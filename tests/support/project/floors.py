@@ -137,6 +137,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
         *("spark", "tidelock", "tidelock/cli", "tidelock/client", "tidelock/cluster"),
         *("workloads", "workloads/tpch"),
     ),
+    "demo/containers": ("demo", "tidelock", "tidelock/client", "workloads"),
 }
 #: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
@@ -145,9 +146,11 @@ LEAVES: Final = (
     "tidelock.exits",
     "tidelock.parquet_rows",
     "tidelock.float_mark",
+    "tidelock.loopback_names",
     "tidelock.part_layout",
     "tidelock.partition_paths",
     "tidelock.ranged_file",
+    "tidelock.secret_file",
     "tidelock.table_columns",
     "tidelock.token_text",
     "tidelock.wire",
