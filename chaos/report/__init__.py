@@ -1,7 +1,7 @@
 """The report of a run: one file of HTML with the timeline, the story of each violation, and all figures.
 
     python -m chaos.report FOLDER
-    python -m chaos.report FOLDER --picture docs/pictures/chaos.svg
+    python -m chaos.report FOLDER --picture docs/pictures/chaos.svg --minutes 10 15
 
 `write` reads the journal of a run (and the plan and the result, where they are) and writes ``report.html``
 beside it; `picture` writes the timeline alone as SVG. The report needs no other file and no network, is whole
@@ -37,9 +37,19 @@ def write(folder: Path) -> Path:
     return target
 
 
-def picture(folder: Path, target: Path) -> Path:
-    """Write the timeline of the run in a folder as SVG; return its path; OSError as `write`."""
-    target.write_text(svg(picture_of(_told(folder), styles=_beside("timeline.css"))), encoding="utf-8")
+def picture(folder: Path, target: Path, *, minutes: tuple[float, float] | None = None) -> Path:
+    """Write the timeline of the run in a folder as one row of SVG; return its path.
+
+    Args:
+        folder: The folder of the run.
+        target: The file to be written.
+        minutes: Only this part, in minutes since the begin; None = the whole run.
+
+    Raises:
+        OSError: As `write`.
+    """
+    drawn = picture_of(_told(folder), minutes=minutes, styles=_beside("timeline.css"))
+    target.write_text(svg(drawn), encoding="utf-8")
     return target
 
 

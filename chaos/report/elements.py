@@ -23,7 +23,9 @@ def element(tag: str, *children: Child | Iterable[Child], **attributes: str | fl
         attributes: Their values; ``class_`` stands for ``class``, any other ``_`` for ``-``, and one that is
             None is left out.
     """
-    made = ET.Element(tag, {_name(name): text(value) for name, value in attributes.items() if value is not None})
+    made = ET.Element(
+        tag, {_name(name): text(value) for name, value in attributes.items() if value is not None}
+    )
     for child in children:
         if child is None or isinstance(child, str | int | ET.Element):
             _append(made, child)
@@ -34,7 +36,7 @@ def element(tag: str, *children: Child | Iterable[Child], **attributes: str | fl
 
 
 def text(value: str | float) -> str:
-    """Return a value as text: a number in its shortest form of two decimals, forbidden characters as U+FFFD."""
+    """Return a value as text: a number with at most two decimals, forbidden characters as U+FFFD."""
     if isinstance(value, float):
         return f"{value:.2f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
     return _FORBIDDEN.sub("\ufffd", str(value))

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from chaos.bands import Band, bands
 
 #: The states in which an agent answers reads of the newest snapshot.
@@ -19,8 +21,7 @@ SERVING: Final = frozenset({"serving", "draining"})
 Line = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One call of a client; moments in ns by the clock of the journal."""
 
     workload: str
@@ -42,8 +43,7 @@ class Call:
         return (self.ns - self.began_ns) / 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaSaid:
+class ReplicaSaid(msgspec.Struct, frozen=True, gc=False):
     """The answer of a replica about itself; `csn` is None if it gave none."""
 
     ns: int
@@ -148,7 +148,9 @@ def parsed(texts: Iterable[str]) -> Iterator[Line | None]:
             line = json.loads(text)
         except (ValueError, RecursionError):
             line = None
-        told = isinstance(line, dict) and isinstance(line.get("ns"), int) and isinstance(line.get("what"), str)
+        told = (
+            isinstance(line, dict) and isinstance(line.get("ns"), int) and isinstance(line.get("what"), str)
+        )
         yield line if told else None
 
 
@@ -205,7 +207,9 @@ class _Teller:
             case "call":
                 self.calls.append(_call(line))
             case "begin":
-                self.faults.append({**line, "kind": str(line["kind"]), "targets": _texts(line.get("targets"))})
+                self.faults.append(
+                    {**line, "kind": str(line["kind"]), "targets": _texts(line.get("targets"))}
+                )
                 self.numbers.add(int(line["fault"]))
             case "acting" | "proof" | "end" | "well":
                 if line["fault"] not in self.numbers:

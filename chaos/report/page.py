@@ -12,8 +12,8 @@ from chaos.availability import Noticed, by_kind
 from chaos.report.elements import Child, element
 from chaos.report.model import Run
 from chaos.report.series import longest_gap
-from chaos.report.storypage import story_section
 from chaos.report.stories import stories
+from chaos.report.storypage import story_section
 from chaos.report.summary import doubts, ends, errors, fault_figures
 from chaos.report.tables import Cell, moment, number, seconds, table
 from chaos.report.timeline import legend, rows, sample

@@ -7,25 +7,27 @@ from typing import Final
 
 from chaos.report.elements import Child, element
 from chaos.report.model import Run
-from chaos.report.timeline import WIDTH, legend, rows, sample
+from chaos.report.timeline import WIDTH, legend, row, sample
 
-_TITLE_HEIGHT: Final = 24
 _KEYS_IN_LINE: Final = 6
 _KEY_WIDTH: Final = 196
 _KEY_HEIGHT: Final = 18
 
 
-def picture_of(run: Run, *, styles: str) -> ET.Element:
-    """Return the timeline with its legend; `styles` is the CSS of pictures."""
-    y = 6.0
-    parts: list[Child] = []
-    pictures = rows(run, linked=False)
-    for one in pictures:
-        if len(pictures) > 1:
-            parts.append(element("text", one.title, class_="title", x=8, y=y + 14))
-            y += _TITLE_HEIGHT
-        parts.append(element("g", one.group, transform=f"translate(0 {y:.0f})"))
-        y += one.height + 8
+def picture_of(run: Run, *, minutes: tuple[float, float] | None, styles: str) -> ET.Element:
+    """Return the timeline in one row, with its legend.
+
+    Args:
+        run: The run.
+        minutes: Only this part of it, in minutes since its begin; None = the whole.
+        styles: CSS of pictures.
+    """
+    begin_ns, end_ns = run.begin_ns, run.end_ns
+    if minutes is not None:
+        begin_ns, end_ns = (min(run.begin_ns + int(minute * 60e9), run.end_ns) for minute in minutes)
+    drawn = row(run, begin_ns, end_ns, None, linked=False)
+    parts: list[Child] = [drawn.group]
+    y = drawn.height + 10
     for number, (class_, text) in enumerate(legend()):
         x = 10 + number % _KEYS_IN_LINE * _KEY_WIDTH
         line = y + number // _KEYS_IN_LINE * _KEY_HEIGHT

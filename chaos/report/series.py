@@ -175,7 +175,7 @@ def _extend(found: list[Stretch], more: Stretch) -> None:
 
 
 def paths(said: Sequence[ReplicaSaid], window: Window) -> Iterator[list[tuple[int, int]]]:
-    """Yield the pieces of a replica's line (moment, CSN), without holes: one point for a bin, and each fall."""
+    """Yield the pieces without holes of a replica's line (moment, CSN): one point a bin, and each fall."""
     missing = missing_ns(said)
     piece: list[tuple[int, int]] = []
     before: ReplicaSaid | None = None

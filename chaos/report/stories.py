@@ -1,4 +1,4 @@
-"""What happened around a violation: its faults, the calls of its transactions, the states of replicas. Pure."""
+"""What happened around a violation: faults, calls of its transactions, states of replicas. Pure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from chaos.report.model import Call, Finding, Mark, ReplicaSaid, Run
 SHORTLY_NS: Final = 15_000_000_000
 #: Notes and failed calls from so long before a moment until so long after it belong to its story, in ns.
 _AROUND_NS: Final = 3_000_000_000
+#: The parts of a tid: snapshot CSN, replica, boot, counter.
+_TID_PARTS: Final = 4
 #: Bounds of one story: faults beside those that the check names, calls, failed calls nearby, notes.
 _FAULTS_MAX, _CALLS_MAX, _NEARBY_MAX, _NOTES_MAX = 12, 60, 12, 20
 
@@ -65,7 +67,7 @@ def stories(run: Run, findings: Iterable[Finding]) -> list[Story]:
 def home_of(tid: str) -> str | None:
     """Return the replica where a transaction was begun; None if the text is no tid."""
     parts = tid.split("-")
-    return parts[1] if len(parts) == 4 else None  # noqa: PLR2004: snapshot CSN, replica, boot, counter
+    return parts[1] if len(parts) == _TID_PARTS else None
 
 
 def _story(run: Run, found: Finding, by_tid: Mapping[str, list[Call]]) -> Story:
@@ -91,9 +93,7 @@ def _suspects(run: Run, found: Finding, moment: int | None, calls: list[Call]) -
         return
     others = [fault for fault in run.faults if fault.fault not in found.faults]
     before = [
-        fault
-        for fault in others
-        if fault.begin_ns <= moment and run.well_ns(fault) >= moment - SHORTLY_NS
+        fault for fault in others if fault.begin_ns <= moment and run.well_ns(fault) >= moment - SHORTLY_NS
     ]
     if not before and not named:
         ended = [fault for fault in others if fault.begin_ns <= moment]

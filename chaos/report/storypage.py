@@ -8,7 +8,7 @@ from typing import Final
 
 from chaos.report.elements import Child, element
 from chaos.report.model import Call, ReplicaSaid, Run
-from chaos.report.series import csn_text
+from chaos.report.series import csn_text, missing_ns
 from chaos.report.stories import Story
 from chaos.report.tables import moment, seconds, table
 from chaos.report.timeline import row
@@ -16,6 +16,8 @@ from chaos.report.timeline import row
 #: What the picture of a story shows before and after the moment, in ns.
 _BEFORE_NS: Final = 20_000_000_000
 _AFTER_NS: Final = 10_000_000_000
+#: Few bins: a picture of seconds shows single calls otherwise.
+_BINS_MAX: Final = 60
 #: Stories with a picture of their own.
 _PICTURES_MAX: Final = 12
 
@@ -70,7 +72,7 @@ def _faults(run: Run, story: Story) -> list[Child]:
     if not story.suspects:
         return []
     return [
-        element("h4", "Faults that acted at the moment or shortly before it"),
+        element("h4", "Faults at the moment, shortly before it, and later on its home"),
         table(
             ("", "kind", "targets", "from", "to", "relation to the moment", "proof of effect"),
             [
@@ -96,7 +98,18 @@ def _calls(run: Run, title: str, calls: Sequence[Call]) -> list[Child]:
     return [
         element("h4", title),
         table(
-            ("from", "to", "took s", "call", "transaction", "workload, client", "home or replica", "end", "CSN", "error"),
+            (
+                "from",
+                "to",
+                "took s",
+                "call",
+                "transaction",
+                "workload, client",
+                "home or replica",
+                "end",
+                "CSN",
+                "error",
+            ),
             [
                 (
                     moment(run, call.began_ns),
@@ -121,7 +134,9 @@ def _picture(run: Run, story: Story) -> ET.Element | None:
         return None
     begin_ns = max(run.begin_ns, story.moment_ns - _BEFORE_NS)
     end_ns = min(run.end_ns, story.moment_ns + _AFTER_NS)
-    return row(run, begin_ns, end_ns, f"Around violation {story.found.number}", linked=True).picture()
+    return row(
+        run, begin_ns, end_ns, f"Around violation {story.found.number}", linked=True, bins_max=_BINS_MAX
+    ).picture()
 
 
 def _replicas(run: Run, story: Story) -> list[Child]:
@@ -133,21 +148,23 @@ def _replicas(run: Run, story: Story) -> list[Child]:
         table(
             ("replica", "snapshot CSN", "state", "said", "next snapshot CSN", "next state", "said"),
             [
-                (replica, *_said(before, at_ns), *_said(after, at_ns))
+                (replica, *_said(before, at_ns, missing_ns(run.said[replica])), *_said(after, at_ns))
                 for replica, (before, after) in story.said.items()
             ],
         ),
     ]
 
 
-def _said(said: ReplicaSaid | None, moment_ns: int) -> tuple[str, str, str]:
+def _said(said: ReplicaSaid | None, moment_ns: int, silent_ns: int = 0) -> tuple[str, str, str]:
+    """Return CSN, state and age of an answer; with `silent_ns` an older one was followed by silence."""
     if said is None:
         return "", "", ""
     away_s = (said.ns - moment_ns) / 1e9
     when = f"{-away_s:.2f} s before" if away_s <= 0 else f"{away_s:.2f} s after"
     if said.csn is None and said.state is None:
         return "none", "no answer", when
-    return csn_text(said.csn), said.state or "answers", when
+    silent = silent_ns and moment_ns - said.ns > silent_ns
+    return csn_text(said.csn), (said.state or "answers") + (", then no answer" if silent else ""), when
 
 
 def _texts(title: str, lines: Sequence[str]) -> list[Child]:

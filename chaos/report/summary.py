@@ -91,4 +91,3 @@ def _answer(call: Call, told: Outcome | None, later: Call | None) -> str | None:
     if later is not None and later.ns >= call.ns:
         return f"{_ENDS[later.end]}: a later call of the same transaction"
     return None
-

@@ -28,13 +28,16 @@ from chaos.report.series import (
 #: Sizes in units of the picture, which is drawn as wide as the page.
 WIDTH: Final = 1200
 _LEFT, _RIGHT = 172, 14
-_GAP, _TRACK, _LANE, _STRIP, _PANEL = 12, 20, 15, 9, 76
+_GAP, _TRACK, _LANE, _STRIP, _PANEL = 18, 20, 15, 9, 76
+#: The distance of two diamonds, at least.
+_NEAREST: Final = 2.0
 #: The width of a letter of a label.
 _LETTER: Final = 6.2
-#: Up to here a run is one row; a longer one is split into rows of the second length, under a row of the whole.
+#: Up to here a run is one row; a longer one is a row of the whole, and rows of the second length.
 ONE_ROW_S: Final = 420
 _ROW_S: Final = 300
-_BINS_MAX: Final = 300
+#: Bins of a row, at most.
+BINS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +73,11 @@ def rows(run: Run, *, linked: bool) -> list[Row]:
     ]
 
 
-def row(run: Run, begin_ns: int, end_ns: int, title: str | None, *, linked: bool) -> Row:
+def row(
+    run: Run, begin_ns: int, end_ns: int, title: str | None, *, linked: bool, bins_max: int = BINS_MAX
+) -> Row:
     """Return the timeline of a part of a run; the title None is made of its moments."""
-    window = Window.over(begin_ns, end_ns, _BINS_MAX)
+    window = Window.over(begin_ns, end_ns, bins_max)
     canvas = _Canvas(run, window, linked=linked)
     canvas.draw()
     title = title or f"From {run.clock(begin_ns)[:-4]} to {run.clock(end_ns)[:-4]}"
@@ -118,6 +123,7 @@ class _Canvas:
         self.linked = linked
         self.y = 4.0
         self.parts: list[ET.Element] = []
+        self.moments: list[tuple[int, Finding]] = []
         self.bins = binned(run.calls, window)
         self.states = {replica: stretches(said, window) for replica, said in run.said.items()}
 
@@ -151,9 +157,10 @@ class _Canvas:
         for ns in self.window.ticks(self.run.begin_ns):
             x = self.x(ns)
             yield element("line", class_="grid", x1=x, x2=x, y1=4.0, y2=self.y - 12)
-            text = self.run.clock(ns)
-            text = text.removesuffix(".000")
+            text = self.run.clock(ns).removesuffix(".000")
             yield element("text", text, class_="tick", x=x, y=self.y, text_anchor="middle")
+        for x in sorted({self.x(ns) for ns, _ in self.moments}):
+            yield element("line", class_="moment", x1=x, x2=x, y1=4.0, y2=self.y - 12)
 
     def _phases(self) -> None:
         shown = [mark for mark in self.run.phases if self.window.begin_ns <= mark.ns <= self.window.end_ns]
@@ -162,41 +169,38 @@ class _Canvas:
             room = self.x(shown[number + 1].ns) - x if number + 1 < len(shown) else WIDTH - x
             self.parts.append(element("line", class_="phase", x1=x, x2=x, y1=self.y, y2=self.y + 14))
             if room > _LETTER * len(mark.text) + 6:
-                self.parts.append(
-                    element("text", mark.text, class_="phasename", x=x + 4, y=self.y + 11.0)
-                )
+                self.parts.append(element("text", mark.text, class_="phasename", x=x + 4, y=self.y + 11.0))
         if shown:
             self._label("phase", self.y + 11)
             self.y += 18
 
     def _violations(self) -> None:
-        shown = [
-            (found, found.about_ns if found.about_ns is not None else found.ns)
+        window = self.window
+        found_at = [
+            (ns, found)
             for found in self.run.findings
+            if window.begin_ns
+            <= (ns := found.ns if found.about_ns is None else found.about_ns)
+            <= window.end_ns
         ]
-        shown = [
-            (found, ns) for found, ns in shown if self.window.begin_ns <= ns <= self.window.end_ns
-        ]
-        if not shown:
+        self.moments = sorted(found_at, key=lambda pair: pair[0])
+        if not self.moments:
             return
         self._label("violations", self.y + 14)
-        free = 0.0
-        for found, ns in sorted(shown, key=lambda pair: pair[1]):
+        free = taken = 0.0
+        for ns, found in self.moments:
             x, y = self.x(ns), self.y + 10
-            text = str(found.number)
-            marker = [
-                element("line", class_="moment", x1=x, x2=x, y1=y, y2=y + _PANEL),
-                element("path", class_="violation", d=f"M{x} {y - 7}l7 7l-7 7l-7-7z"),
-            ]
-            if x >= free:
-                side = -9 if x > WIDTH - 40 else 9
-                anchor = "end" if side < 0 else "start"
-                marker.append(
-                    element("text", text, class_="number", x=x + side, y=y + 4, text_anchor=anchor)
-                )
-                free = x + 14 + _LETTER * len(text)
+            if x < taken:
+                continue  # thousands of them are as many as can be seen
+            taken = x + _NEAREST
             title = element("title", f"Violation {found.number}: {found.claim}, found by {found.check}")
-            self.parts.append(self._to(_story_anchor(found), [title, *marker]))
+            marker = [title, element("path", class_="violation", d=f"M{x} {y - 7}l7 7l-7 7l-7-7z")]
+            text = str(found.number)
+            if x >= free:
+                side, anchor = (-9, "end") if x > WIDTH - 40 else (9, "start")
+                marker.append(element("text", text, class_="number", x=x + side, y=y + 4, text_anchor=anchor))
+                free = x + 14 + _LETTER * len(text)
+            self.parts.append(self._to(f"#violation-{found.number}", marker))
         self.y += _TRACK + 2
 
     def _commits(self) -> None:
@@ -207,7 +211,7 @@ class _Canvas:
         self._axis("commits per second", [(0.0, "0"), (0.5, f"{top / 2:g}"), (1.0, f"{top:g}")])
         bottom = self.y + _PANEL
         for class_, below, count in (
-            ("ok", lambda one: 0, lambda one: one.acknowledged),
+            ("ok", lambda _: 0, lambda one: one.acknowledged),
             ("refused", lambda one: one.acknowledged, lambda one: one.refused),
             ("unknown", lambda one: one.acknowledged + one.refused, lambda one: one.unknown),
         ):
@@ -216,7 +220,12 @@ class _Canvas:
         self.y = bottom + _GAP
 
     def _bars(
-        self, class_: str, bottom: float, scale: float, below: Callable[[Bin], int], count: Callable[[Bin], int]
+        self,
+        class_: str,
+        bottom: float,
+        scale: float,
+        below: Callable[[Bin], int],
+        count: Callable[[Bin], int],
     ) -> None:
         pieces = []
         for one in self.bins:
@@ -250,9 +259,7 @@ class _Canvas:
     def _axis(self, title: str, marks: Sequence[tuple[float, str]]) -> None:
         """Draw the frame of a panel; a mark has its height as a share of the panel's."""
         bottom = self.y + _PANEL
-        self.parts.append(
-            element("text", title, class_="label", x=4, y=self.y + _PANEL / 2 + 4)
-        )
+        self.parts.append(element("text", title, class_="label", x=4, y=self.y + _PANEL / 2 + 4))
         for share, text in marks:
             y = bottom - share * _PANEL
             self.parts.append(element("line", class_="grid", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y))
@@ -286,11 +293,14 @@ class _Canvas:
         for number, (replica, found) in enumerate(self.states.items()):
             self._label(replica, self.y + _STRIP, f"label t{number % 7}")
             if not number:
-                self.parts.append(element("text", "state of replicas", class_="label", x=4, y=self.y + _STRIP))
+                self.parts.append(
+                    element("text", "state of replicas", class_="label", x=4, y=self.y + _STRIP)
+                )
             pieces = [
-                f"M{self.x(one.begin_ns):g} {self.y + 1:g}H{self.x(one.end_ns):g}v{_STRIP - 2}H{self.x(one.begin_ns):g}z"
-                for one in found
-                if one.serving
+                f"M{left:g} {self.y + 1:g}H{right:g}v{_STRIP - 2}H{left:g}z"
+                for left, right in (
+                    (self.x(one.begin_ns), self.x(one.end_ns)) for one in found if one.serving
+                )
             ]
             if pieces:
                 self.parts.append(element("path", class_=f"r{number % 7} strip", d="".join(pieces)))
@@ -321,7 +331,9 @@ class _Canvas:
             self._label(kind, self.y + 11)
             for lane in several:
                 line = self.y + _LANE - 1
-                self.parts.append(element("line", class_="grid", x1=_LEFT, x2=WIDTH - _RIGHT, y1=line, y2=line))
+                self.parts.append(
+                    element("line", class_="grid", x1=_LEFT, x2=WIDTH - _RIGHT, y1=line, y2=line)
+                )
                 for number, fault in enumerate(lane):
                     following = self.x(lane[number + 1].begin_ns) if number + 1 < len(lane) else WIDTH
                     self.parts.append(self._band(fault, following))
@@ -351,7 +363,9 @@ class _Canvas:
         ]
         if right > middle:
             parts.append(
-                element("rect", class_="tail", x=middle, y=self.y + 4, width=right - middle, height=_LANE - 10)
+                element(
+                    "rect", class_="tail", x=middle, y=self.y + 4, width=right - middle, height=_LANE - 10
+                )
             )
         text = str(fault.fault)
         width = _LETTER * len(text) + 3
@@ -366,9 +380,10 @@ class _Canvas:
         if not found:
             return
         low = math.floor(math.log10(max(min(spread.p50 for _, spread in found), 1e-4)))
-        high = max(math.ceil(math.log10(max(max(spread.largest for _, spread in found), 1e-4))), low + 1)
+        high = max(math.ceil(math.log10(max(*(spread.largest for _, spread in found), 0.0001))), low + 1)
         self._axis(
-            title, [((decade - low) / (high - low), _seconds(10.0**decade)) for decade in range(low, high + 1)]
+            title,
+            [((decade - low) / (high - low), _seconds(10.0**decade)) for decade in range(low, high + 1)],
         )
         bottom = self.y + _PANEL
 
@@ -417,10 +432,6 @@ class _Canvas:
 
     def _to(self, anchor: str, parts: list[ET.Element]) -> ET.Element:
         return element("a", parts, href=anchor) if self.linked else element("g", parts)
-
-
-def _story_anchor(found: Finding) -> str:
-    return f"#violation-{found.number}"
 
 
 def _round_up(value: float) -> float:
