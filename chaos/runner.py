@@ -39,9 +39,9 @@ class Options:
 
     Attributes:
         stall_max_s: Longest time without an acknowledged commit of any client while enough is well, in
-            seconds. The settings of chaos runs let a session end after 4 s and a commit wait 5 s for its copies;
-            then a client asks for the outcome and begins again elsewhere. In an hour of such a cluster 5.4 s
-            were the longest; 15 s leave room for two such faults one after the other.
+            seconds. By the settings of chaos runs a session ends after 4 s and a commit waits 5 s for its
+            copies; then a client asks for the outcome and begins again elsewhere. In an hour of such a
+            cluster 5.4 s were the longest; 15 s leave room for two such faults one after the other.
         converge_s: How long all replicas may need to serve and to reach the end of the log after the heal.
         disk_bytes: Size of the disk of each replica, in memory.
         spark_workers: Workers of Spark, if a workload needs Spark.
@@ -106,10 +106,8 @@ def chosen_workloads(names: Sequence[str]) -> list[type[Workload]]:
     return [known[name] for name in names or known]
 
 
-def make_cluster(
-    plan: Plan, folder: Path, loads: Sequence[type[Workload]], options: Options
-) -> Cluster:
-    """Return the cluster of a run, not started yet; errors as `Cluster.processes` and `containers` have them."""
+def make_cluster(plan: Plan, folder: Path, loads: Sequence[type[Workload]], options: Options) -> Cluster:
+    """Return the cluster of a run, not started yet; errors as those of the kinds of `Cluster`."""
     settings = dict(SETTINGS)
     for workload in loads:
         settings |= workload.settings
@@ -187,7 +185,9 @@ class _Run:
         try:
             with self._healed():
                 if not comes_true(lambda: world.journal.count("write") >= _WARM, _WARM_TIMEOUT_S):
-                    self._tell("I14 LIVE", f"{_WARM} commits are not made in {_WARM_TIMEOUT_S:.0f} s at first")
+                    self._tell(
+                        "I14 LIVE", f"{_WARM} commits are not made in {_WARM_TIMEOUT_S:.0f} s at first"
+                    )
                 self._phase("faults")
                 self._injector.run()
             commit_again(world, self._violations)
@@ -220,7 +220,7 @@ class _Run:
         """Make a judge that fails a violation: the run is not proven to be right."""
         try:
             yield
-        except Exception:  # noqa: BLE001 - the other judges have to go on
+        except Exception:
             self._violations.add(Violation(judge, "a run can be judged", traceback.format_exc()))
 
     def _phase(self, name: str) -> None:
