@@ -13,6 +13,8 @@ from chaos.tolerance import Act, Shape, demands_commits
 AFTERMATH_NS: Final = 5_000_000_000
 #: The moment of what has not ended.
 _NEVER: Final = 1 << 63
+#: Lines of the journal that are about one fault.
+_ABOUT: Final = frozenset({"begin", "proof", "end", "well"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,9 @@ def bands(lines: Iterable[Mapping[str, Any]]) -> list[Band]:
     """Return the faults of a journal in the order of their begins."""
     found: dict[int, Band] = {}
     for line in lines:
-        number = line.get("fault")
+        if line["what"] not in _ABOUT:
+            continue
+        number = line["fault"]
         match line["what"]:
             case "begin":
                 found[number] = Band(number, line["kind"], tuple(line["targets"]), line["ns"])

@@ -9,16 +9,16 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.faults.fault import Fault, Proof
+from chaos.faults.fault import Aim, Fault, Proof
 from chaos.plan import Plan, Step
 from chaos.statuses import behind, newest, statuses, until_caught_up
-from chaos.tolerance import OF_REPLICAS, Act, Aim, Shape, refusal, unharmed
+from chaos.tolerance import OF_REPLICAS, Act, Shape, refusal, unharmed
 from chaos.violation import Violation
 from chaos.violations import Violations
 from chaos.world import World
 
 #: How long a fault waits until it is within what is promised, in seconds; then it is spared.
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 #: How long a target may need to serve again, in seconds, on a busy machine.
 WELL_TIMEOUT_S: Final = 180.0
 #: How long a fault may need to be healed, in seconds: a start may wait for the end of another fault.

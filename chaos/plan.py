@@ -20,7 +20,7 @@ from chaos.tolerance import Act, Shape, choices, refusal
 #: Seconds under load before the first fault.
 BEGIN_S: Final = 2.0
 #: Between the begins of two faults, at most, in seconds; half of it on average.
-GAP_MAX_S: Final = 8.0
+GAP_MAX_S: Final = 6.0
 #: Faults that act at the same time, at most.
 AT_ONCE_MAX: Final = 4
 #: From the end of a fault until its targets serve again, as the plan reckons, in seconds. The run waits.

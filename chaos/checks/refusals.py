@@ -9,8 +9,9 @@ from chaos import faults
 from chaos.acts import acts_of
 from chaos.bands import Band, at, bands
 from chaos.checks.check import Check
+from chaos.faults.fault import Aim
 from chaos.journal import load
-from chaos.tolerance import Act, Aim
+from chaos.tolerance import Act
 from chaos.violation import Violation
 from chaos.world import World
 from tidelock import errors
