@@ -28,7 +28,9 @@ class Seen(Fault):
     aim = Aim.REPLICA
 
     @contextlib.contextmanager
-    def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:
+    def inject(  # noqa: D102
+        self, world: World, targets: Sequence[str], chosen: random.Random
+    ) -> Iterator[Proof]:
         del world, chosen
         yield Signs(lambda: f"{targets[0]} was hurt")
 
@@ -39,7 +41,9 @@ class Unseen(Seen):
     kind = "unseen"
 
     @contextlib.contextmanager
-    def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:
+    def inject(  # noqa: D102
+        self, world: World, targets: Sequence[str], chosen: random.Random
+    ) -> Iterator[Proof]:
         del world, targets, chosen
         yield Signs(lambda: None)
 
@@ -50,7 +54,9 @@ class Unhealed(Seen):
     kind = "unhealed"
 
     @contextlib.contextmanager
-    def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:
+    def inject(  # noqa: D102
+        self, world: World, targets: Sequence[str], chosen: random.Random
+    ) -> Iterator[Proof]:
         del world, chosen
         yield Signs(lambda: "hurt")
         raise UnavailableError(f"{targets[0]} does not start")
@@ -62,9 +68,11 @@ class Replacing(Seen):
     kind = "replacing"
 
     @contextlib.contextmanager
-    def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:
+    def inject(  # noqa: D102
+        self, world: World, targets: Sequence[str], chosen: random.Random
+    ) -> Iterator[Proof]:
         del chosen
-        cluster = cast(StandInCluster, world.cluster)
+        cluster = cast("StandInCluster", world.cluster)
         cluster.replicas = [*(one for one in cluster.replicas if one != targets[0]), "r4"]
         cluster.told["r4"] = cluster.told.pop(targets[0])
         yield Signs(lambda: "replaced")
@@ -95,7 +103,7 @@ def inject(
         Step(number, 0.0, 0.05, kind, (target,), 1) for number, (kind, target) in enumerate(steps, 1)
     )
     with Journal(folder / "journal.jsonl") as journal:
-        world = World(cast(Any, cluster), folder, journal, 1, 2, 15.0)
+        world = World(cast("Any", cluster), folder, journal, 1, 2, 15.0)
         violations = Violations(journal)
         Injector(world, Plan(1, minutes, steps=planned), KINDS, violations).run()
     return list(load(folder / "journal.jsonl")), [one.claim for one in violations.found]

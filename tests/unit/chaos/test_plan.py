@@ -44,9 +44,7 @@ def test_faults_that_overlap_are_within_tolerance(seed: int) -> None:
     """By the lengths that the plan has; whatever takes longer to heal is a matter of the run."""
     plan = draw(replace(HOUR, seed=seed, replicas=4), ALL)
     for number, step in enumerate(plan.steps):
-        before = [
-            act_of(other) for other in plan.steps[:number] if other.at_s + other.length_s > step.at_s
-        ]
+        before = [act_of(other) for other in plan.steps[:number] if other.at_s + other.length_s > step.at_s]
         assert refusal(plan.shape, before, act_of(step)) is None
 
 

@@ -37,7 +37,13 @@ def test_a_failed_run_is_told_with_what_repeats_it() -> None:
     """Seed, folder, transaction, claim and command; violations of one claim are not repeated for pages."""
     several = [Violation("bank", "total constant", f"story {n}", 5, (f"9-r1-1-{n}",)) for n in range(5)]
     text = told(result_of(PLAN, LINES, several, seconds=9.0, interrupted=False), "runs/x")
-    for part in ("seed 7: FAILED", "total constant [9-r1-1-0]", "story 2", "2 more of the same", "runs/x/plan.json"):
+    for part in (
+        "seed 7: FAILED",
+        "total constant [9-r1-1-0]",
+        "story 2",
+        "2 more of the same",
+        "runs/x/plan.json",
+    ):
         assert part in text
     assert "story 3" not in text
     assert command(PLAN) in text

@@ -74,9 +74,7 @@ def test_what_asks_for_more_than_is_promised_is_refused(
         (THREE, [one("majority lost", aim=Aim.ALL, halts=True), KILLED], FROZEN),
     ],
 )
-def test_what_is_promised_to_be_survived_may_act_together(
-    shape: Shape, acts: list[Act], fresh: Act
-) -> None:
+def test_what_is_promised_to_be_survived_may_act_together(shape: Shape, acts: list[Act], fresh: Act) -> None:
     """Faults are combined up to the limit: also all replicas may suffer while nothing can commit."""
     assert refusal(shape, acts, fresh) is None
 
