@@ -43,7 +43,7 @@ class CatalogDamaged(Fault):
 
         def refused() -> str | None:
             for line in log.lines("agent_cannot_run"):
-                if "is damaged" in line["reason"] and not node.running:
+                if "malformed" in line["reason"] and not node.running:
                     return f"{target} does not start: {line['reason']}"
             return None
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again, there
-from chaos.faults.seeing import LogSince
+from chaos.faults.seeing import views
 from chaos.faults.signs import Signs
 from chaos.world import World
 
@@ -17,8 +17,8 @@ from chaos.world import World
 class DiskReplaced(Fault):
     """A replica dies with all its data, and starts later on an empty disk with its old id.
 
-    It clones: it gets the catalog of a peer and the parts of all peers, and serves when it has what is
-    visible.
+    It applies the log again, or clones where the log begins later, gets the parts of all peers, and serves
+    when it has what is visible.
     """
 
     kind: ClassVar[str] = "disk replaced"
@@ -30,16 +30,21 @@ class DiskReplaced(Fault):
         del chosen
         [target] = targets
         node = world.cluster.node(target)
-        log = LogSince(node)
+        before = _disks(world, target)
 
-        def cloned() -> str | None:
-            sources = [line["source"] for line in log.lines("clone_installed")]
-            return f"{target} has got the catalog of {sources[-1]}" if sources else None
+        def on_another() -> str | None:
+            found = sorted(_disks(world, target) - before)
+            return f"{target} was on disk {', '.join(sorted(before))} and is on {found[0]}" if found else None
 
         node.kill()
         try:
-            yield Signs(cloned)
+            yield Signs(on_another)
         finally:
             if there(world, target):
                 node.replace(start=False)
                 serve_again(world, target)
+
+
+def _disks(world: World, replica: str) -> set[str]:
+    """Return the ids of a replica's data directory that others have seen: one, but for a moment."""
+    return {str(row["disk"]) for _, row in views(world, replica) if row["disk"]}

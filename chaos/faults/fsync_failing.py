@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from chaos.faults import tracing
 from chaos.faults.fault import Aim, Fault, Proof
@@ -13,6 +13,9 @@ from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import LogSince, gone
 from chaos.faults.signs import Signs
 from chaos.world import World
+
+#: The words of the system, and of SQLite, for EIO.
+WORDS: Final = ("Input/output error", "disk I/O error")
 
 
 class FsyncFailing(Fault):
@@ -40,7 +43,8 @@ class FsyncFailing(Fault):
         def noticed() -> str | None:
             if gone(pid):
                 return f"process {pid} has ended"
-            return f"{target} has logged it" if "Input/output error" in log.text() else None
+            text = log.text()
+            return next((f"{target} has logged: {words}" for words in WORDS if words in text), None)
 
         try:
             with tracing.injected(node, f"error=EIO:when=1+{each}") as traced:

@@ -17,7 +17,7 @@ from chaos.journal import Journal, load
 from chaos.plan import Plan, Step
 from chaos.violations import Violations
 from chaos.world import World
-from tests.unit.chaos.stand_in import StandInCluster, stand_in
+from tests.unit.chaos.told_cluster import ToldCluster, told_cluster
 from tidelock.errors import UnavailableError
 
 
@@ -72,7 +72,7 @@ class Replacing(Seen):
         self, world: World, targets: Sequence[str], chosen: random.Random
     ) -> Iterator[Proof]:
         del chosen
-        cluster = cast("StandInCluster", world.cluster)
+        cluster = cast("ToldCluster", world.cluster)
         cluster.replicas = [*(one for one in cluster.replicas if one != targets[0]), "r4"]
         cluster.told["r4"] = cluster.told.pop(targets[0])
         yield Signs(lambda: "replaced")
@@ -89,14 +89,14 @@ KINDS = {fault.kind: fault for fault in (Seen, Unseen, Unhealed, Replacing, Losi
 
 
 @pytest.fixture
-def cluster() -> Iterator[StandInCluster]:
+def cluster() -> Iterator[ToldCluster]:
     """Three replicas that serve."""
-    with stand_in() as found:
+    with told_cluster() as found:
         yield found
 
 
 def inject(
-    cluster: StandInCluster, folder: Path, *steps: tuple[str, str], minutes: float = 0.02
+    cluster: ToldCluster, folder: Path, *steps: tuple[str, str], minutes: float = 0.02
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Run a plan with these kinds and targets; return the lines of the journal, and the claims violated."""
     planned = tuple(
@@ -109,7 +109,7 @@ def inject(
     return list(load(folder / "journal.jsonl")), [one.claim for one in violations.found]
 
 
-def test_a_fault_begins_acts_is_proven_ends_and_is_well(cluster: StandInCluster, tmp_path: Path) -> None:
+def test_a_fault_begins_acts_is_proven_ends_and_is_well(cluster: ToldCluster, tmp_path: Path) -> None:
     """Its lines have its number; the proof is written once."""
     lines, claims = inject(cluster, tmp_path, ("seen", "r1"))
     assert [line["what"] for line in lines] == ["begin", "acting", "proof", "end", "well"]
@@ -118,14 +118,14 @@ def test_a_fault_begins_acts_is_proven_ends_and_is_well(cluster: StandInCluster,
     assert claims == []
 
 
-def test_a_fault_that_nothing_proves_fails_the_run(cluster: StandInCluster, tmp_path: Path) -> None:
+def test_a_fault_that_nothing_proves_fails_the_run(cluster: ToldCluster, tmp_path: Path) -> None:
     """It is healed all the same."""
     lines, claims = inject(cluster, tmp_path, ("unseen", "r1"))
     assert claims == ["a fault has an effect"]
     assert lines[-1]["what"] == "well"
 
 
-def test_a_fault_that_is_not_healed_fails_the_run(cluster: StandInCluster, tmp_path: Path) -> None:
+def test_a_fault_that_is_not_healed_fails_the_run(cluster: ToldCluster, tmp_path: Path) -> None:
     """The violation has the error, and the number of the fault."""
     lines, claims = inject(cluster, tmp_path, ("unhealed", "r1"))
     assert claims == ["a fault is injected and healed"]
@@ -134,7 +134,7 @@ def test_a_fault_that_is_not_healed_fails_the_run(cluster: StandInCluster, tmp_p
     assert "r1 does not start" in told["story"]
 
 
-def test_a_fault_beyond_tolerance_is_left_out(cluster: StandInCluster, tmp_path: Path) -> None:
+def test_a_fault_beyond_tolerance_is_left_out(cluster: ToldCluster, tmp_path: Path) -> None:
     """It waits for its turn until the time is over; the ones behind it have the same fate."""
     lines, claims = inject(cluster, tmp_path, ("seen", "r1"), ("seen", "r9"), ("unseen", "r2"))
     spared = {line["fault"]: line["why"] for line in lines if line["what"] == "spared"}
@@ -142,7 +142,7 @@ def test_a_fault_beyond_tolerance_is_left_out(cluster: StandInCluster, tmp_path:
     assert claims == []
 
 
-def test_a_new_member_stands_for_the_one_that_left(cluster: StandInCluster, tmp_path: Path) -> None:
+def test_a_new_member_stands_for_the_one_that_left(cluster: ToldCluster, tmp_path: Path) -> None:
     """Later faults that were planned for the old one are aimed at the new one."""
     lines, claims = inject(cluster, tmp_path, ("replacing", "r2"), ("seen", "r2"), minutes=0.1)
     begins = [line["targets"] for line in lines if line["what"] == "begin"]
@@ -151,7 +151,7 @@ def test_a_new_member_stands_for_the_one_that_left(cluster: StandInCluster, tmp_
     assert claims == []
 
 
-def test_a_disk_is_lost_only_if_others_have_all_commits(cluster: StandInCluster, tmp_path: Path) -> None:
+def test_a_disk_is_lost_only_if_others_have_all_commits(cluster: ToldCluster, tmp_path: Path) -> None:
     """A replica that is behind is no copy."""
     cluster.told["r3"]["snapshot_csn"] = 6
     lines, _ = inject(cluster, tmp_path, ("losing", "r1"))
