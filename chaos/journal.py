@@ -6,8 +6,9 @@ Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and wha
                first line
     members    replicas: who is a member from here on, when a change of members is over
     phase      name: load, faults, heal, check, over
-    call       workload, process, f (write or read), end (ok, fail, info), began_ns, and where it is known
-               tid, csn, replica (that was asked), home, error (name of the class), message
+    call       workload, process, f (write, read, land, stream or rollback), end (ok, fail, info), began_ns,
+               and where it is known tid, csn, replica (that was asked), home, error (name of the class),
+               message, expected (true: the workload has provoked this refusal), spark (number of the session)
     begin      fault (number), kind, targets: a fault begins to act
     acting     fault: it acts from here on
     proof      fault, proof (text): its effect was seen

@@ -14,6 +14,7 @@ The micro-operations of such a history are ``["add", set, element]``, ``["remove
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ SHOWN: Final = 5
 
 Line = dict[str, Any]
 _Member = tuple[str, Any]
+#: A claim, the sentence that tells what broke it, and the lines that prove it.
+_Told = tuple[str, tuple[str, tuple[Line, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +64,26 @@ def judged(check: str, ended: Iterable[Line]) -> list[Violation]:
     """
     all_lines = list(ended)
     facts = _facts(all_lines)
+    wrong = (_wrong_reads(facts), _torn(facts), _disagreeing(facts), _sessions(all_lines))
+    return _violations(check, itertools.chain(*wrong))
+
+
+def sessions(check: str, ended: Iterable[Line]) -> list[Violation]:
+    """Return where a process has gone back in time, at most `SHOWN`."""
+    return _violations(check, _sessions(ended))
+
+
+def _violations(check: str, told: Iterable[_Told]) -> list[Violation]:
+    count: Counter[str] = Counter()
     found: list[Violation] = []
-    for claim, told in (
-        *_wrong_reads(facts),
-        *_torn(facts),
-        *_disagreeing(facts),
-        *_sessions(all_lines),
-    ):
-        story, involved = told
+    for claim, (story, involved) in told:
+        count[claim] += 1
+        if count[claim] > SHOWN:
+            continue
         tids = tuple(dict.fromkeys(line["tid"] for line in involved if line.get("tid")))
         shown = "\n".join((story, *(_shown(line) for line in involved)))
         found.append(Violation(check, claim, shown, max(line["time"] for line in involved), tids))
-    count: Counter[str] = Counter()
-    kept = []
-    for one in found:
-        count[one.claim] += 1
-        if count[one.claim] <= SHOWN:
-            kept.append(one)
-    return kept
-
-
-_Told = tuple[str, tuple[str, tuple[Line, ...]]]
+    return found
 
 
 def _facts(all_lines: Iterable[Line]) -> _Facts:
@@ -117,7 +119,9 @@ def _wrong_reads(facts: _Facts) -> Iterator[_Told]:
                 yield "snapshot", (story, (added, read.line))
             for removed in facts.removed.get(member, ()):
                 if _csn(removed) is not None and removed["csn"] <= read.csn:
-                    story = f"Expected no {element!r} {at}, since it was removed at {removed['csn']}; found it."
+                    story = (
+                        f"Expected no {element!r} {at}, since it was removed at {removed['csn']}; found it."
+                    )
                     yield "snapshot", (story, (removed, read.line))
         for member in facts.members[read.of]:
             if member[1] not in read.there and (added := _missed(facts, member, read)) is not None:
@@ -161,8 +165,8 @@ def _torn(facts: _Facts) -> Iterator[_Told]:
         if first is not None and last is not None and first.csn <= last.csn:
             added = facts.added[members[0]]
             story = (
-                f"Expected {added['value']} as a whole from one CSN on, found some of it in {first.of} at CSN "
-                f"{first.csn}, and some of it missing in {last.of} at CSN {last.csn}."
+                f"Expected {added['value']} as a whole from one CSN on, found some of it in {first.of} at "
+                f"CSN {first.csn}, and some of it missing in {last.of} at CSN {last.csn}."
             )
             yield "atomic", (story, (added, first.line, last.line))
 
@@ -202,5 +206,7 @@ def _csn(line: Line) -> int | None:
 
 def _shown(line: Line, width: int = 400) -> str:
     facts = " ".join(f"{name} {line[name]}" for name in ("tid", "snapshot", "csn", "replica") if name in line)
-    told = f"operation {line['index']} ({line['type']}) of process {line['process']}, {facts}: {line['value']}"
+    told = (
+        f"operation {line['index']} ({line['type']}) of process {line['process']}, {facts}: {line['value']}"
+    )
     return told[:width]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pyarrow as pa
+
 from chaos.history import TXN, History, Operation
 from chaos.world import World
 from tidelock.client import Database, Snapshot, Transaction, connect
@@ -36,6 +38,10 @@ TRIES: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
 #: How long a client waits for an answer, and for the outcome of a commit, in seconds.
 TIMEOUT_S: Final = 10.0
+
+
+class RolledBack(Exception):  # noqa: N818 - nothing went wrong
+    """Raised by the work of an attempt that wants to be rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +161,17 @@ class Session:
             with self.database.begin(**attempt.begin) as tx:
                 found = attempt.work(tx) or found
             done = Done(tx.tid, tx.csn)
+        except RolledBack:
+            self.process.fail(attempt.value, error="rolled back")
+            self.note("rollback", "ok", began_ns)
+            return None, False
         except CommitUnknownError as error:
             return self._resolve(error, attempt, found, began_ns)
         except TidelockError as error:
             again = error.retriable or isinstance(error, BEGIN_AGAIN)
             expected = isinstance(error, attempt.expected)
-            self.process.fail(attempt.value, error=type(error).__name__)
+            told = error.details.get("csn") if expected else None
+            self.process.fail(attempt.value, error=type(error).__name__, told=told)
             self.note("write", "fail", began_ns, error=error, expected=expected)
             if expected or not (again or isinstance(error, GIVE_UP) or self._left(error)):
                 raise
@@ -240,6 +251,41 @@ class Session:
         if csn is not None:
             self.process.anew()
         return snap.csn
+
+    def land(self, table: str, rows: pa.Table, value: Sequence[Operation]) -> bool:
+        """Land rows, once; return whether that was acknowledged.
+
+        Raises:
+            TidelockError: One that a user need not bear.
+        """
+        began_ns = self.process.invoke(value, "land")
+        try:
+            csn = self.database.land(table, rows).csn
+        except CommitUnknownError as error:
+            self.note("land", "info", began_ns, error=error)
+            self.process.info(value, error=type(error).__name__)
+            return False
+        except TidelockError as error:
+            self.process.fail(value, error=type(error).__name__)
+            self.note("land", "fail", began_ns, error=error)
+            if not (error.retriable or isinstance(error, GIVE_UP) or self._left(error)):
+                raise
+            return False
+        self.process.ok(value, csn=csn)
+        self.note("land", "ok", began_ns, csn=csn)
+        return True
+
+    def ask(self, question: Callable[[Database], Any]) -> None:
+        """Ask for something that neither reads nor writes rows; that it cannot be had now is borne.
+
+        Raises:
+            TidelockError: One that a user need not bear.
+        """
+        try:
+            question(self.database)
+        except TidelockError as error:
+            if not (error.retriable or self._left(error)):
+                raise
 
     def must_read(
         self,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.journal import Journal
+from chaos.spark.driver import Driver
 from tidelock.testing import Cluster
 
 
@@ -23,6 +24,7 @@ class World:
         copies: Durable copies of a commit: as many replicas must stay well.
         stall_max_s: Longest time without an acknowledged commit while enough is well, in seconds.
         stopping: Set when clients have to end.
+        drivers: The sessions of Spark that run, by their names.
     """
 
     cluster: Cluster
@@ -32,6 +34,7 @@ class World:
     copies: int
     stall_max_s: float
     stopping: threading.Event = field(default_factory=threading.Event)
+    drivers: dict[str, Driver] = field(default_factory=dict)
 
     def chosen(self, name: str) -> random.Random:
         """Return a source of choices that depends on the seed and a name alone, not on the order of calls."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -16,13 +17,12 @@ import pyarrow as pa
 
 from chaos import presence
 from chaos.history import Operation, ended, lines
-from chaos.session import Attempt, Found, Session
+from chaos.session import Attempt, Found, RolledBack, Session
 from chaos.spark.job import SparkJob
-from chaos.spark.reading import query_job
+from chaos.spark.reading import reading
 from chaos.violation import Violation
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
-from tidelock.errors import BadRequestError
 
 PLUS, MINUS = "pairs_plus", "pairs_minus"
 SCHEMA: Final = pa.schema([("n", pa.int64())])
@@ -35,15 +35,13 @@ _KEPT: Final = 60
 _ROLLBACKS, _MERGES = 0.1, 0.05
 
 
-class _RollbackError(Exception):
-    """This transaction is to be rolled back."""
-
-
 class Pairs(Workload):
     """Inserts, deletes and reads of pairs."""
 
     name: ClassVar[str] = "pairs"
-    promise: ClassVar[str] = "The sum over both tables is 0 at every CSN, while parts are merged and collected."
+    promise: ClassVar[str] = (
+        "The sum over both tables is 0 at every CSN, while parts are merged and collected."
+    )
     settings: ClassVar[Mapping[str, object]] = {
         "compaction_interval_s": 1.0,
         "compaction_parts_min": 3,
@@ -66,10 +64,10 @@ class Pairs(Workload):
 
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return reads of both tables at one CSN."""
-        return [
-            query_job(self, f"pairs, {way}", _VALUE, {PLUS: SQL_OF[PLUS], MINUS: SQL_OF[MINUS]}, found, way=way)
-            for way in ("default", "pinned", "failover")
-        ]
+        queries = {table: f"select n from {table}" for table in (PLUS, MINUS)}
+        return reading(
+            self, _VALUE, queries, lambda rows: found([n for [n] in rows[PLUS]], [n for [n] in rows[MINUS]])
+        )
 
     def _change(self, session: Session) -> None:
         if len(self._there) > _KEPT:
@@ -98,3 +96,57 @@ class Pairs(Workload):
         self.read_everywhere(db, _VALUE, lambda _, snap: look(snap), "read")
         all_lines = list(ended(lines(self.path)))
         return [*unpaired(all_lines), *presence.judged(self.name, all_lines)]
+
+
+def _insertion(number: int) -> Attempt:
+    value = [["add", PLUS, number], ["add", MINUS, -number]]
+    rolled_back = random.random() < _ROLLBACKS
+
+    def work(tx: Transaction) -> None:
+        for _, table, n in value:
+            tx.insert(table, pa.table({"n": [n]}, schema=SCHEMA))
+        if rolled_back:
+            raise RolledBack
+
+    return Attempt(value, work, f="add")
+
+
+def _removal(number: int) -> Attempt:
+    value = [["remove", PLUS, number], ["remove", MINUS, -number]]
+
+    def work(tx: Transaction) -> None:
+        for _, table, n in value:
+            tx.delete(table, "n = ?", [n])
+
+    return Attempt(value, work, f="remove")
+
+
+def look(snap: Snapshot) -> Found:
+    """Return both tables."""
+    numbers = snap.sql(SQL)["n"].to_pylist()
+    return found([n for n in numbers if n > 0], [n for n in numbers if n < 0])
+
+
+def found(plus: Sequence[int], minus: Sequence[int]) -> Found:
+    """Return what a read of both tables has found."""
+    return Found([["r", PLUS, sorted(plus)], ["r", MINUS, sorted(minus, reverse=True)]])
+
+
+def unpaired(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
+    """Return the reads in which a number has no counterpart."""
+    wrong = []
+    for line in all_lines:
+        if line["type"] != "ok" or line["f"] != "read":
+            continue
+        (_, _, plus), (_, _, minus) = line["value"]
+        alone = Counter(plus)
+        alone.subtract(-n for n in minus)
+        torn = {n: count for n, count in alone.items() if count}
+        if torn:
+            story = (
+                f"Expected a sum of 0 with a counterpart of each number, found {sum(plus) + sum(minus)} at "
+                f"CSN {line['snapshot']} of {line.get('replica')}; more often plus than minus: {torn} "
+                f"(operation {line['index']})."
+            )
+            wrong.append(Violation(Pairs.name, "total constant", story, line["time"]))
+    return wrong

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from chaos import presence
-from chaos.history import ended, lines
+from chaos.history import Operation, ended, lines
 from chaos.session import Attempt, Found, Session
 from chaos.violation import Violation
 from chaos.workloads.workload import Client, Workload
@@ -30,7 +30,9 @@ class SetFull(Workload):
     """Inserts of one row each, and reads of whole sets."""
 
     name: ClassVar[str] = "set_full"
-    promise: ClassVar[str] = "Every acknowledged element is in its set, once, from its CSN on, at every replica."
+    promise: ClassVar[str] = (
+        "Every acknowledged element is in its set, once, from its CSN on, at every replica."
+    )
 
     def prepare(self, db: Database) -> None:
         """Create the table."""
@@ -52,26 +54,30 @@ class SetFull(Workload):
             def work(tx: Transaction) -> None:
                 tx.insert(TABLE, row)
 
-            return Attempt([["add", f"set/{number}", element]], work, f="add")
+            return Attempt([["add", f"{TABLE}/{number}", element]], work, f="add")
 
         session.write(attempt)
 
     def _read(self, session: Session, csn: int | None) -> int | None:
         old = random.random() < _OLD
         number = random.randint(0, self._newest) if old else self._newest
-        return session.read([["r", f"set/{number}", None]], partial(look, [number]), csn=csn, f="read")
+        return session.read(reads(TABLE, [number]), partial(look, TABLE, [number]), csn=csn, f="read")
 
     def judge(self, db: Database) -> Sequence[Violation]:
         """Read all sets at each replica, and judge."""
         numbers = range(self._newest + 1)
-        value = [["r", f"set/{number}", None] for number in numbers]
-        self.read_everywhere(db, value, lambda _, snap: look(numbers, snap), "read")
+        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: look(TABLE, numbers, snap), "read")
         return presence.judged(self.name, ended(lines(self.path)))
 
 
-def look(numbers: Sequence[int], snap: Snapshot) -> Found:
-    """Return some sets."""
+def reads(table: str, numbers: Sequence[int]) -> list[Operation]:
+    """Return the reads of some sets."""
+    return [["r", f"{table}/{number}", None] for number in numbers]
+
+
+def look(table: str, numbers: Sequence[int], snap: Snapshot) -> Found:
+    """Return some sets, which follow each other."""
     sets: dict[int, list[int]] = {number: [] for number in numbers}
-    for row in snap.read(TABLE, None, "s between ? and ?", [min(numbers), max(numbers)]).to_pylist():
+    for row in snap.read(table, None, "s between ? and ?", [min(numbers), max(numbers)]).to_pylist():
         sets[row["s"]].append(row["e"])
-    return Found([["r", f"set/{number}", sorted(found)] for number, found in sets.items()])
+    return Found([["r", f"{table}/{number}", sorted(there)] for number, there in sets.items()])

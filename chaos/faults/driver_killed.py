@@ -1,0 +1,52 @@
+"""A driver of Spark is killed, with its JVM, in the middle of a job."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from chaos.faults.fault import Aim, Fault, Proof
+from chaos.spark.driver import Driver
+from chaos.world import World
+from tests.support.waiting import eventually
+
+
+class _Ended(Proof):
+    def __init__(self, driver: Driver, job: str) -> None:
+        self._driver, self._job = driver, job
+
+    def seen(self) -> str | None:
+        """Return that the process is gone, and in which job."""
+        if self._driver.alive:
+            return None
+        return f"driver {self._driver.number} (pid {self._driver.pid}) has ended in the job '{self._job}'"
+
+
+class DriverKilled(Fault):
+    """SIGKILL for one of the sessions of Spark; the pool starts another in its place."""
+
+    kind: ClassVar[str] = "driver killed"
+    aim: ClassVar[Aim] = Aim.CLIENT
+    harms: ClassVar[bool] = False
+    lasts_s: ClassVar[tuple[float, float]] = (1.0, 3.0)
+
+    @contextlib.contextmanager
+    def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:
+        """Kill a driver that runs a job, whatever the targets are.
+
+        Raises:
+            AssertionError: No driver ran a job for a long time.
+        """
+        found: list[tuple[Driver, str]] = []
+
+        def busy() -> bool:
+            drivers = [driver for _, driver in sorted(world.drivers.items())]
+            found[:] = [(driver, job) for driver in drivers if (job := driver.job) is not None]
+            return bool(found)
+
+        eventually(busy, what="a driver that runs a job")
+        driver, job = chosen.choice(found)
+        driver.kill()
+        yield _Ended(driver, job)
