@@ -70,7 +70,7 @@ class _Reader(HTMLParser):
 
 
 def read(folder: Path) -> _Reader:
-    """Write the report of a folder, and read it as a browser does; it must be well formed and self-contained."""
+    """Write the report of a folder, and read it as a browser does: well formed and self-contained."""
     page = report.write(folder).read_text(encoding="utf-8")
     reader = _Reader(page)
     assert (reader.wrong, reader.open) == ([], [])
@@ -308,7 +308,7 @@ def said(*moments: tuple[float, int | None, str | None]) -> Run:
 
 
 def test_a_silent_replica_has_a_hole_in_its_line() -> None:
-    """No line is drawn over a time without answers: lines that are lacking, or that say that it was silent."""
+    """No line is drawn over a time without answers: lines that lack, or that say that it was silent."""
     lacking = said(
         (0, 1, "serving"), (1, 2, "serving"), (2, 3, "serving"), (9, 9, "serving"), (10, 9, "serving")
     )
@@ -362,7 +362,7 @@ def violation(found_s: int, about_s: int | None, *tids: str) -> Line:
 
 
 def test_the_fault_at_the_home_is_the_nearest_of_those_that_acted() -> None:
-    """Of two faults that act, the one at the home of the transaction is first; one long before is left out."""
+    """Of two faults that act, the one at the home of the transaction is first; one long ago is left out."""
     lines = [
         *fault(1, "long before", "r1", 1, 2, 3),
         *fault(2, "elsewhere", "r3", 50, 60, 61),
