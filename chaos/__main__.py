@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     try:
         plans = plans_of(given)
-        options = Options(converge_s=given.converge_s, disk_bytes=given.disk_mib << 20)
+        options = Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20)
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     for plan in plans:
         folder = base / f"seed-{plan.seed}" if len(plans) > 1 else base
-        print(f"seed {plan.seed}: {len(plan.steps)} faults of {len({s.kind for s in plan.steps})} kinds, {folder}")
+        kinds = {step.kind for step in plan.steps}
+        print(f"seed {plan.seed}: {len(plan.steps)} faults of {len(kinds)} kinds, {folder}", flush=True)
         try:
             results.append(run(plan, folder, options))
         except (TidelockError, ValueError, OSError) as error:
@@ -45,9 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    found = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    found, options = argparse.ArgumentParser(prog="python -m chaos", description=__doc__), Options()
     found.add_argument("--seed", type=int, help="draws faults and clients; default: the time")
-    found.add_argument("--seeds", type=int, default=1, help="so many runs one after the other, from --seed on")
+    found.add_argument(
+        "--seeds", type=int, default=1, help="so many runs one after the other, from --seed on"
+    )
     found.add_argument("--minutes", type=float, default=3.0, help="how long faults come; default 3")
     found.add_argument("--containers", action="store_true", help="containers instead of processes")
     found.add_argument("--replicas", type=int, default=3, choices=(3, 4, 5))
@@ -57,15 +60,26 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--only", type=_names, default=(), help="these faults alone, e.g. killed,frozen")
     found.add_argument("--without", type=_names, default=(), help="all faults but these")
     found.add_argument("--folder", type=Path, help="of the run; must not exist; default chaos-runs/<time>")
-    found.add_argument("--plan", type=Path, help="repeat the plan.json of a run; most other options are in it")
+    found.add_argument(
+        "--plan", type=Path, help="repeat the plan.json of a run; most other options are in it"
+    )
     found.add_argument("--plant", choices=sorted(plants.ALL), help="a bug in all agents: the run must fail")
-    found.add_argument("--converge-s", type=float, default=Options.converge_s, help="bound for the healing")
-    found.add_argument("--disk-mib", type=int, default=Options.disk_bytes >> 20, help="of each replica, in memory")
+    found.add_argument(
+        "--stall-s", type=float, default=options.stall_max_s, help="bound for the time without a commit"
+    )
+    found.add_argument("--converge-s", type=float, default=options.converge_s, help="bound for the healing")
+    found.add_argument(
+        "--disk-mib", type=int, default=options.disk_bytes >> 20, help="of each replica, in memory"
+    )
     return found
 
 
 def plans_of(given: argparse.Namespace) -> list[Plan]:
-    """Return the plans of a command line; ValueError and the like if a name does not exist or a plan is none."""
+    """Return the plans of a command line.
+
+    Raises:
+        ValueError, KeyError, TypeError, OSError: A name does not exist, or the file is no plan.
+    """
     if given.plan is not None:
         return [Plan.from_json(given.plan.read_text(encoding="utf-8"))]
     place = "containers" if given.containers else "processes"
@@ -90,7 +104,11 @@ def summary(results: Sequence[Result]) -> str:
     for one in results:
         figures = (
             one.plan.seed,
-            "passed" if one.passed else "interrupted" if one.interrupted else f"{len(one.violations)} violations",
+            "passed"
+            if one.passed
+            else "interrupted"
+            if one.interrupted
+            else f"{len(one.violations)} violations",
             one.commits,
             one.reads,
             sum(one.faults.values()),

@@ -143,7 +143,9 @@ def table(kinds: Iterable[KindNoticed]) -> str:
 def errors_by_kind(lines: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """Return how many calls did not end well, by the class of their error."""
     return Counter(
-        line.get("error", "without an error") for line in lines if line["what"] == "call" and line["end"] != "ok"
+        line.get("error", "without an error")
+        for line in lines
+        if line["what"] == "call" and line["end"] != "ok"
     )
 
 

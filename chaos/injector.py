@@ -94,7 +94,7 @@ class Injector:
                 self._changed.wait(_LOOK_S)
 
     def _why_not(self, fault: type[Fault], targets: Sequence[str], csn: int) -> str | None:
-        """Return why a fault may not begin; for a disk that is lost also by what its copies say themselves."""
+        """Return why a fault may not begin; for a lost disk also by what others say."""
         shape, acts = self._shape(), [*self._acting.values()]
         fresh = Act.of(fault, targets)
         if why := refusal(shape, acts, fresh):
@@ -142,11 +142,13 @@ class Injector:
                 seen = self._watch(step, proof)
             journal.note("end", fault=step.number)
             seen = seen or self._look(step, proof)
-        except Exception:  # noqa: BLE001 - whatever goes wrong, the others have to go on and the run to end
+        except Exception:
             self._tell(step, "a fault is injected and healed", traceback.format_exc())
         else:
             if not seen:
-                self._tell(step, "a fault has an effect", f"nothing has shown that {step.kind} had any effect")
+                self._tell(
+                    step, "a fault has an effect", f"nothing has shown that {step.kind} had any effect"
+                )
         lacking = until_caught_up(self._world, self._awaited(fault, targets), timeout_s=WELL_TIMEOUT_S)
         if lacking:
             self._tell(step, "targets serve again (I14)", f"after {WELL_TIMEOUT_S:.0f} s: {lacking}")
@@ -179,7 +181,7 @@ class Injector:
         return [*(replica for replica in touched if replica in there), *fresh]
 
     def _settle_members(self) -> None:
-        """Take note of members that have come and gone, and let the new ones stand for those that are gone."""
+        """Take note of members that have come and gone; new ones stand for those that are gone."""
         there = tuple(self._world.cluster.replicas)
         if set(there) == set(self._members):
             return

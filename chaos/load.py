@@ -46,12 +46,12 @@ class Load:
         try:
             while not self._world.stopping.is_set():
                 client.step()
-        except Exception:  # noqa: BLE001 - whatever a client did not catch, its user need not bear
+        except Exception:
             self._tell(workload, "users need not bear this error", traceback.format_exc())
         finally:
             try:
                 client.close()
-            except Exception:  # noqa: BLE001 - as above
+            except Exception:
                 self._tell(workload, "a client ends", traceback.format_exc())
 
     def _tell(self, workload: Workload, claim: str, story: str) -> None:
@@ -66,4 +66,6 @@ class Load:
             if thread.is_alive() and thread.ident is not None:
                 frame = sys._current_frames().get(thread.ident)  # noqa: SLF001 - the documented way to see it
                 where = "".join(traceback.format_stack(frame))
-                self._tell(workload, "a client ends", f"{thread.name} has not ended after {_END_S:.0f} s:\n{where}")
+                self._tell(
+                    workload, "a client ends", f"{thread.name} has not ended after {_END_S:.0f} s:\n{where}"
+                )

@@ -23,7 +23,7 @@ BEGIN_S: Final = 2.0
 GAP_MAX_S: Final = 8.0
 #: Faults that act at the same time, at most.
 AT_ONCE_MAX: Final = 4
-#: From the end of a fault until its targets serve again, as the plan reckons, in seconds; the run waits for it.
+#: From the end of a fault until its targets serve again, as the plan reckons, in seconds. The run waits.
 RECOVERY_S: Final = 5.0
 #: A kind is passed over so often, and then everything waits for it.
 PASSED_OVER_MAX: Final = 4
@@ -82,7 +82,7 @@ class Plan:
 
     @property
     def shape(self) -> Shape:
-        """Return the cluster at the begin; nodes have the names that `tidelock.testing.Cluster` gives them."""
+        """Return the cluster at the begin, with the names that `tidelock.testing.Cluster` gives to nodes."""
         return Shape(
             tuple(f"r{number}" for number in range(1, self.replicas + 1)),
             tuple(f"z{number}" for number in range(1, self.zookeepers + 1)),
@@ -151,12 +151,9 @@ def draw(bare: Plan, faults: Sequence[type[Fault]]) -> Plan:
     return replace(bare, steps=tuple(drawing.steps))
 
 
-
 def is_borne(shape: Shape, fault: type[Fault]) -> bool:
     """Return whether a cluster bears a fault that acts alone."""
-    return any(
-        refusal(shape, (), Act.of(fault, targets)) is None for targets in choices(shape, fault.aim)
-    )
+    return any(refusal(shape, (), Act.of(fault, targets)) is None for targets in choices(shape, fault.aim))
 
 
 class _Drawing:

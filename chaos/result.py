@@ -114,8 +114,9 @@ def command(plan: Plan) -> str:
 def told(result: Result, folder: str) -> str:
     """Return a result as text: one line, and with violations what is needed to look into them."""
     plan = result.plan
+    end = "passed" if result.passed else "interrupted" if result.interrupted else "FAILED"
     head = (
-        f"seed {plan.seed}: {'passed' if result.passed else 'interrupted' if result.interrupted else 'FAILED'}, "
+        f"seed {plan.seed}: {end}, "
         f"{plan.minutes:g} minutes of faults ({result.seconds:.0f} s in all), {result.commits} commits, "
         f"{result.reads} reads, {sum(result.faults.values())} faults of {len(result.faults)} kinds, "
         f"{result.spared} left out"

@@ -39,11 +39,16 @@ class Options:
     """What a run may need besides its plan.
 
     Attributes:
+        stall_max_s: Longest time without an acknowledged commit of any client while enough is well, in
+            seconds. By the settings of chaos runs a session ends after 4 s and a commit waits 5 s for its
+            copies; then a client asks for the outcome and begins again elsewhere. In an hour of such a
+            cluster 5.4 s were the longest; 15 s leave room for two such faults one after the other.
         converge_s: How long all replicas may need to serve and to reach the end of the log after the heal.
         disk_bytes: Size of the disk of each replica, in memory.
         spark_workers: Workers of Spark, if a workload needs Spark.
     """
 
+    stall_max_s: float = 15.0
     converge_s: float = 180.0
     disk_bytes: int = 512 << 20
     spark_workers: int = 2
@@ -73,7 +78,7 @@ def run(plan: Plan, folder: Path, options: Options) -> Result:
         interrupted = False
         try:
             with cluster:
-                world = World(cluster, folder, journal, plan.seed, plan.copies)
+                world = World(cluster, folder, journal, plan.seed, plan.copies, options.stall_max_s)
                 try:
                     _Run(world, plan, violations, options).all(loads)
                 except KeyboardInterrupt:
@@ -102,10 +107,8 @@ def chosen_workloads(names: Sequence[str]) -> list[type[Workload]]:
     return [known[name] for name in names or known]
 
 
-def make_cluster(
-    plan: Plan, folder: Path, loads: Sequence[type[Workload]], options: Options
-) -> Cluster:
-    """Return the cluster of a run, not started yet; errors as `Cluster.processes` and `containers` have them."""
+def make_cluster(plan: Plan, folder: Path, loads: Sequence[type[Workload]], options: Options) -> Cluster:
+    """Return the cluster of a run, not started yet; errors as those of the kinds of `Cluster`."""
     settings = dict(SETTINGS)
     for workload in loads:
         settings |= workload.settings
@@ -184,7 +187,9 @@ class _Run:
         try:
             with self._healed():
                 if not comes_true(lambda: world.journal.count("write") >= _WARM, _WARM_TIMEOUT_S):
-                    self._tell("I14 LIVE", f"{_WARM} commits are not made in {_WARM_TIMEOUT_S:.0f} s at first")
+                    self._tell(
+                        "I14 LIVE", f"{_WARM} commits are not made in {_WARM_TIMEOUT_S:.0f} s at first"
+                    )
                 self._phase("faults")
                 self._injector.run()
             commit_again(world, self._violations)
@@ -221,7 +226,7 @@ class _Run:
         """Make a judge that fails a violation: the run is not proven to be right."""
         try:
             yield
-        except Exception:  # noqa: BLE001 - the other judges have to go on
+        except Exception:
             self._violations.add(Violation(judge, "a run can be judged", traceback.format_exc()))
 
     def _phase(self, name: str) -> None:

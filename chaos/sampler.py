@@ -43,7 +43,7 @@ class Sampler:
     def _sample(self, replica: str) -> None:
         try:
             found = status(self._world, replica)
-        except Exception as error:  # noqa: BLE001 - a member may leave at any moment; the sample is lost
+        except Exception as error:
             self._world.journal.note("note", text=f"{replica} was not sampled: {error!r}")
             return
         state = "silent" if found is None else found["state"]

@@ -204,6 +204,7 @@ class Session:
         *,
         csn: int | None = None,
         f: str = TXN,
+        last: bool = False,
     ) -> int | None:
         """Read all tables at one CSN.
 
@@ -212,6 +213,7 @@ class Session:
             look: Reads, and returns them filled.
             csn: The CSN, which may be an old one; None = the newest, which contains what was seen before.
             f: The kind of the operation in the history.
+            last: Whether all is well again, so that everything that was acknowledged must be there.
 
         Returns:
             The CSN; None if there was no answer.
@@ -232,7 +234,8 @@ class Session:
             if not (error.retriable or gone or self._left(error)):
                 raise
             return None
-        self.process.ok(found.value, snapshot=snap.csn, replica=holder, fresh=False, **found.facts)
+        facts = {**found.facts, "last": last or None}
+        self.process.ok(found.value, snapshot=snap.csn, replica=holder, fresh=False, **facts)
         self.note("read", "ok", began_ns, csn=snap.csn)
         if csn is not None:
             self.process.anew()
@@ -253,7 +256,7 @@ class Session:
             TidelockError: One that a user need not bear.
         """
         for _ in range(TRIES):
-            at = self.read(value, look, csn=csn, f=f)
+            at = self.read(value, look, csn=csn, f=f, last=True)
             if at is not None:
                 return at
         raise UnavailableError(f"expected an answer of {self.replica or 'any replica'}: all is well")

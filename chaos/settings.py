@@ -21,8 +21,8 @@ SETTINGS: Final[dict[str, object]] = {
     "scrub_interval_s": 10,
     "compare_interval_s": 10,
     "compaction_interval_s": 2,
-    # What was removed is collected while replicas are away and clone; a replica that is further behind than the
-    # kept log clones, as a new one does.
+    # What was removed is collected while replicas are away and clone; a replica that is further behind than
+    # the kept log clones, as a new one does.
     "horizon_interval_s": 1,
     "clean_interval_s": 5,
     "history_retention_s": 60,

@@ -19,11 +19,7 @@ def statuses(world: World, replicas: Collection[str]) -> Mapping[str, dict[str, 
     """Return the status of each of these replicas that answers."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         answers = threads.map(lambda replica: status(world, replica), replicas)
-        return {
-            replica: found
-            for replica, found in zip(replicas, answers, strict=True)
-            if found is not None
-        }
+        return {replica: found for replica, found in zip(replicas, answers, strict=True) if found is not None}
 
 
 def newest(told: Mapping[str, Mapping[str, Any]]) -> int:
@@ -32,7 +28,7 @@ def newest(told: Mapping[str, Mapping[str, Any]]) -> int:
 
 
 def behind(told: Mapping[str, Mapping[str, Any]], replicas: Collection[str], csn: int) -> dict[str, str]:
-    """Return those of these replicas that do not serve, or have not applied a CSN, each with what it lacks. Pure."""
+    """Return the replicas that do not serve or have not applied a CSN, with what each lacks. Pure."""
     lacking = {}
     for replica in replicas:
         one = told.get(replica)

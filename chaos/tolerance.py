@@ -94,10 +94,10 @@ def unharmed(shape: Shape, acts: Collection[Act]) -> tuple[str, ...]:
 
 
 def well(shape: Shape, acts: Collection[Act]) -> frozenset[str]:
-    """Return the replicas that can commit: each reaches so many unharmed ones that it has `copies` with itself.
+    """Return the replicas that can commit: each reaches so many unharmed ones that there are `copies`.
 
     Two replicas that are cut from each other, even one way only, confirm nothing to each other; a third one
-    confirms to both (rule copies of docs/design: which replicas confirm does not matter, only how many).
+    confirms to both. The rule of copies asks how many confirm, not which (docs/design/protocol-rules.md).
     """
     if not zookeeper_is_there(shape, acts):
         return frozenset()

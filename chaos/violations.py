@@ -1,4 +1,4 @@
-"""The violations of a run, as they are found: kept, and written into the journal with the faults around them."""
+"""The violations of a run as they are found; the journal has them with the faults around them."""
 
 from __future__ import annotations
 

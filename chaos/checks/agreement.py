@@ -57,9 +57,9 @@ def parts(db: Database, csn: int) -> Shown | None:
         try:
             with db.snapshot(csn) as snap:
                 return {
-                    table["table"]: frozenset(
+                    table["name"]: frozenset(
                         (one["part"], one["path"], one["rows"], one["checksum"])
-                        for one in snap.parts(table["table"])
+                        for one in snap.parts(table["name"])
                     )
                     for table in snap.tables()
                 }

@@ -15,10 +15,6 @@ from chaos.tolerance import Act
 from chaos.violation import Violation
 from chaos.world import World
 
-#: Longest time without an acknowledged commit of any client, in seconds. The settings of chaos runs let a
-#: replica notice in 4 s that a session has ended and a commit wait 5 s for its copies; a client then asks for
-#: the outcome and begins again elsewhere. An hour of a cluster without this runner had 5.4 s at most.
-STALL_MAX_S: Final = 15.0
 #: Time from a change of what is well until commits are demanded, in seconds: a new leader of ZooKeeper, and
 #: the end of the sessions of those that are away.
 GRACE_S: Final = 10.0
@@ -31,14 +27,14 @@ class Demand(Check):
 
     def judge(self, world: World) -> Sequence[Violation]:  # noqa: D102
         lines = list(load(world.journal.path))
-        return stalls(lines, acts_of(bands(lines), faults.ALL))
+        return stalls(lines, acts_of(bands(lines), faults.ALL), stall_max_s=world.stall_max_s)
 
 
 def stalls(
     lines: Sequence[Mapping[str, Any]],
     acts: Mapping[int, Act],
     *,
-    stall_max_s: float = STALL_MAX_S,
+    stall_max_s: float,
     grace_s: float = GRACE_S,
 ) -> list[Violation]:
     """Return the times without a commit that are too long. Pure.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar, Final
 
 from chaos.checks.check import Check
@@ -21,15 +22,20 @@ class Leftovers(Check):
     name: ClassVar[str] = "leftovers"
 
     def judge(self, world: World) -> Sequence[Violation]:  # noqa: D102
-        found = []
+        found: list[Violation] = []
         for replica in world.cluster.replicas:
-            folder = world.cluster.node(replica).data_dir
-            left: list[str] = []
-
-            def cleared(folder=folder, left=left) -> bool:  # type: ignore[no-untyped-def]
-                left[:] = leftovers(folder)
-                return not left
-
-            if not comes_true(cleared, _CLEARED_S):
-                found += [Violation(self.name, "I13 CLEAN", f"{replica}: {one}") for one in left]
+            found += _left(replica, world.cluster.node(replica).data_dir)
         return found
+
+
+def _left(replica: str, folder: Path) -> list[Violation]:
+    """Wait until a replica has cleared away; return what is left then."""
+    left: list[str] = []
+
+    def cleared() -> bool:
+        left[:] = leftovers(folder)
+        return not left
+
+    if comes_true(cleared, _CLEARED_S):
+        return []
+    return [Violation(Leftovers.name, "I13 NOLEAK", f"{replica}: {one}") for one in left]

@@ -96,7 +96,9 @@ def wrong(calls: Iterable[Mapping[str, Any]], told: Mapping[str, Mapping[str, To
         elif call["f"] == "write" and call["end"] == "fail" and ("aborted", None) not in answers.values():
             claim = "I17 TRUTHFUL: what was refused is not committed"
         if claim is not None:
-            said = f"{call.get('workload')} was told {call['end']}, CSN {call.get('csn')}, {call.get('error')}"
+            said = (
+                f"{call.get('workload')} was told {call['end']}, CSN {call.get('csn')}, {call.get('error')}"
+            )
             found.append(Violation(Outcomes.name, claim, f"{tid}: {said}\n{shown}", call["ns"], (tid,)))
     return found
 

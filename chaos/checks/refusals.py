@@ -58,11 +58,15 @@ def refusals(
         if issubclass(kind, LEGITIMATE):
             continue
         around = [band for band in at(moments, line["ns"]) if _touches(acts[band.fault], home)]
-        before = [band for band in at(moments, line.get("began_ns", line["ns"])) if _touches(acts[band.fault], home)]
+        before = [
+            band for band in at(moments, line.get("began_ns", line["ns"])) if _touches(acts[band.fault], home)
+        ]
         if not around and not before:
             tids = (line["tid"],) if line.get("tid") else ()
             story = f"{home} refused: {line['error']}: {line.get('message', '')}"
-            found.append(Violation(Refusals.name, "I14 LIVE: a home that is well commits", story, line["ns"], tids))
+            found.append(
+                Violation(Refusals.name, "I14 LIVE: a home that is well commits", story, line["ns"], tids)
+            )
     return found
 
 

@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from chaos.faults.fault import Aim, Fault, Proof
@@ -16,14 +17,16 @@ from tidelock.errors import TidelockError
 from workloads.agents import get
 
 #: Bytes per second of a slowed replica, at least and at most.
-RATES: Final = (20_000, 200_000)
+RATES: Final = (60_000, 300_000)
 #: A transfer must have been so many times as slow as before, at least.
 SLOWER: Final = 3.0
 ANSWER_TIMEOUT_S: Final = 30.0
+#: Bytes that a slowed replica sends at once.
+BURST_BYTES: Final = 32 << 10
 
 
 class SlowNetwork(Fault):
-    """A replica sends 20 to 200 kB per second, to all others together.
+    """A replica sends 60 to 300 kB per second, to all others together.
 
     It answers late. Commits count the copies of others, readers may have to wait for it, and nobody else.
     """
@@ -39,9 +42,9 @@ class SlowNetwork(Fault):
 
         def slow() -> str | None:
             now = _transfer(world, target)
-            if before is None or now is None or now < SLOWER * before:
+            if before is None or now is None or now.seconds < SLOWER * before.seconds or now.rate > 2 * rate:
                 return None
-            return f"a description of the API takes {now:.2f} s instead of {before:.2f} s at {rate} B/s"
+            return f"{target} sends {now.size} bytes in {now.seconds:.2f} s, before in {before.seconds:.2f} s"
 
         world.cluster.network.slow(target, rate)
         try:
@@ -52,12 +55,25 @@ class SlowNetwork(Fault):
                 serve_again(world, target)
 
 
-def _transfer(world: World, replica: str) -> float | None:
-    """Return how long the largest answer takes that never changes, in seconds; None without an answer."""
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """An answer: bytes, and how long it took."""
+
+    size: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second, without those that a brake lets pass at once."""
+        return (self.size - BURST_BYTES) / self.seconds
+
+
+def _transfer(world: World, replica: str) -> _Transfer | None:
+    """Ask for the largest answer that never changes, the description of the API; None if it does not come."""
     begin = time.monotonic()
     try:
         url = f"{world.cluster.url(replica)}/api/v1/openapi.json"
-        get(url, timeout_s=ANSWER_TIMEOUT_S, token=world.cluster.secret)
+        size = len(get(url, timeout_s=ANSWER_TIMEOUT_S, token=world.cluster.secret))
     except TidelockError:
         return None
-    return time.monotonic() - begin
+    return _Transfer(size, time.monotonic() - begin)

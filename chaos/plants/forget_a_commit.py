@@ -13,11 +13,11 @@ _NEWEST: Final = "SELECT max(creation_csn) FROM parts WHERE kind = 'part' AND re
 
 def plant() -> None:
     """Let this process open its catalog so."""
-    prepare = Catalog._prepare  # noqa: SLF001 - a bug is inside
+    prepare = Catalog._prepare
 
     def forget(self: Catalog, initial: dict[str, Any]) -> None:
         prepare(self, initial)
-        with contextlib.closing(self._connect()) as db, contextlib.suppress(sqlite3.IntegrityError):  # noqa: SLF001
+        with contextlib.closing(self._connect()) as db, contextlib.suppress(sqlite3.IntegrityError):
             db.execute(f"DELETE FROM parts WHERE creation_csn = ({_NEWEST})")  # noqa: S608 - a constant
 
-    Catalog._prepare = forget  # type: ignore[method-assign]  # noqa: SLF001
+    Catalog._prepare = forget  # type: ignore[method-assign]

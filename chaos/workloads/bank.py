@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos.history import Operation, lines
+from chaos.history import TXN, Operation, lines
 from chaos.judging import judged
 from chaos.session import Attempt, Found, Session
 from chaos.violation import Violation
@@ -33,7 +33,6 @@ TOTAL: Final = len(TABLES) * ACCOUNTS * BALANCE
 _ALL: Final = [f"{table}/{account}" for table in TABLES for account in range(ACCOUNTS)]
 _SQL: Final = " union all ".join(f"select '{table}' as t, * from {table}" for table in TABLES)
 _WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 4, 1.0, 1.0
-_REMEMBERED: Final = 200
 
 
 class Bank(Workload):
@@ -45,7 +44,6 @@ class Bank(Workload):
     def prepare(self, db: Database) -> None:
         """Create both tables with all accounts."""
         self.stamps = itertools.count(1)
-        self._seen: list[int] = []
         for table in TABLES:
             self.create(db, table, SCHEMA, partition_by=["account"])
         opened = {table: [(account, next(self.stamps)) for account in range(ACCOUNTS)] for table in TABLES}
@@ -62,30 +60,16 @@ class Bank(Workload):
 
     def clients(self) -> Sequence[Client]:
         """Return tellers, readers pinned at each replica and at any, and a reader of old CSNs."""
-        replicas = sorted(self.world.cluster.replicas)
         choices = [self.world.chosen(f"{self.name}/{number}") for number in range(_WRITERS)]
         tellers = [self.acting(Teller(self, chosen).act, _WRITE_PAUSE_S) for chosen in choices]
-        pause_s = _READ_PAUSE_S * (len(replicas) + 1)
-        readers = [self.acting(self._read, pause_s, replica=replica) for replica in (*replicas, None)]
-        return [*tellers, *readers, self.acting(self._read_old, pause_s)]
+        return [*tellers, *self.readers(self._read, _READ_PAUSE_S)]
 
-    def _read(self, session: Session) -> None:
-        at = session.read([["r", key, None] for key in _ALL], _look)
-        if at is not None:
-            self._seen = [*self._seen[-_REMEMBERED:], at]
-
-    def _read_old(self, session: Session) -> None:
-        if self._seen:
-            session.read([["r", key, None] for key in _ALL], _look, csn=random.choice(self._seen))
+    def _read(self, session: Session, csn: int | None) -> int | None:
+        return session.read([["r", key, None] for key in _ALL], look, csn=csn)
 
     def judge(self, db: Database) -> Sequence[Violation]:
         """Read all accounts at each replica, and judge totals and versions."""
-        with db.snapshot() as snap:
-            end = snap.csn
-        for replica in sorted(self.world.cluster.replicas):
-            session = self.session(replica)
-            session.must_read([["r", key, None] for key in _ALL], _look, csn=end)
-            session.close()
+        self.read_everywhere(db, [["r", key, None] for key in _ALL], lambda _, snap: look(snap), TXN)
         found = judged(self.name, self.path, level=Level.SERIALIZABLE)
         return [*wrong_totals(lines(self.path)), *found]
 
@@ -132,7 +116,7 @@ def _transfer(tx: Transaction, value: Sequence[Operation], amount: int) -> Found
     return Found([*filled, *value[2:]])
 
 
-def _look(snap: Snapshot) -> Found:
+def look(snap: Snapshot) -> Found:
     rows = snap.sql(_SQL).to_pylist()
     stamps: dict[str, list[int]] = {key: [] for key in _ALL}
     for row in rows:

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos.history import Operation, lines
+from chaos.history import TXN, Operation, lines
 from chaos.judging import of_history
 from chaos.session import Attempt, Found, Session
 from chaos.violation import Violation
@@ -45,8 +45,6 @@ TEXT_SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v",
 
 #: Keys of a table that are appended to, changes of a key, and keys of a table that one snapshot reads.
 _ACTIVE, _CHANGES, _READ = 3, 12, 6
-#: Reads at old CSNs go back so many reads.
-_REMEMBERED: Final = 200
 #: Share of micro-operations that read, and of transactions with reads that are serializable.
 _READS, _SERIALIZABLE = 0.4, 0.3
 _WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 4, 0.6, 0.9
@@ -136,8 +134,6 @@ class ListAppend(Workload):
         self.keys = {table: Keys() for table in TABLES}
         self.order = CommitOrder()
         self.elements = itertools.count(1)
-        self._lock = threading.Lock()
-        self._seen: list[int] = []
         for table in ROWS:
             self.create(db, table, ROW_SCHEMA, properties=_PROPERTIES)
         for table in TEXTS:
@@ -148,30 +144,16 @@ class ListAppend(Workload):
 
     def clients(self) -> Sequence[Client]:
         """Return writers, readers of the newest at each replica and at any, and a reader of old CSNs."""
-        replicas = sorted(self.world.cluster.replicas)
         choices = [self.world.chosen(f"{self.name}/{number}") for number in range(_WRITERS)]
         writers = [self.acting(Writer(self, chosen).act, _WRITE_PAUSE_S) for chosen in choices]
-        pinned = [
-            self.acting(self._read, _READ_PAUSE_S * len(replicas), replica=replica) for replica in replicas
-        ]
-        others = [self.acting(self._read, _READ_PAUSE_S) for _ in range(2)]
-        return [*writers, *pinned, *others, self.acting(self._read_old, 2 * _READ_PAUSE_S)]
+        return [*writers, *self.readers(self._read, _READ_PAUSE_S)]
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    def _read(self, session: Session, csn: int | None = None) -> None:
+    def _read(self, session: Session, csn: int | None) -> int | None:
         keys = {table: self.keys[table].newest() for table in TABLES}
         value = [["r", f"{table}/{key}", None] for table in TABLES for key in keys[table]]
-        at = session.read(value, partial(self._look, session, keys=keys), csn=csn)
-        if at is not None and csn is None:
-            with self._lock:
-                self._seen = [*self._seen[-_REMEMBERED:], at]
-
-    def _read_old(self, session: Session) -> None:
-        with self._lock:
-            seen = list(self._seen)
-        if seen:
-            self._read(session, random.choice(seen))
+        return session.read(value, partial(self._look, session, keys=keys), csn=csn)
 
     def _look(self, session: Session, snap: Snapshot, keys: dict[str, list[int]]) -> Found:
         self.order.learn(session.database, snap.csn)
@@ -198,16 +180,13 @@ class ListAppend(Workload):
         """Read all lists and the whole feed at each replica, and judge by both checkers."""
         keys = {table: self.keys[table].all() for table in TABLES}
         value = [["r", f"{table}/{key}", None] for table in TABLES for key in keys[table]]
-        with db.snapshot() as snap:
-            end = snap.csn
+        end = self.read_everywhere(db, value, partial(self._look, keys=keys), TXN)
         found = []
         for replica in sorted(self.world.cluster.replicas):
-            session = self.session(replica)
-            session.must_read(value, partial(self._look, session, keys=keys), csn=end)
-            for table in ROWS:
-                told = feed(session.database, table, self._begin_csn, end)
-                found += feeds_differ(replica, table, told, self.order.learnt)
-            session.close()
+            with self.world.cluster.connect(replica) as one:
+                for table in ROWS:
+                    told = feed(one, table, self._begin_csn, end)
+                    found += feeds_differ(replica, table, told, self.order.learnt)
         return [*found, *of_lines(self.path)]
 
 

@@ -6,17 +6,21 @@ import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos.history import History
-from chaos.session import Session
+from chaos.history import History, Operation
+from chaos.session import Found, Session
 from chaos.spark.job import SparkJob
 from chaos.violation import Violation
 from chaos.world import World
-from tidelock.client import Database
+from tidelock.client import Database, Snapshot
 from tidelock.errors import TableExistsError
+
+#: Reads at old CSNs go back so many reads of the newest.
+_REMEMBERED: Final = 200
 
 
 class Client(ABC):
@@ -78,6 +82,7 @@ class Workload(ABC):
         self.history = History(world.history(self.name))
         self.path = self.history.path
         self._sessions = itertools.count()
+        self._seen: list[int] = []
 
     @abstractmethod
     def prepare(self, db: Database) -> None:
@@ -125,6 +130,47 @@ class Workload(ABC):
         """Return a client that does one thing again and again, through a session of its own."""
         session = self.session(replica)
         return Acting(session, lambda: act(session), pause_s * self.pace)
+
+    def readers(self, read: Callable[[Session, int | None], int | None], pause_s: float) -> list[Client]:
+        """Return readers: of the newest CSN, pinned at each replica and at any, and of old CSNs at any.
+
+        Args:
+            read: Reads at a CSN, None = the newest, and returns it; None if there was no answer.
+            pause_s: About so often one of them reads, in seconds.
+        """
+
+        def newest(session: Session) -> None:
+            csn = read(session, None)
+            if csn is not None:
+                self._seen = [*self._seen[-_REMEMBERED:], csn]
+
+        def old(session: Session) -> None:
+            if self._seen:
+                read(session, random.choice(self._seen))
+
+        pinned = sorted(self.world.cluster.replicas)
+        each_s = pause_s * (len(pinned) + 2)
+        found = [self.acting(newest, each_s, replica=replica) for replica in (*pinned, None)]
+        return [*found, self.acting(old, each_s)]
+
+    def read_everywhere(
+        self, db: Database, value: Sequence[Operation], look: Callable[[Session, Snapshot], Found], f: str
+    ) -> int:
+        """Read at each replica at the newest CSN, when all is well; return it.
+
+        Args:
+            db: A client of the cluster.
+            value: The reads, with None.
+            look: Reads, and returns them filled.
+            f: The kind of the operation in the history.
+        """
+        with db.snapshot() as snap:
+            csn = snap.csn
+        for replica in sorted(self.world.cluster.replicas):
+            session = self.session(replica)
+            session.must_read(value, partial(look, session), csn=csn, f=f)
+            session.close()
+        return csn
 
     def create(self, db: Database, name: str, schema: pa.Schema, **options: Any) -> None:
         """Create a table, and wait until every replica shows it: a client may begin at any of them.
