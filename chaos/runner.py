@@ -22,6 +22,7 @@ from chaos.plan import Plan
 from chaos.result import Result, result_of
 from chaos.sampler import Sampler
 from chaos.settings import SETTINGS
+from chaos.versions import versions
 from chaos.violation import Violation
 from chaos.violations import Violations
 from chaos.workloads.workload import Workload
@@ -167,6 +168,7 @@ class _Run:
             replicas=plan.shape.replicas,
             zookeepers=plan.shape.zookeepers,
             copies=plan.copies,
+            versions=versions(),
         )
         with Sampler(world):
             running = [workload(world) for workload in loads]
@@ -210,10 +212,14 @@ class _Run:
         with self._world.cluster.connect() as db:
             for check in self._checks:
                 with self._told(check.name):
-                    self._violations.add(*check.judge(self._world))
+                    self._judged(check.name, check.judge(self._world))
             for workload in running:
                 with self._told(workload.name):
-                    self._violations.add(*workload.judge(db))
+                    self._judged(workload.name, workload.judge(db))
+
+    def _judged(self, judge: str, found: Sequence[Violation]) -> None:
+        self._violations.add(*found)
+        self._world.journal.note("judged", check=judge, found=len(found))
 
     @contextlib.contextmanager
     def _told(self, judge: str) -> Iterator[None]:

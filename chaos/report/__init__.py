@@ -3,13 +3,14 @@
     python -m chaos.report FOLDER
     python -m chaos.report FOLDER --picture docs/pictures/chaos.svg --minutes 10 15
 
-`write` reads the journal of a run (and the plan and the result, where they are) and writes ``report.html``
+`write` reads the journal of a run (and plan, result and logs, where they are) and writes ``report.html``
 beside it; `picture` writes the timeline alone as SVG. The report needs no other file and no network, is whole
 without JavaScript, and stays below a few megabytes, since lines are drawn in bins of time. A journal that was
 cut is shown as far as it goes. It shows and judges nothing: what is wrong was found by checks before.
 
 `model` tells the run out of lines, `series` puts it into bins, `stories` finds what happened around a
-violation, `summary` counts; `timeline`, `storypage` and `page` draw. All of them are pure.
+violation, `summary` counts; `timeline`, `storypage` and `page` draw. All of them are pure; only `logs`
+reads files.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import json
 from pathlib import Path
 
 from chaos.report.elements import html, svg
+from chaos.report.logs import lines_about
 from chaos.report.model import Line, Run, parsed, run_of
-from chaos.report.page import page
+from chaos.report.page import page, told_tids
 from chaos.report.picture import picture_of
 
 _HERE = Path(__file__).parent
@@ -31,9 +33,15 @@ def write(folder: Path) -> Path:
     Raises:
         OSError: The journal cannot be read, or the report not be written.
     """
-    styles = _beside("page.css") + _beside("timeline.css")
+    run = _told(folder)
+    made = page(
+        run,
+        logged=lines_about(folder / "logs", told_tids(run)),
+        styles=_beside("page.css") + _beside("timeline.css"),
+        script=_beside("page.js"),
+    )
     target = folder / "report.html"
-    target.write_text(html(page(_told(folder), styles=styles, script=_beside("page.js"))), encoding="utf-8")
+    target.write_text(html(made), encoding="utf-8")
     return target
 
 

@@ -18,6 +18,9 @@ from chaos.bands import Band, bands
 #: The states in which an agent answers reads of the newest snapshot.
 SERVING: Final = frozenset({"serving", "draining"})
 
+#: The state in the journal of a replica that gave no answer.
+_SILENT: Final = "silent"
+
 Line = Mapping[str, Any]
 
 
@@ -44,7 +47,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplicaSaid(msgspec.Struct, frozen=True, gc=False):
-    """The answer of a replica about itself; `csn` is None if it gave none."""
+    """The answer of a replica about itself; `csn` and `state` are None if it gave none."""
 
     ns: int
     csn: int | None
@@ -99,6 +102,7 @@ class Run:
         said: What each replica said of itself.
         spared: The faults that the plan had, and that were left out: number, kind and why.
         converged: The line of that name; None if the run did not come so far.
+        judged: How many violations each check and each workload has found when it judged.
         unread: How many lines could not be read.
     """
 
@@ -114,12 +118,17 @@ class Run:
     notes: tuple[Mark, ...]
     spared: tuple[str, ...]
     converged: Line | None
+    judged: Mapping[str, int]
     unread: int
 
     @property
     def verdict(self) -> str:
-        """The result: passed, failed, or not finished."""
-        if self.findings or self.about.get("passed") is False:
+        """The result: passed, failed, interrupted, or not finished."""
+        if self.findings or self.about.get("violations"):
+            return "failed"
+        if self.about.get("interrupted"):
+            return "interrupted"
+        if self.about.get("passed") is False:
             return "failed"
         over = any(phase.text == "over" for phase in self.phases)
         return "passed" if over or self.about.get("passed") is True else "not finished"
@@ -183,6 +192,7 @@ class _Teller:
         self.notes: list[Mark] = []
         self.spared: list[str] = []
         self.converged: Line | None = None
+        self.judged: dict[str, int] = {}
         self.unread = 0
 
     def hear(self, line: Line | None) -> None:
@@ -216,8 +226,13 @@ class _Teller:
                     raise ValueError("the begin of this fault is missing")
                 self.faults.append(line)
             case "csn":
-                said = ReplicaSaid(ns, _whole(line.get("csn")), _text(line.get("state")))
+                csn, state = _whole(line.get("csn")), _text(line.get("state"))
+                said = ReplicaSaid(ns, csn, None if csn is None and state == _SILENT else state)
                 self.said.setdefault(str(line["replica"]), []).append(said)
+            case "judged":
+                self.judged[str(line["check"])] = int(line["found"])
+            case "members":
+                self.notes.append(Mark(ns, f"members are now {', '.join(_texts(line['replicas']))}"))
             case "violation":
                 self.findings.append(_finding(line, len(self.findings) + 1))
             case "outcome":
@@ -255,6 +270,7 @@ class _Teller:
             notes=tuple(sorted(self.notes, key=lambda mark: mark.ns)),
             spared=tuple(self.spared),
             converged=self.converged,
+            judged=self.judged,
             unread=self.unread,
         )
 

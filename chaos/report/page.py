@@ -19,15 +19,16 @@ from chaos.report.tables import Cell, moment, number, seconds, table
 from chaos.report.timeline import legend, rows, sample
 
 #: Violations with a story of their own, and rows of the table of unknown outcomes.
-_STORIES_MAX: Final = 40
+STORIES_MAX: Final = 40
 _DOUBTS_MAX: Final = 500
 
 
-def page(run: Run, *, styles: str, script: str) -> ET.Element:
+def page(run: Run, *, logged: Mapping[str, Sequence[str]], styles: str, script: str) -> ET.Element:
     """Return the page.
 
     Args:
         run: The run.
+        logged: Lines of logs by the tid in them, for the transactions of `told_tids`.
         styles: CSS of the page and of its pictures.
         script: JavaScript that the page can do without.
     """
@@ -37,7 +38,7 @@ def page(run: Run, *, styles: str, script: str) -> ET.Element:
         "body",
         _head(run, title),
         _timeline(run),
-        _violations(run),
+        _violations(run, logged),
         _faults(run, figures),
         _doubts(run),
         _errors(run),
@@ -57,6 +58,11 @@ def page(run: Run, *, styles: str, script: str) -> ET.Element:
         body,
         lang="en",
     )
+
+
+def told_tids(run: Run) -> set[str]:
+    """Return the transactions whose stories the page tells."""
+    return {tid for found in run.findings[:STORIES_MAX] for tid in found.tids}
 
 
 def command(about: Mapping[str, Any]) -> str:
@@ -172,7 +178,7 @@ def _timeline(run: Run) -> list[Child]:
     return parts
 
 
-def _violations(run: Run) -> list[Child]:
+def _violations(run: Run, logged: Mapping[str, Sequence[str]]) -> list[Child]:
     parts: list[Child] = [element("h2", "Violations", id="violations")]
     if not run.findings:
         return [*parts, element("p", "No check and no workload has found a broken promise.")]
@@ -183,8 +189,8 @@ def _violations(run: Run) -> list[Child]:
             [(claim, check, number(times)) for (claim, check), times in claims.most_common()],
         )
     )
-    parts += [story_section(run, story) for story in stories(run, run.findings[:_STORIES_MAX])]
-    rest = run.findings[_STORIES_MAX:]
+    parts += [story_section(run, story) for story in stories(run, run.findings[:STORIES_MAX], logged)]
+    rest = run.findings[STORIES_MAX:]
     if rest:
         parts.append(element("h3", f"{len(rest)} more violations, in short"))
         parts.append(
@@ -323,24 +329,21 @@ def _errors(run: Run) -> list[Child]:
 def _checks(run: Run) -> list[Child]:
     title = element("h2", "Checks", id="checks")
     found = Counter(finding.check for finding in run.findings)
-    ran = run.about.get("checks")
-    names = [str(name) for name in ran] if isinstance(ran, list | dict) else []
-    names += [name for name in sorted(found) if name not in names]
+    names = [*run.judged, *(name for name in sorted(found) if name not in run.judged)]
     if not names:
-        return [title, element("p", "The run has not recorded which checks ran.")]
+        return [title, element("p", "The run has not come to its checks.")]
     return [
         title,
-        table(
-            ("check", "result"),
-            [
-                (
-                    name,
-                    element("span", f"{found[name]} violations", class_="bad") if found[name] else "clean",
-                )
-                for name in names
-            ],
-        ),
+        table(("check or workload", "result"), [(name, _result(run, name, found)) for name in names]),
     ]
+
+
+def _result(run: Run, name: str, found: Counter[str]) -> Cell:
+    if not found[name]:
+        return "clean"
+    unfinished = "" if name in run.judged else "; it has not judged to its end"
+    violations = "1 violation" if found[name] == 1 else f"{found[name]} violations"
+    return element("span", violations + unfinished, class_="bad")
 
 
 def _notes(run: Run) -> list[Child]:

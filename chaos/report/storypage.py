@@ -13,6 +13,8 @@ from chaos.report.stories import Story
 from chaos.report.tables import moment, seconds, table
 from chaos.report.timeline import row
 
+#: Faults in the first paragraph.
+_LEAD_MAX: Final = 3
 #: What the picture of a story shows before and after the moment, in ns.
 _BEFORE_NS: Final = 20_000_000_000
 _AFTER_NS: Final = 10_000_000_000
@@ -36,7 +38,7 @@ def story_section(run: Run, story: Story) -> ET.Element:
         _replicas(run, story),
         _calls(run, "Other calls that failed within 3 s of the moment", story.nearby),
         _texts("Notes of the journal within 3 s", [f"{run.clock(n.ns)}  {n.text}" for n in story.notes]),
-        _texts("Lines of logs", found.log),
+        _texts("Lines of logs", story.log),
         class_="story",
         id=f"violation-{found.number}",
     )
@@ -56,15 +58,14 @@ def _lead(run: Run, story: Story) -> ET.Element:
     ]
     if found.tids:
         parts += ["Transaction: ", element("code", ", ".join(found.tids)), ". "]
-    if story.suspects:
-        first = story.suspects[0]
-        parts += [
-            "Nearest fault: ",
-            element("a", f"{first.fault.fault} ({first.fault.kind})", href=f"#fault-{first.fault.fault}"),
-            f" of {', '.join(first.fault.targets) or 'no target'}, {first.relation}.",
-        ]
-    else:
-        parts.append("No fault acted before it.")
+    if not story.suspects:
+        return element("p", parts, "No fault acted before it.")
+    parts.append("Nearest faults: ")
+    for number, one in enumerate(story.suspects[:_LEAD_MAX]):
+        link = element("a", f"{one.fault.fault} ({one.fault.kind})", href=f"#fault-{one.fault.fault}")
+        targets = ", ".join(one.fault.targets) or "no target"
+        parts += [", then " if number else "", link, f" of {targets}, which {one.relation}"]
+    parts.append(".")
     return element("p", parts)
 
 

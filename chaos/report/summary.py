@@ -86,7 +86,7 @@ _ENDS: Final = {"ok": "committed", "fail": "aborted"}
 
 
 def _answer(call: Call, told: Outcome | None, later: Call | None) -> str | None:
-    if told is not None:
+    if told is not None and told.outcome in _ENDS.values():
         return told.outcome + (f" with CSN {told.csn}" if told.csn is not None else "")
     if later is not None and later.ns >= call.ns:
         return f"{_ENDS[later.end]}: a later call of the same transaction"

@@ -160,7 +160,7 @@ def _violation(begin: int, length_ns: int) -> list[Line]:
             "ns": int(length_ns * 0.97),
             "what": "violation",
             "check": "lost commits",
-            "claim": "I4",
+            "claim": "I4 DURABLE",
             "story": f"expected 3 rows of {LOST_TID} on r1, r2 and r3\nfound none on r3 {HOSTILE}",
             "ns_of": ended,
             "tid": [LOST_TID],
