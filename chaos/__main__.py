@@ -57,6 +57,11 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--copies", type=int, default=2)
     found.add_argument("--zookeepers", type=int, default=3, choices=(1, 3))
     found.add_argument("--workloads", type=_names, default=(), help=", ".join(_workload_names()))
+    found.add_argument("--pace", type=float, default=1.0, help="times the pauses of clients; 0.5: more load")
+    found.add_argument("--sessions", type=int, default=3, help="of Spark; 0: no Spark; default 3")
+    found.add_argument(
+        "--spark-workers", type=int, default=0, help="of the sessions; 0: they compute themselves"
+    )
     found.add_argument("--only", type=_names, default=(), help="these faults alone, e.g. killed,frozen")
     found.add_argument("--without", type=_names, default=(), help="all faults but these")
     found.add_argument("--folder", type=Path, help="of the run; must not exist; default chaos-runs/<time>")
@@ -83,7 +88,7 @@ def plans_of(given: argparse.Namespace) -> list[Plan]:
     if given.plan is not None:
         return [Plan.from_json(given.plan.read_text(encoding="utf-8"))]
     place = "containers" if given.containers else "processes"
-    kinds = enabled(faults.ALL, place, only=given.only, without=given.without)
+    kinds = enabled(faults.ALL, place, only=given.only, without=given.without, sessions=given.sessions)
     first = int(time.time()) % 1_000_000 if given.seed is None else given.seed
     bare = Plan(
         seed=first,
@@ -92,7 +97,12 @@ def plans_of(given: argparse.Namespace) -> list[Plan]:
         replicas=given.replicas,
         copies=given.copies,
         zookeepers=given.zookeepers,
-        workloads=tuple(workload.name for workload in chosen_workloads(given.workloads)),
+        workloads=tuple(
+            workload.name for workload in chosen_workloads(given.workloads, sessions=given.sessions)
+        ),
+        pace=given.pace,
+        sessions=given.sessions,
+        spark_workers=given.spark_workers,
         plant=given.plant,
     )
     return [draw(replace(bare, seed=first + number), kinds) for number in range(given.seeds)]

@@ -58,10 +58,11 @@ class Load:
         self._violations.add(Violation(workload.name, claim, story, time.monotonic_ns()))
 
     def end(self) -> None:
-        """Let all clients end; one that does not is a violation."""
+        """Let all clients end, and wait for them; one that does not end is a violation."""
         self._world.stopping.set()
         deadline = time.monotonic() + _END_S
-        for thread, workload in self._threads:
+        threads, self._threads = self._threads, []
+        for thread, workload in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive() and thread.ident is not None:
                 frame = sys._current_frames().get(thread.ident)  # noqa: SLF001 - the documented way to see it

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from chaos.faults.fault import Fault
+from chaos.faults.fault import Aim, Fault
 from chaos.tolerance import Act, Shape, choices, refusal
 
 #: Seconds under load before the first fault.
@@ -64,6 +64,9 @@ class Plan:
         copies: Durable copies of a commit.
         zookeepers: The number of servers of ZooKeeper.
         workloads: The workloads, by name.
+        pace: What the pauses of clients are multiplied by: 0.5 is about twice the load.
+        sessions: Sessions of Spark that do jobs of the workloads; 0: no Spark.
+        spark_workers: Workers of Spark that the sessions use; 0: each session computes in its own process.
         kinds: The kinds of faults that it was drawn from, in the order of that moment.
         plant: A bug that the agents have; None for the product as it is.
         steps: The faults, in the order of their begins.
@@ -76,6 +79,9 @@ class Plan:
     copies: int = 2
     zookeepers: int = 3
     workloads: tuple[str, ...] = ()
+    pace: float = 1.0
+    sessions: int = 0
+    spark_workers: int = 0
     kinds: tuple[str, ...] = ()
     plant: str | None = None
     steps: tuple[Step, ...] = field(default=())
@@ -105,13 +111,19 @@ class Plan:
 
 
 def enabled(
-    faults: Sequence[type[Fault]], place: str, *, only: Collection[str] = (), without: Collection[str] = ()
+    faults: Sequence[type[Fault]],
+    place: str,
+    *,
+    sessions: int = 0,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> list[type[Fault]]:
     """Return the faults that a run has.
 
     Args:
         faults: All that exist.
         place: Where the run is: processes, containers.
+        sessions: Sessions of Spark; without any there are no clients to aim a fault at.
         only: These kinds alone; none = all.
         without: All but these.
 
@@ -124,7 +136,10 @@ def enabled(
     found = [
         fault
         for fault in faults
-        if place in fault.places and fault.kind not in without and (not only or fault.kind in only)
+        if place in fault.places
+        and (sessions or fault.aim is not Aim.CLIENT)
+        and fault.kind not in without
+        and (not only or fault.kind in only)
     ]
     if not found:
         raise ValueError(f"no fault is left to be injected into {place}")

@@ -104,6 +104,9 @@ def command(plan: Plan) -> str:
         words += [f"--{name}", str(getattr(plan, name))]
     if plan.workloads:
         words += ["--workloads", ",".join(plan.workloads)]
+    if plan.pace != 1.0:
+        words += ["--pace", f"{plan.pace:g}"]
+    words += ["--sessions", str(plan.sessions), "--spark-workers", str(plan.spark_workers)]
     if plan.kinds:
         words += ["--only", ",".join(plan.kinds)]
     if plan.plant is not None:

@@ -6,8 +6,9 @@ import contextlib
 import json
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from chaos.plan import Plan
 from chaos.result import Result, result_of
 from chaos.sampler import Sampler
 from chaos.settings import SETTINGS
+from chaos.spark.pool import Pool
 from chaos.versions import versions
 from chaos.violation import Violation
 from chaos.violations import Violations
@@ -45,13 +47,11 @@ class Options:
             cluster 5.4 s were the longest; 15 s leave room for two such faults one after the other.
         converge_s: How long all replicas may need to serve and to reach the end of the log after the heal.
         disk_bytes: Size of the disk of each replica, in memory.
-        spark_workers: Workers of Spark, if a workload needs Spark.
     """
 
     stall_max_s: float = 15.0
     converge_s: float = 180.0
     disk_bytes: int = 512 << 20
-    spark_workers: int = 2
 
 
 def run(plan: Plan, folder: Path, options: Options) -> Result:
@@ -71,7 +71,7 @@ def run(plan: Plan, folder: Path, options: Options) -> Result:
     (folder / "histories").mkdir()
     (folder / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     begin_s = time.monotonic()
-    loads = chosen_workloads(plan.workloads)
+    loads = chosen_workloads(plan.workloads, sessions=plan.sessions)
     with Journal(folder / "journal.jsonl") as journal:
         violations = Violations(journal)
         cluster = make_cluster(plan, folder / "cluster", loads, options)
@@ -99,26 +99,33 @@ def run(plan: Plan, folder: Path, options: Options) -> Result:
     return result
 
 
-def chosen_workloads(names: Sequence[str]) -> list[type[Workload]]:
-    """Return workloads by their names, all without names; ValueError if one does not exist."""
+def chosen_workloads(names: Sequence[str], *, sessions: int) -> list[type[Workload]]:
+    """Return workloads by their names; without names all that a run with so many sessions of Spark can have.
+
+    Raises:
+        ValueError: One does not exist, or needs Spark.
+    """
     known = {workload.name: workload for workload in workloads.ALL}
     if wrong := [name for name in names if name not in known]:
         raise ValueError(f"no such workload: {', '.join(wrong)}; there are {', '.join(known)}")
-    return [known[name] for name in names or known]
+    if needing := [name for name in names if known[name].spark and not sessions]:
+        raise ValueError(f"{', '.join(needing)} needs sessions of Spark; give --sessions 3")
+    every = [name for name, workload in known.items() if sessions or not workload.spark]
+    return [known[name] for name in names or every]
 
 
 def make_cluster(plan: Plan, folder: Path, loads: Sequence[type[Workload]], options: Options) -> Cluster:
     """Return the cluster of a run, not started yet; errors as those of the kinds of `Cluster`."""
     settings = dict(SETTINGS)
     for workload in loads:
-        settings |= workload.settings
+        settings |= dict(workload.settings)
     common: dict[str, Any] = {
         "replicas": plan.replicas,
         "copies": plan.copies,
         "zookeepers": plan.zookeepers,
         "settings": settings,
         "environment": {} if plan.plant is None else plants.environment(plan.plant),
-        "spark_workers": options.spark_workers if any(workload.spark for workload in loads) else 0,
+        "spark_workers": plan.spark_workers,
         "disk_bytes": options.disk_bytes,
     }
     if plan.place == "containers":
@@ -171,7 +178,7 @@ class _Run:
             versions=versions(),
         )
         with Sampler(world):
-            running = [workload(world) for workload in loads]
+            running = [workload(world, pace=plan.pace) for workload in loads]
             self._under_load(running)
             self._check(running)
 
@@ -184,6 +191,7 @@ class _Run:
             for check in self._checks:
                 check.prepare(world)
         clients = Load(world, running, self._violations)
+        sessions = self._sessions(running)
         try:
             with self._healed():
                 if not comes_true(lambda: world.journal.count("write") >= _WARM, _WARM_TIMEOUT_S):
@@ -193,8 +201,21 @@ class _Run:
                 self._phase("faults")
                 self._injector.run()
             commit_again(world, self._violations)
+            clients.end()
+            sessions.finish([job for workload in running for job in workload.last_spark_jobs()])
         finally:
             clients.end()
+            sessions.stop()
+        for error in sessions.errors:
+            story = "".join(traceback.format_exception(error))
+            self._violations.add(Violation("Spark", "users need not bear this error", story))
+
+    def _sessions(self, running: Sequence[Workload]) -> Pool:
+        """Start the sessions of Spark, if the plan has any."""
+        jobs = [job for workload in running for job in workload.spark_jobs()] if self._plan.sessions else []
+        pool = Pool(self._world, jobs, sessions=self._plan.sessions if jobs else 0)
+        pool.start()
+        return pool
 
     @contextlib.contextmanager
     def _healed(self) -> Iterator[None]:
@@ -211,23 +232,18 @@ class _Run:
         self._phase("check")
         with self._world.cluster.connect() as db:
             for check in self._checks:
-                with self._told(check.name):
-                    self._judged(check.name, check.judge(self._world))
+                self._judge(check.name, partial(check.judge, self._world))
             for workload in running:
-                with self._told(workload.name):
-                    self._judged(workload.name, workload.judge(db))
+                self._judge(workload.name, partial(workload.judge, db))
 
-    def _judged(self, judge: str, found: Sequence[Violation]) -> None:
-        self._violations.add(*found)
-        self._world.journal.note("judged", check=judge, found=len(found))
-
-    @contextlib.contextmanager
-    def _told(self, judge: str) -> Iterator[None]:
-        """Make a judge that fails a violation: the run is not proven to be right."""
+    def _judge(self, name: str, judge: Callable[[], Sequence[Violation]]) -> None:
+        """Judge; a judge that fails is a violation, since the run is not proven to be right."""
         try:
-            yield
+            found = judge()
         except Exception:
-            self._violations.add(Violation(judge, "a run can be judged", traceback.format_exc()))
+            found = [Violation(name, "a run can be judged", traceback.format_exc())]
+        self._violations.add(*found)
+        self._world.journal.note("judged", check=name, found=len(found))
 
     def _phase(self, name: str) -> None:
         self._world.journal.note("phase", name=name)

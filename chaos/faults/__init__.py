@@ -17,6 +17,7 @@ from chaos.faults.cut_from_peers import CutFromPeers
 from chaos.faults.cut_from_zookeeper import CutFromZooKeeper
 from chaos.faults.disk_full import DiskFull
 from chaos.faults.disk_replaced import DiskReplaced
+from chaos.faults.driver_killed import DriverKilled
 from chaos.faults.fault import Fault
 from chaos.faults.frozen import Frozen
 from chaos.faults.fsync_failing import FsyncFailing
@@ -72,4 +73,5 @@ ALL: Final[tuple[type[Fault], ...]] = (
     MemberRemoved,
     MemberReplaced,
     MemberStruck,
+    DriverKilled,
 )

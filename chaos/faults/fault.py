@@ -20,7 +20,7 @@ class Aim(StrEnum):
     ZOOKEEPER = "one server of ZooKeeper"
     LINK = "a replica and a server of ZooKeeper"
     ALL = "the whole cluster"
-    CLIENT = "clients"
+    CLIENT = "sessions of Spark"
 
 
 class Proof(ABC):
