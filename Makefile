@@ -9,6 +9,10 @@ SHELL := /bin/bash
 SF ?= 0.1
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# `make chaos`: the seed of faults and clients (default: the time), how long faults come, and further options.
+SEED ?=
+MINUTES ?= 3
+CHAOS_ARGS ?=
 # A folder of tests/unit, e.g. csnlog or replica_agent/storage.
 PART ?=
 # What `make coverage` runs: a folder of tests, or all of them.
@@ -32,7 +36,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 # An agent is several processes and tests start hundreds: to compile all modules each time doubles their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo compose-demo sbom test test-all check lint types unit coverage docs bench lock clean
+.PHONY: help demo compose-demo sbom test test-all check lint types unit coverage docs bench chaos lock clean
 
 help: ## list the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +73,9 @@ docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
 
 bench: $(STAMP) $(DUCKLAKE)/stamp $(SPARK35)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)
+
+chaos: $(CLASSES) ## a cluster under load and faults drawn from a seed, judged (SEED=7 MINUTES=3 CHAOS_ARGS="--containers")
+	@$(PYTHON) -m chaos $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) $(CHAOS_ARGS)
 
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-header --no-annotate

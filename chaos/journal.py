@@ -2,7 +2,9 @@
 
 Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and what belongs to it:
 
-    run        seed, minutes, kind (processes or containers), replicas, copies: the first line
+    run        seed, minutes, kind (processes or containers), replicas and zookeepers (names), copies,
+               versions (name: version): the first line
+    members    replicas: who is a member from here on, when a change of members is over
     phase      name: load, faults, heal, check, over
     call       workload, process, f (write, read, land, stream or rollback), end (ok, fail, info), began_ns,
                and where it is known tid, csn, replica (that was asked), home, error (name of the class),
@@ -12,7 +14,12 @@ Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and wha
     proof      fault, proof (text): its effect was seen
     end        fault: it was healed
     well       fault: its targets serve again
+    spared     fault, kind, why: it could not begin within what is promised, and was left out
+    converged  seconds, lacking: all replicas serve and are at the end of the log, so long after the heal; or
+               what was lacking when the bound was over
+    outcome    tid, outcome (committed, aborted), csn: the outcome of a call that ended with info, asked later
     csn        replica, csn, state: what a replica says of itself, taken again and again
+    judged     check (or workload), found: how many violations it has found, when all of it was judged
     violation  check, claim, story, ns_of (moment that it is about), fault (numbers), tid
     note       text
 

@@ -22,6 +22,7 @@ class World:
         journal: The journal of the run.
         seed: The seed of the run.
         copies: Durable copies of a commit: as many replicas must stay well.
+        stall_max_s: Longest time without an acknowledged commit while enough is well, in seconds.
         stopping: Set when clients have to end.
         drivers: The sessions of Spark that run, by their names.
     """
@@ -31,6 +32,7 @@ class World:
     journal: Journal
     seed: int
     copies: int
+    stall_max_s: float
     stopping: threading.Event = field(default_factory=threading.Event)
     drivers: dict[str, Driver] = field(default_factory=dict)
 

@@ -16,6 +16,9 @@ class Check(ABC):
     #: Its name, in reports.
     name: ClassVar[str]
 
+    def prepare(self, world: World) -> None:  # noqa: B027 - most checks need nothing
+        """Do what it needs to be done before the load, on a cluster that is well."""
+
     @abstractmethod
     def judge(self, world: World) -> Sequence[Violation]:
         """Return what is wrong; the journal is whole but for what checks write."""

@@ -1,4 +1,4 @@
-"""What a fault is: something that happens to nodes of a cluster, is proven to have happened, and is healed."""
+"""What a fault is: something that happens to nodes of a cluster, is proven to have happened, and heals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Aim(StrEnum):
     ZOOKEEPER = "one server of ZooKeeper"
     LINK = "a replica and a server of ZooKeeper"
     ALL = "the whole cluster"
-    CLIENT = "clients"
+    CLIENT = "sessions of Spark"
 
 
 class Proof(ABC):
@@ -52,6 +52,11 @@ class Fault(ABC):
     lasts_s: ClassVar[tuple[float, float]] = (2.0, 12.0)
     #: Where it can be injected: processes, containers.
     places: ClassVar[frozenset[str]] = frozenset({"processes", "containers"})
+
+    @classmethod
+    def lack(cls) -> str:
+        """Return what this machine lacks for it; "" = nothing. It is asked before a run begins."""
+        return ""
 
     @abstractmethod
     def inject(

@@ -1,1 +1,1 @@
-"""Tests of the chaos runner's pure parts."""
+"""Tests of the chaos runner."""
