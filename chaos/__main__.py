@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from tidelock.errors import TidelockError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one seed, several, or a plan; 0 if no promise was broken, 1 if one was, 2 if it could not run."""
     given = parser().parse_args(argv)
+    for end in (signal.SIGINT, signal.SIGTERM):  # also where a shell starts it in the background
+        signal.signal(end, signal.default_int_handler)
     try:
         plans = plans_of(given)
         options = Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20)
