@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,8 @@ from tidelock.errors import ConfigError
 
 #: How long the engine may take for one command, in seconds, unless it is told otherwise.
 TIMEOUT_S: Final = 120.0
+#: How long it may take to say that it is there, in seconds. One that hangs counts as missing.
+ANSWER_TIMEOUT_S: Final = 20.0
 _TAIL_LINES: Final = 40
 
 
@@ -57,7 +58,7 @@ def answers_yes(command: Sequence[str]) -> bool:
     """Return whether a command succeeds; False if it cannot be run or takes too long."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -69,7 +70,7 @@ def compose() -> list[str]:
 
     ConfigError if there is no engine that answers, or no compose.
     """
-    if shutil.which("docker") is None or not answers_yes(["docker", "version"]):
+    if not answers_yes(["docker", "version"]):
         raise ConfigError(
             "a container engine is needed, and `docker version` gets no answer; install and start one "
             "(Debian: apt-get install docker.io)"
