@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 import tidelock
+from demo.containers import images
 from tests.support import names
-from tests.support.clusters import containers, images
+from tests.support.clusters import containers
 from tests.support.clusters.containers import Cluster
 from tests.support.project import source
 from tests.support.spark.hdfs_client import JOB
@@ -29,6 +30,8 @@ from tidelock.spark.source.staging_folder import StagingFolder
 # The first test builds the images; without a cache that loads some hundred megabytes of packages.
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
+#: Tag of the images.
+TAG: Final = "test"
 ORDERS: Final = pa.schema([("o_id", pa.int64()), ("o_year", pa.int32()), ("o_total", pa.int64())])
 LINES: Final = pa.schema([("l_order", pa.int64()), ("l_number", pa.int32()), ("l_price", pa.int64())])
 #: The folder of a task, as Spark's writer names it.
@@ -40,13 +43,13 @@ SPARK_TIMEOUT_S: Final = 240.0
 @pytest.fixture(scope="module")
 def agent_image() -> str:
     """The agent's image, of this checkout."""
-    return images.build_agent()
+    return images.build("agent", TAG)
 
 
 @pytest.fixture(scope="module")
 def running(agent_image: str) -> Iterator[Cluster]:
     """Three ZooKeepers and three agents in containers, on a machine that does not know the agents' names."""
-    with containers.running(agent_image, images.build_zookeeper()) as cluster, names.unknown():
+    with containers.running(agent_image, images.zookeeper(TAG)) as cluster, names.unknown():
         yield cluster
 
 
