@@ -12,8 +12,6 @@ from tidelock.errors import ConfigError
 
 #: How long the engine may take for one command, in seconds, unless it is told otherwise.
 TIMEOUT_S: Final = 120.0
-#: How long it may take to say that it is there, in seconds. One that hangs counts as missing.
-ANSWER_TIMEOUT_S: Final = 20.0
 _TAIL_LINES: Final = 40
 
 
@@ -58,7 +56,7 @@ def answers_yes(command: Sequence[str]) -> bool:
     """Return whether a command succeeds; False if it cannot be run or takes too long."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

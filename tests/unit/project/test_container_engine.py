@@ -45,7 +45,7 @@ def test_an_engine_answers_when_its_client_does(
 ) -> None:
     """An engine answers when its client says so in time."""
     if "sleep" in script:
-        monkeypatch.setattr(commands, "ANSWER_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(commands, "TIMEOUT_S", 0.5)
     fake_program(tmp_path / "docker", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert engine.answers() is expected
