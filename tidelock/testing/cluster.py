@@ -103,7 +103,7 @@ class Cluster(ABC):
         Raises:
             ConfigError: A number is out of its range, or this process may not make networks or disks.
         """
-        from tidelock.testing.process_cluster import ProcessCluster  # noqa: PLC0415 - it imports this module
+        from tidelock.testing.process_cluster import ProcessCluster  # noqa: PLC0415 - imports this one
 
         return ProcessCluster(
             folder,
@@ -149,7 +149,7 @@ class Cluster(ABC):
             ConfigError: A number is out of its range, or this process is not root. At the start also: the
                 extra `testing` is not installed, or no engine answers.
         """
-        from tidelock.testing.container_cluster import ContainerCluster  # noqa: PLC0415 - it imports this module
+        from tidelock.testing.container_cluster import ContainerCluster  # noqa: PLC0415 - imports this one
 
         return ContainerCluster(
             folder,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tidelock import secret_file
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
-from tidelock.testing import commands, engine, leftovers, services
+from tidelock.testing import commands, labelled, leftovers, services
 from tidelock.testing.clock import VARIABLE as CLOCK_VARIABLE
 from tidelock.testing.clock import Clock
 from tidelock.testing.cluster import Cluster
@@ -173,8 +173,8 @@ class ContainerCluster(Cluster):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._engine = self._open.enter_context(closing(engine_client()))
         leftovers.sweep()
-        engine.sweep()
-        self._open.callback(engine.remove, f"{_CLUSTER_LABEL}={self._name}")
+        labelled.sweep()
+        self._open.callback(labelled.remove, f"{_CLUSTER_LABEL}={self._name}")
         self._net = self._engine.networks.create(self._name.short, driver="bridge", labels=self._labels)
         self._net.reload()
         self.driver_host = str(self._net.attrs["IPAM"]["Config"][0]["Gateway"])

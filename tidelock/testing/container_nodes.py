@@ -1,7 +1,7 @@
 """Nodes that are containers of the engine on this machine.
 
-The network namespace of a node belongs to a second container, which only sleeps: so address, cuts and brakes stay
-when the node is killed and starts again.
+The network namespace of a node belongs to a second container, which only sleeps: so address, cuts and brakes
+stay when the node is killed and starts again.
 """
 
 from __future__ import annotations
