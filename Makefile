@@ -74,14 +74,9 @@ docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
 bench: $(STAMP) $(DUCKLAKE)/stamp $(SPARK35)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)
 
-<<<<<<< HEAD
 chaos: $(CLASSES) ## a cluster under load and faults drawn from a seed, judged (SEED=7 MINUTES=3 CHAOS_ARGS="--containers")
 	@$(PYTHON) -m chaos $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) $(CHAOS_ARGS)
 
-LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-    --no-header --no-annotate
-=======
->>>>>>> testing
 sbom: $(STAMP) ## what the images hold, anew: docs/sbom/*.json (needs a container engine)
 	@$(PYTHON) -m demo.containers.sbom
 

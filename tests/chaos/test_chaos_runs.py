@@ -90,7 +90,7 @@ def lines_of(folder: Path, what: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_planted_loss_is_told_with_its_fault_and_its_transaction(tmp_path: Path, tell: Tell) -> None:
-    """A start that forgets a commit breaks a promise about a transaction, around the fault that stopped it."""
+    """A start that forgets a commit breaks a promise about a transaction, around its fault."""
     words = ("--seed", "3", "--minutes", "0.5", "--sessions", "0", "--workloads", "list_append,bank")
     result = result_of(tmp_path, tell, *words, "--only", "killed,stopped", "--plant", "forget-a-commit")
     assert not result.passed
