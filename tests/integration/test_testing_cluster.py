@@ -16,11 +16,14 @@ import pytest
 
 from demo.containers import images
 from tests.support.faults import ability
+from tests.support.project import pages, source
 from tests.support.waiting import eventually
+from tidelock import processes
 from tidelock.client import Database
 from tidelock.errors import ConfigError, TidelockError
+from tidelock.processes import Identity
 from tidelock.testing import CLIENTS, Cluster, Node, commands, labelled, leftovers, namespaces, network
-from tidelock.testing.owners import LABEL
+from tidelock.testing.owners import LABEL, owner_of
 from workloads.child import Child
 
 # Thirteen servers on a machine that other tests share; the first test with containers builds two images.
@@ -66,7 +69,7 @@ def shows(cluster: Cluster, replica: str, table: str, csn: int) -> bool:
     """Return whether a replica shows the rows that were committed at a CSN."""
     try:
         with cluster.connect(replica) as db:
-            return count(db, table, csn) == ROWS.num_rows
+            return count(db, table, csn) == len(ROWS)
     except TidelockError:
         return False
 
@@ -349,19 +352,39 @@ def test_members_come_and_go(cluster: Cluster) -> None:
 ABANDONED: Final = "tests.support.clusters.abandoned"
 
 
+def require_swept(folder: Path, images: list[str]) -> None:
+    """Kill an owner whose cluster runs, sweep, and require that nothing of the cluster is left."""
+    owner = Child(ABANDONED, str(folder), *images)
+    pids: list[int] = owner.receive()
+    fields = processes.stat_of(owner.process.pid)
+    assert fields is not None
+    started = int(fields[processes.START_TICKS])
+    label = f"{LABEL}={owner_of(Identity(owner.process.pid, started, processes.boot_id()))}"
+    owner.kill()
+    left = [name for name in namespaces.names() if f".{owner.process.pid}@" in name]
+    # A switch, a ZooKeeper and a replica; two containers each.
+    assert len(labelled.containers(label) if images else left) == (4 if images else 3)
+    assert all(Path(f"/proc/{pid}/exe").exists() for pid in pids)
+    leftovers.sweep()
+    if images:
+        labelled.sweep()
+        assert labelled.containers(label) == []
+    assert not any(name in namespaces.names() for name in left)
+    assert not any(Path(f"/proc/{pid}/exe").exists() for pid in pids)
+    assert str(folder) not in Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+
+
 def test_a_start_sweeps_what_a_killed_owner_has_left(tmp_path: Path) -> None:
     """Processes, namespaces and disks of an owner that was killed are gone after the next sweep."""
     ability.require(commands.lack())
-    owner = Child(ABANDONED, str(tmp_path))
-    pids: list[int] = owner.receive()
-    owner.kill()
-    left = [name for name in namespaces.names() if f".{owner.process.pid}@" in name]
-    assert len(left) == 3  # a switch, a ZooKeeper and a replica
-    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
-    leftovers.sweep()
-    assert not any(name in namespaces.names() for name in left)
-    assert not any(Path(f"/proc/{pid}/exe").exists() for pid in pids)
-    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    require_swept(tmp_path, [])
+
+
+@pytest.mark.docker
+def test_a_start_sweeps_the_containers_of_a_killed_owner(tmp_path: Path) -> None:
+    """Containers, networks, volumes and disks of an owner that was killed are gone after the next sweep."""
+    ability.require(commands.lack())
+    require_swept(tmp_path, [images.build("agent", "test"), images.zookeeper("test")])
 
 
 def test_a_cluster_without_namespaces_says_what_cuts_need(tmp_path: Path) -> None:
@@ -378,3 +401,21 @@ def test_a_cluster_without_namespaces_says_what_cuts_need(tmp_path: Path) -> Non
         pid = local.node("r1").pid
     assert pid is not None
     assert not Path(f"/proc/{pid}/exe").exists()
+
+
+def test_the_fixture_of_the_page_works_as_it_is_shown(tmp_path: Path) -> None:
+    """A user who copies the block of docs/testing.md has a test that passes."""
+    ability.require(commands.lack())
+    file = tmp_path / "test_example.py"
+    file.write_text(pages.blocks("docs/testing.md", "python")[0], encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    paths = os.pathsep.join(filter(None, (str(source.ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [*command, f"--basetemp={tmp_path / 'temp'}", str(file)],
+        env=os.environ | {"PYTHONPATH": paths},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

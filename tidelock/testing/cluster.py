@@ -44,7 +44,6 @@ class Cluster(ABC):
     """
 
     kind: str
-    network: Network
     driver_host: str
 
     def __init__(
@@ -75,6 +74,7 @@ class Cluster(ABC):
         self._workers = [f"w{number + 1}" for number in range(spark_workers)]
         named = {f"TIDELOCK_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment = {**named, **environment}
+        self.network = Network(None, lack="call start() first")
         self._nodes: dict[str, Node] = {}
         self._answering: dict[str, ZooKeeperServer] = {}
 
@@ -238,6 +238,8 @@ class Cluster(ABC):
     @abstractmethod
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start all nodes and wait until they are ready. What killed runs have left behind is removed before.
+
+        After an error, some nodes may run: `close` ends them. A closed cluster does not start again.
 
         Args:
             timeout_s: Longest time for each step: ZooKeepers, replicas, Spark.

@@ -166,6 +166,8 @@ class ContainerCluster(Cluster):
 
     def close(self) -> None:
         """Remove all containers, networks, volumes and disks."""
+        if self._engine is not None:
+            labelled.remove(f"{_CLUSTER_LABEL}={self._name}")
         self._open.close()
 
     def _make(self) -> None:
@@ -174,7 +176,6 @@ class ContainerCluster(Cluster):
         self._engine = self._open.enter_context(closing(engine_client()))
         leftovers.sweep()
         labelled.sweep()
-        self._open.callback(labelled.remove, f"{_CLUSTER_LABEL}={self._name}")
         self._net = self._engine.networks.create(self._name.short, driver="bridge", labels=self._labels)
         self._net.reload()
         self.driver_host = str(self._net.attrs["IPAM"]["Config"][0]["Gateway"])

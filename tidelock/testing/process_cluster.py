@@ -155,13 +155,13 @@ class ProcessCluster(Cluster):
             None if self._wiring is None else self._wiring.host,
             lack="make the cluster with isolated=True, as root",
         )
-        self._open.callback(leftovers.kill_marked, self._marker)
         self._start_zookeepers(timeout_s)
         self._start_agents(timeout_s)
         self._start_spark(timeout_s)
 
     def close(self) -> None:
         """Kill all processes, and remove namespaces and disks."""
+        leftovers.kill_marked(self._marker)
         self._open.close()
 
     def _start_zookeepers(self, timeout_s: float) -> None:
