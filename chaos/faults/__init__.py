@@ -39,6 +39,7 @@ from chaos.faults.zookeeper_follower_frozen import ZooKeeperFollowerFrozen
 from chaos.faults.zookeeper_leader_killed import ZooKeeperLeaderKilled
 from chaos.faults.zookeeper_majority_lost import ZooKeeperMajorityLost
 from chaos.faults.zookeeper_rolling_restart import ZooKeeperRollingRestart
+from chaos.faults.zookeeper_set_back import ZooKeeperSetBack
 
 #: All kinds of faults.
 ALL: Final[tuple[type[Fault], ...]] = (
@@ -72,4 +73,5 @@ ALL: Final[tuple[type[Fault], ...]] = (
     MemberRemoved,
     MemberReplaced,
     MemberStruck,
+    ZooKeeperSetBack,
 )
