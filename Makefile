@@ -70,11 +70,11 @@ docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
 bench: $(STAMP) $(DUCKLAKE)/stamp $(SPARK35)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)
 
-LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-    --no-header --no-annotate
 sbom: $(STAMP) ## what the images hold, anew: docs/sbom/*.json (needs a container engine)
 	@$(PYTHON) -m demo.containers.sbom
 
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+    --no-header --no-annotate
 lock: ## requirements.lock anew, from pyproject.toml (needs uv)
 	@$(LOCK) pyproject.toml --all-extras --output-file requirements.lock
 	@$(LOCK) bench/ducklake.in --output-file bench/ducklake.lock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,6 +63,7 @@ class Project:
         owner: The value of the label of all that it starts: this process, which has to end it.
         places: Where the replicas are.
         secret: The agents' shared secret.
+        end: What a user types to end services that were kept.
     """
 
     def __init__(self, purpose: str, compose: Sequence[str], images: Mapping[str, str]) -> None:
@@ -79,6 +81,8 @@ class Project:
         file.write_text(f"{self.secret}\n", encoding="ascii")
         file.chmod(0o444)
         self._command = [*compose, "--file", str(FILE)]
+        down = shlex.join([*self._command, "--project-name", self.name, "down", "--volumes"])
+        self.end: Final = f"{down} && rm -r {self._folder}"
         self._env = {
             **os.environ,
             **images,
@@ -112,9 +116,12 @@ class Project:
 
     def save_output(self) -> Path:
         """Write all that the services have printed to a file, which stays; DemoError if there is none."""
-        path = Path(tempfile.gettempdir()) / f"{self.name}.log"
-        path.write_text(engine.run([*self._command, "logs", "--no-color"], env=self._env), encoding="utf-8")
-        return path
+        output = engine.run([*self._command, "logs", "--no-color"], env=self._env)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix=f"{self.name}-", suffix=".log", delete=False
+        ) as file:
+            file.write(output)
+        return Path(file.name)
 
     def container(self, service: str) -> str:
         """Return the id of the container of a service; DemoError if there is none."""
@@ -167,7 +174,8 @@ def sweep() -> None:
     }
     for owner in owners:
         if ownerless(owner):
-            remove(owner)
+            with suppress(DemoError):  # another run sweeps it at the same time
+                remove(owner)
 
 
 def remove(owner: str) -> None:

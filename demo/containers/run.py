@@ -59,7 +59,7 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
                 _SPARK,
                 _FOLDER,
                 narrator.elapsed_s,
-                next_steps(services.name, kept=keep),
+                next_steps(services, kept=keep),
             )
             result = play(services, setup)
     sys.stdout.write(f"{json.dumps(result.report, indent=2)}\n" if json_out else result.text)
@@ -70,7 +70,7 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
     return EXIT_VIOLATION if result.violations else EXIT_OK
 
 
-def next_steps(project_name: str, *, kept: bool) -> list[str]:
+def next_steps(services: Project, *, kept: bool) -> list[str]:
     """Return the next step for a user: the containers, if they stay, or how to keep them."""
     pages = "docker/README.md: the containers; docs/architecture.md: how it works"
     if not kept:
@@ -80,8 +80,8 @@ def next_steps(project_name: str, *, kept: bool) -> list[str]:
         ]
     return [
         pages,
-        f"docker ps --filter name={project_name}: the containers, which still run",
-        f"docker compose -p {project_name} -f docker/compose.yaml down --volumes: end them",
+        f"docker ps --filter name={services.name}: the containers, which still run",
+        f"{services.end}: end them",
     ]
 
 

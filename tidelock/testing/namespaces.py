@@ -1,8 +1,9 @@
 """Network namespaces of nodes that are processes, wired to one switch.
 
-The switch is a bridge in a namespace of its own. In the machine's namespace its packets would pass the rules that a
-container engine or a firewall has made there: `net.bridge.bridge-nf-call-iptables` hands them over. The machine has
-one end of a wire to it, with the first address of the network. That end disappears with the switch.
+The switch is a bridge in a namespace of its own. In the machine's namespace its packets would pass the rules
+that a container engine or a firewall has made there: `net.bridge.bridge-nf-call-iptables` hands them over.
+The machine has one end of a wire to it, with the first address of the network. That end disappears with the
+switch.
 
 Named namespaces stay when no process is left in them. Their names say which cluster they belong to.
 """

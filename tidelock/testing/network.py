@@ -21,9 +21,9 @@ _LATENCY_MS: Final = 400
 class Network:
     """Cuts and brakes between nodes, by rules in each node's own network namespace.
 
-    The namespace stays while a node is killed and starts again, and so do the rules. A cut drops packets without
-    an answer, as a broken switch does: connections stay open and nobody is told. All methods raise ConfigError if
-    the cluster has no namespaces, and BadRequestError for an unknown name.
+    The namespace stays while a node is killed and starts again, and so do the rules. A cut drops packets
+    without an answer, as a broken switch does: connections stay open and nobody is told. All methods raise
+    ConfigError if the cluster has no namespaces, and BadRequestError for an unknown name.
 
     Args:
         host: The address under which the nodes see the host; None: the nodes have no namespaces.
@@ -94,8 +94,8 @@ class Network:
     def dropped(self, name: str) -> int:
         """Return how many packets a node's cuts have dropped since its namespace was made.
 
-        A packet between nodes is counted at the one that should have received it, a packet to the clients at the
-        node that has sent it.
+        A packet between nodes is counted at the one that should have received it, a packet to the clients at
+        the node that has sent it.
         """
         self._require_node(name)
         return dropped(self._run(name, "iptables", "-w", "-nvxL", DROP))

@@ -1,7 +1,8 @@
 """The owner of what a test starts: the process that ends it, and after whose death anybody may remove it.
 
-Everything carries the owner: containers, networks and volumes as a label, namespaces and mounts in their names,
-processes in their environment. An owner names a process forever, so a later process with its pid has another.
+Everything carries the owner: containers, networks and volumes as a label, namespaces and mounts in their
+names, processes in their environment. An owner names a process forever, so a later process with its pid has
+another.
 """
 
 from __future__ import annotations

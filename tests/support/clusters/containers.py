@@ -14,10 +14,11 @@ from testcontainers.core.docker_client import DockerClient
 
 from demo.containers import engine, project
 from demo.containers.project import OWNER_LABEL, Project
-from tests.support import names
 from tests.support.waiting import eventually
 from tidelock import processes
+from tidelock.loopback_names import LOOPBACK
 
+ZOOKEEPERS: Final = ("zookeeper1", "zookeeper2", "zookeeper3")
 #: An agent in a container starts in some seconds; three of them share two cores with other tests.
 HEALTHY_TIMEOUT_S: Final = 120.0
 LOG_TAIL_LINES: Final = 30
@@ -28,6 +29,7 @@ class Cluster:
 
     Attributes:
         agents: The agents' containers, by replica.
+        zookeepers: The containers of ZooKeeper.
         secret: The shared secret, which clients send as their token.
     """
 
@@ -36,6 +38,7 @@ class Cluster:
         self.agents = {
             place.id: client.containers.get(services.container(place.id)) for place in services.places
         }
+        self.zookeepers = [client.containers.get(services.container(name)) for name in ZOOKEEPERS]
         self._places = {place.id: place for place in services.places}
 
     @property
@@ -45,7 +48,7 @@ class Cluster:
 
     def url(self, replica: str) -> str:
         """Return the address of an agent's API, seen from outside."""
-        return f"http://{names.LOOPBACK}:{self._places[replica].api}"
+        return f"http://{LOOPBACK}:{self._places[replica].api}"
 
 
 @contextlib.contextmanager
@@ -69,10 +72,9 @@ def running(agent_image: str, zookeeper_image: str) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def alone(image: str, environ: Mapping[str, str]) -> Iterator[Any]:
     """One container that has been started, without a network."""
-    labels = {OWNER_LABEL: project.owner_of(processes.me())}
     with contextlib.closing(DockerClient().client) as client:
         started = client.containers.run(
-            image, detach=True, network_mode="none", environment=dict(environ), labels=labels
+            image, detach=True, network_mode="none", environment=dict(environ), labels=_labels()
         )
         try:
             yield started
@@ -97,6 +99,31 @@ def start_again(container: Any) -> None:
     wait_healthy(container)
 
 
+@contextlib.contextmanager
+def moved(container: Any) -> Iterator[None]:
+    """A container that was stopped and started again, with another address on each of its networks.
+
+    An engine gives the lowest address that is free, so that another container takes the former ones.
+    """
+    before = _addresses(container)
+    container.stop(timeout=60)
+    engine_client = container.client
+    taker = engine_client.containers.create(
+        container.image, entrypoint=["sleep", "infinity"], labels=_labels(), network_mode="none"
+    )
+    try:
+        engine_client.networks.get("none").disconnect(taker)
+        for network in before:
+            engine_client.networks.get(network).connect(taker)
+        taker.start()
+        start_again(container)
+        after = _addresses(container)
+        assert all(after[network] != address for network, address in before.items()), (before, after)
+        yield
+    finally:
+        taker.remove(force=True, v=True)
+
+
 def wait_healthy(container: Any) -> None:
     """Wait until the health check of a container succeeds; AssertionError with the log if it does not."""
 
@@ -116,3 +143,13 @@ def log(container: Any) -> str:
     """Return the end of a container's output."""
     written: bytes = container.logs(tail=LOG_TAIL_LINES)
     return written.decode(errors="replace")
+
+
+def _addresses(container: Any) -> dict[str, str]:
+    container.reload()
+    networks = container.attrs["NetworkSettings"]["Networks"]
+    return {name: network["IPAddress"] for name, network in networks.items()}
+
+
+def _labels() -> dict[str, str]:
+    return {OWNER_LABEL: project.owner_of(processes.me())}

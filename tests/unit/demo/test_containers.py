@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -142,10 +143,13 @@ def test_the_time_goes_on_in_the_driver() -> None:
 
 
 def test_the_report_says_how_to_end_what_was_kept() -> None:
-    """Kept containers have a name; otherwise the way to keep them is shown."""
-    kept = run.next_steps("tidelock-demo-7", kept=True)
-    assert any("-p tidelock-demo-7 -f docker/compose.yaml down --volumes" in step for step in kept)
-    assert any("--keep" in step for step in run.next_steps("tidelock-demo-7", kept=False))
+    """Kept containers are ended by one line; otherwise the way to keep them is shown."""
+    services = Project("demo", ["docker-compose"], {})
+    kept = run.next_steps(services, kept=True)
+    assert re.search(
+        rf"docker-compose --file \S+ --project-name {services.name} down --volumes && rm -r \S+:", kept[-1]
+    )
+    assert any("--keep" in step for step in run.next_steps(services, kept=False))
 
 
 # -- labels --------------------------------------------------------------------------------------------------
@@ -213,7 +217,6 @@ def test_only_what_has_lost_its_owner_is_swept(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_either_compose_will_do(monkeypatch: pytest.MonkeyPatch, works: set[str], words: list[str]) -> None:
     """The engine's plugin is preferred to the program of its own, which is the older one."""
-    monkeypatch.setattr("shutil.which", lambda _name: "/bin/docker")
     monkeypatch.setattr(
         engine,
         "answers_yes",
@@ -229,7 +232,6 @@ def test_a_missing_program_is_named_with_its_package(
     monkeypatch: pytest.MonkeyPatch, works: set[str], said: str
 ) -> None:
     """The error says what is needed and where it is had."""
-    monkeypatch.setattr("shutil.which", lambda _name: "/bin/docker")
     monkeypatch.setattr(engine, "answers_yes", lambda command: " ".join(command) in works)
     with pytest.raises(ConfigError, match=rf"{said}.*apt-get install"):
         engine.compose()

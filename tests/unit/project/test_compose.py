@@ -76,7 +76,7 @@ def test_only_replicas_are_published() -> None:
     assert [service.name for service in SERVICES.values() if service.published] == [*REPLICAS]
 
 
-def test_who_meets_whom() -> None:
+def test_only_agents_are_on_both_networks() -> None:
     """ZooKeeper is with the peers, Spark with the clients, and only agents are on both networks."""
     assert {*SERVICES} == {*ZOOKEEPERS, *REPLICAS, *SPARK}
     assert {name for name in SERVICES if [*SERVICES[name].networks] == ["peers"]} == {*ZOOKEEPERS}
