@@ -21,6 +21,7 @@ from chaos.faults.fault import Fault
 from chaos.faults.frozen import Frozen
 from chaos.faults.fsync_failing import FsyncFailing
 from chaos.faults.killed import Killed
+from chaos.faults.lossy_network import LossyNetwork
 from chaos.faults.member_added import MemberAdded
 from chaos.faults.member_removed import MemberRemoved
 from chaos.faults.member_replaced import MemberReplaced
@@ -54,6 +55,7 @@ ALL: Final[tuple[type[Fault], ...]] = (
     CutFromOneServer,
     CutFromClients,
     SlowNetwork,
+    LossyNetwork,
     ZooKeeperLeaderKilled,
     ZooKeeperFollowerFrozen,
     ZooKeeperRollingRestart,
