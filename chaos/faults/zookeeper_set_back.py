@@ -75,8 +75,7 @@ class ZooKeeperSetBack(Fault):
                     _rebuild(world)
                 else:
                     _put(world, newest)
-                for replica in cluster.replicas:
-                    serve_again(world, replica)
+                serve_again(world, *cluster.replicas)
 
 
 def _copy(world: World, folder: Path) -> None:
@@ -94,10 +93,7 @@ def _put(world: World, folder: Path) -> None:
         node.kill()
         commands.run("rm", "-r", str(node.data_dir / STATE))
         commands.run("cp", "-a", str(folder / server / STATE), str(node.data_dir))
-    for node in nodes.values():
-        node.start(wait=False)
-    for server in nodes:
-        serve_again(world, server)
+    serve_again(world, *nodes)
 
 
 def _await_commits(world: World) -> None:
