@@ -23,7 +23,6 @@ from chaos.journal import Journal
 from chaos.world import World
 from tests.support.clusters.cluster import QUICK
 from tests.support.faults import ability
-from tidelock.client import Database
 from tidelock.errors import TidelockError
 from tidelock.testing import Cluster, commands
 
@@ -39,6 +38,8 @@ SETTINGS: Final = QUICK | {
     "compare_interval_s": 2,
 }
 DISK_BYTES: Final = 256 << 20
+#: Between two tries of a client that was refused, in seconds.
+PAUSE_S: Final = 0.2
 #: How long an effect may need to be seen while a fault acts, in seconds; then the fault is healed.
 PATIENCE_S: Final = 10.0
 #: Faults that every run of the tests has; they need some seconds together.
@@ -76,17 +77,15 @@ class Load:
         numbers = random.Random(0)
         while not self._ended.is_set():
             # A client of its own each time: members come and go.
-            with self._world.cluster.connect(timeout_s=5.0) as db:
-                for rows in (10, 10, 5_000):
-                    self._insert(db, [numbers.getrandbits(60) for _ in range(rows)])
-
-    def _insert(self, db: Database, numbers: list[int]) -> None:
-        try:
-            db.insert("t", pa.table({"n": numbers}, SCHEMA))
-        except TidelockError as error:
-            self._world.journal.note("call", f="write", end="fail", error=repr(error))
-        else:
-            self._world.journal.note("call", f="write", end="ok")
+            try:
+                with self._world.cluster.connect(timeout_s=5.0) as db:
+                    for rows in (10, 10, 5_000):
+                        numbers_of = [numbers.getrandbits(60) for _ in range(rows)]
+                        db.insert("t", pa.table({"n": numbers_of}, SCHEMA))
+                        self._world.journal.note("call", f="write", end="ok")
+            except TidelockError as error:
+                self._world.journal.note("call", f="write", end="fail", error=repr(error))
+                self._ended.wait(PAUSE_S)
 
 
 @contextlib.contextmanager
