@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chaos.faults.reviving import serve_again, there
+from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import status
 from chaos.faults.waiting import until
 from chaos.world import World
 from tidelock.client import Database
-from tidelock.errors import MembershipError, TidelockError, UnavailableError
+from tidelock.errors import TidelockError, UnavailableError
 from tidelock.testing import Node
 
 
@@ -78,7 +77,6 @@ def added(world: World, register: Callable[[str], Node]) -> str:
 def removed(world: World, replica: str) -> None:
     """Drain a member, stop it, and remove it for good. It is started if it is dead, as an operator would."""
     change(world, f"{replica} drains", lambda db: db.membership.drain(replica))
-    serve_again(world, replica)
     until(lambda: _drained(world, replica), what=f"{replica} is drained")
     world.cluster.node(replica).stop()
     change(world, f"{replica} is removed", lambda db: db.membership.remove(replica))
@@ -86,9 +84,9 @@ def removed(world: World, replica: str) -> None:
 
 
 def _drained(world: World, replica: str) -> bool:
-    if not there(world, replica):
-        return True
-    with contextlib.suppress(MembershipError):
-        found = status(world, replica)
-        return bool(found and found["state"] == "draining" and not found["open_transactions"])
-    return False
+    """Return whether a replica has nothing open any more; it is started if it is dead, to say so."""
+    node = world.cluster.node(replica)
+    if not node.running:
+        node.start(wait=False)
+    found = status(world, replica)
+    return bool(found and found["state"] == "draining" and not found["open_transactions"])

@@ -19,7 +19,7 @@ from typing import Final
 from tidelock import processes
 from tidelock.errors import UnavailableError
 from tidelock.testing import commands, subnets
-from tidelock.testing.network import INTERFACE
+from tidelock.testing.cuts import INTERFACE
 from tidelock.testing.owners import ClusterName, left_behind
 
 #: Where `ip netns` keeps the names.
