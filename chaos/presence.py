@@ -3,7 +3,7 @@
 The micro-operations of such a history are ``["add", set, element]``, ``["remove", set, element]``, and
 ``["r", set, [element, ...]]``, which returns the whole set. Found are, by the name of the claim:
 
-    once       an element is there twice
+    once       an element is there twice, or two operations that have added it were acknowledged
     committed  an element is there that nobody has added, or whose transaction certainly failed
     snapshot   an element is there below the CSN of its commit, or from the CSN of its removal on
     lost       an acknowledged element is missing at or above its CSN; or one without a CSN at the end
@@ -45,11 +45,13 @@ class _Read:
 class _Facts:
     """A history by its elements.
 
-    ``added`` and ``removed`` have the last line of the operation that did it, or may have.
+    ``added`` and ``removed`` have the last line of the operation that did it, or may have; ``twice`` has
+    those that were acknowledged twice.
     """
 
     added: dict[_Member, Line] = field(default_factory=dict)
     failed: dict[_Member, Line] = field(default_factory=dict)
+    twice: list[tuple[_Member, Line, Line]] = field(default_factory=list)
     removed: dict[_Member, list[Line]] = field(default_factory=lambda: defaultdict(list))
     reads: list[_Read] = field(default_factory=list)
     members: dict[str, list[_Member]] = field(default_factory=lambda: defaultdict(list))
@@ -64,7 +66,13 @@ def judged(check: str, ended: Iterable[Line]) -> list[Violation]:
     """
     all_lines = list(ended)
     facts = _facts(all_lines)
-    wrong = (_wrong_reads(facts), _torn(facts), _disagreeing(facts), _sessions(all_lines))
+    wrong = (
+        _added_twice(facts),
+        _wrong_reads(facts),
+        _torn(facts),
+        _disagreeing(facts),
+        _sessions(all_lines),
+    )
     return _violations(check, itertools.chain(*wrong))
 
 
@@ -92,13 +100,31 @@ def _facts(all_lines: Iterable[Line]) -> _Facts:
         for name, of, element in line["value"]:
             member = (of, element)
             if name == "add":
-                (facts.failed if line["type"] == "fail" else facts.added)[member] = line
-                facts.members[of].append(member)
+                _note_added(facts, member, line)
             elif name == "remove" and line["type"] != "fail":
                 facts.removed[member].append(line)
             elif name == "r" and line["type"] == "ok" and "snapshot" in line:
                 facts.reads.append(_Read(of, line["snapshot"], Counter(element), line))
     return facts
+
+
+def _note_added(facts: _Facts, member: _Member, line: Line) -> None:
+    if line["type"] == "fail":
+        facts.failed[member] = line
+        return
+    known = facts.added.get(member)
+    if known is None:
+        facts.members[member[0]].append(member)
+    elif known["type"] == line["type"] == "ok":
+        facts.twice.append((member, known, line))
+    if known is None or line["type"] == "ok":
+        facts.added[member] = line
+
+
+def _added_twice(facts: _Facts) -> Iterator[_Told]:
+    for (of, element), first, second in facts.twice:
+        story = f"Expected that one operation adds {element!r} to {of}, found two that were acknowledged."
+        yield "once", (story, (first, second))
 
 
 def _wrong_reads(facts: _Facts) -> Iterator[_Told]:

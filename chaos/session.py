@@ -37,7 +37,7 @@ GIVE_UP: Final = (DiskFullError,)
 TRIES: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
 #: How long a client waits for an answer, and for the outcome of a commit, in seconds.
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 20.0
 
 
 class RolledBack(Exception):  # noqa: N818 - nothing went wrong
@@ -179,7 +179,8 @@ class Session:
         self.process.ok(
             found.value,
             tid=done.tid,
-            snapshot=tx.snapshot_csn,
+            # One that has travelled as one request has read nothing: its tid was given before.
+            snapshot=tx.snapshot_csn if tx.lease_s else None,
             csn=done.csn,
             replica=tx.holder,
             **found.facts,
@@ -192,12 +193,14 @@ class Session:
     ) -> tuple[Done | None, bool]:
         """Ask for the outcome of a commit whose answer was lost, once, as docs/transactions.md does it."""
         tid = error.tid
+        reads = any(name == "r" for name, *_ in attempt.value)
+        facts = {"tid": tid, "snapshot": int(tid.partition("-")[0]) if reads else None}
         try:
             outcome = self.database.outcome(tid)
         except UnavailableError:
             outcome = None
         if outcome is not None and outcome.decision is Decision.COMMITTED:
-            self.process.ok(found.value, tid=tid, snapshot=_snapshot_of(tid), csn=outcome.csn, **found.facts)
+            self.process.ok(found.value, csn=outcome.csn, **facts, **found.facts)
             self.note("write", "ok", began_ns, tid=tid, csn=outcome.csn, error=error)
             return Done(tid, outcome.csn), False
         if outcome is not None and outcome.decision is Decision.ABORTED:
@@ -205,7 +208,7 @@ class Session:
             self.note("write", "fail", began_ns, tid=tid, error=error)
             return None, True
         self.note("write", "info", began_ns, tid=tid, error=error)
-        self.process.info(found.value, tid=tid, snapshot=_snapshot_of(tid), error=type(error).__name__)
+        self.process.info(found.value, error=type(error).__name__, **facts)
         return None, False
 
     def read(
@@ -350,7 +353,3 @@ class Session:
         if self._db is not None:
             self._db.close()
             self._db = None
-
-
-def _snapshot_of(tid: str) -> int:
-    return int(tid.partition("-")[0])

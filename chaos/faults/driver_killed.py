@@ -34,15 +34,16 @@ class DriverKilled(Fault):
 
     @contextlib.contextmanager
     def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:
-        """Kill a driver that runs a job, whatever the targets are.
+        """Kill a driver that runs a job, one of the targets if they name some.
 
         Raises:
             AssertionError: No driver ran a job for a long time.
         """
+        named = [name for name in targets if name in world.drivers]
         found: list[tuple[Driver, str]] = []
 
         def busy() -> bool:
-            drivers = [driver for _, driver in sorted(world.drivers.items())]
+            drivers = [world.drivers[name] for name in sorted(world.drivers) if not named or name in named]
             found[:] = [(driver, job) for driver in drivers if (job := driver.job) is not None]
             return bool(found)
 

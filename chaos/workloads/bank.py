@@ -45,7 +45,7 @@ class Bank(Workload):
         """Create both tables with all accounts."""
         self.stamps = itertools.count(1)
         for table in TABLES:
-            self.create(db, table, SCHEMA, partition_by=["account"])
+            self.create(db, table, SCHEMA, partition_by=["account"], properties={"retention_s": "300"})
         opened = {table: [(account, next(self.stamps)) for account in range(ACCOUNTS)] for table in TABLES}
         value = [["w", f"{table}/{account}", stamp] for table in TABLES for account, stamp in opened[table]]
 
@@ -117,6 +117,7 @@ def _transfer(tx: Transaction, value: Sequence[Operation], amount: int) -> Found
 
 
 def look(snap: Snapshot) -> Found:
+    """Return the stamps of all accounts, and their total."""
     rows = snap.sql(_SQL).to_pylist()
     stamps: dict[str, list[int]] = {key: [] for key in _ALL}
     for row in rows:

@@ -121,7 +121,8 @@ def sums_lost(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
         if not least <= total <= least + doubtful:
             story = (
                 f"Expected a sum of {least} that was acknowledged up to CSN {line['snapshot']}, and at most "
-                f"{doubtful} of unknown end, found {total} at {line.get('replica')} (operation {line['index']})."
+                f"{doubtful} of unknown end, found {total} at {line.get('replica')} "
+                f"(operation {line['index']})."
             )
             found.append(Violation(Derived.name, "acknowledged rows", story, line["time"]))
     return found

@@ -1,4 +1,4 @@
-"""Jobs under labels: each is run by several clients and counts once, also if it is Spark's and its driver dies."""
+"""Jobs under labels: each is run by several clients, also by Spark whose drivers die, and counts once."""
 
 from __future__ import annotations
 
@@ -43,6 +43,11 @@ class Labels(Workload):
     def __init__(self, world: World, *, pace: float = 1.0) -> None:
         super().__init__(world, pace=pace)
         self._spark_history = History(world.history(SPARK))
+
+    def close(self) -> None:
+        """Close both histories."""
+        super().close()
+        self._spark_history.close()
 
     def prepare(self, db: Database) -> None:
         """Create the tables."""
@@ -124,7 +129,7 @@ def look(numbers: dict[str, range], snap: Snapshot) -> Found:
 
 
 def not_once(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
-    """Return the jobs that are there twice, that two runs were acknowledged of, or that are done and missing."""
+    """Return the jobs that are there twice, were acknowledged twice, or are done and missing."""
     found: list[Violation] = []
     done: dict[str, tuple[int, dict[str, Any]]] = {}
     won: dict[str, dict[str, Any]] = {}

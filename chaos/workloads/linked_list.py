@@ -43,7 +43,7 @@ class LinkedList(Workload):
     def prepare(self, db: Database) -> None:
         """Create the table, with a head that is the end too."""
         self._nodes = itertools.count(1)
-        self.create(db, TABLE, SCHEMA, partition_by=["bucket"])
+        self.create(db, TABLE, SCHEMA, partition_by=["bucket"], properties={"retention_s": "300"})
         session = self.session()
         value = [["link", HEAD, END]]
         if (
@@ -128,7 +128,7 @@ def broken(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
 
 
 def fault_of(links: Sequence[Sequence[int]]) -> str | None:
-    """Return what is wrong with a list of (node, next node), None if it is a chain from the head to the end."""
+    """Return what is wrong with links (node, next node); None if they are a chain from head to end."""
     after: dict[int, int] = {}
     for node, beyond in links:
         if node in after:

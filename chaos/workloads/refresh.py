@@ -40,7 +40,7 @@ LINES_SCHEMA: Final = pa.schema(
         ("l_extendedprice", pa.int64()),
     ]
 )
-#: Orders whose line items are others than they say, and line items without an order; DuckDB's and Spark's SQL.
+#: Orders with other line items than they say, and line items without an order; SQL of DuckDB and Spark.
 MISMATCH: Final = f"""
     select coalesce(o_orderkey, l_orderkey) as k, o_lines, o_totalprice, n, total
     from {ORDERS} full outer join (
@@ -154,8 +154,8 @@ def mismatches(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
             Refresh.name,
             "orders have their line items",
             f"Expected that every order has the line items that it names at CSN {line['snapshot']} of "
-            f"{line.get('replica')} (operation {line['index']}), found (key, lines and total of the order, lines "
-            f"and total that are there) {line['wrong']}.",
+            f"{line.get('replica')} (operation {line['index']}), found (key, lines and total of the order, "
+            f"lines and total that are there) {line['wrong']}.",
             line["time"],
         )
         for line in all_lines

@@ -154,8 +154,8 @@ def torn(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
         if wrong:
             story = (
                 f"Expected each row once in all of {', '.join(TARGETS)} at CSN {line['snapshot']} of "
-                f"{line.get('replica')} (operation {line['index']}), found that {', and '.join(wrong)}: rows, "
-                f"different ones, sum, and rows without a source {sums}."
+                f"{line.get('replica')} (operation {line['index']}), found that {', and '.join(wrong)}: "
+                f"rows, different ones, sum, and rows without a source {sums}."
             )
             found.append(Violation(Streams.name, "exactly once", story, line["time"]))
     return found

@@ -64,7 +64,7 @@ class UniqueKeys(Workload):
 
     def _upsert(self, session: Session) -> None:
         keys = sorted(random.sample(range(_KEYS), random.choice([1, 2])))
-        by_upsert = random.random() < 0.5
+        by_upsert = random.choice([True, False])
 
         def attempt() -> Attempt:
             stamps = [next(self._stamps) for _ in keys]
@@ -147,8 +147,8 @@ def twice(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
         }
         if line["type"] == "ok" and several:
             story = (
-                f"Expected each key once at CSN {line['snapshot']} of {line.get('replica')}, found the values "
-                f"{several} (operation {line['index']})."
+                f"Expected each key once at CSN {line['snapshot']} of {line.get('replica')}, found "
+                f"the values {several} (operation {line['index']})."
             )
             found.append(Violation(UniqueKeys.name, "unique key", story, line["time"]))
     return found

@@ -104,6 +104,10 @@ class Workload(ABC):
     def judge(self, db: Database) -> Sequence[Violation]:
         """Read the final state, and judge the history; called once, when all is healed and clients ended."""
 
+    def close(self) -> None:
+        """Close its history; called when it was judged."""
+        self.history.close()
+
     def session(self, replica: str | None = None) -> Session:
         """Return a client; one after the other is given all addresses, one address, and one replica.
 
@@ -146,7 +150,9 @@ class Workload(ABC):
 
         def old(session: Session) -> None:
             if self._seen:
-                read(session, random.choice(self._seen))
+                # Most are young: a table whose history is collected quickly has no others.
+                back = int(len(self._seen) * random.random() ** 3)
+                read(session, self._seen[-1 - back])
 
         pinned = sorted(self.world.cluster.replicas)
         each_s = pause_s * (len(pinned) + 2)
