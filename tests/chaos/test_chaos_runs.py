@@ -8,6 +8,9 @@ repeats one by hand; a failure prints its seed, its folder and the command.
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +22,9 @@ from chaos.kept_seeds import KEPT
 from chaos.result import Result, told
 from chaos.runner import Options, run
 from tests.support.faults import ability
+from tests.support.project import source
 from tests.support.telling import Tell
+from tests.support.waiting import eventually
 from tidelock.testing import commands
 
 #: The bounds of a machine that many tests share.
@@ -83,8 +88,10 @@ def test_a_seed_that_found_something_finds_it_no_more(
 
 def lines_of(folder: Path, what: str) -> list[dict[str, Any]]:
     """Return the lines of a kind in the journal of a run."""
-    text = (folder / "run" / "journal.jsonl").read_text(encoding="utf-8")
-    return [line for line in map(json.loads, text.splitlines()) if line["what"] == what]
+    path = folder / "run" / "journal.jsonl"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    whole = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [line for line in whole if line["what"] == what]
 
 
 @pytest.mark.slow
@@ -108,3 +115,25 @@ def test_a_planted_torn_snapshot_is_told_with_its_invariant(tmp_path: Path, tell
     result = result_of(tmp_path, tell, *words, "--only", "clock wrong", "--plant", "torn-snapshot")
     assert {one.check for one in result.violations} & {"list_append", "bank"}
     assert "--plant torn-snapshot" in result.command
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_interrupted_run_heals_and_writes_its_report(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a fault: the node runs again, the report is there, and nothing was judged."""
+    words = ["--seed", "5", "--minutes", "10", "--sessions", "0", "--workloads", "bank", "--only", "frozen", "--folder"]
+    folder = tmp_path / "run"
+    child = subprocess.Popen([sys.executable, "-m", "chaos", *words, str(folder)], cwd=source.ROOT)
+    try:
+        eventually(lambda: lines_of(tmp_path, "acting"), what="a fault that acts", timeout_s=300.0)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(300.0) == 1
+    finally:
+        child.kill()
+        child.wait()
+    assert [line["fault"] for line in lines_of(tmp_path, "end")]
+    assert lines_of(tmp_path, "converged")
+    assert lines_of(tmp_path, "judged") == []
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert (result["interrupted"], result["passed"]) == (True, False)
+    assert (folder / "report.html").exists()
