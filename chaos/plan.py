@@ -161,13 +161,14 @@ def draw(bare: Plan, faults: Sequence[type[Fault]]) -> Plan:
         return bare
     drawing = _Drawing(bare.shape, chance, [fault for fault in borne if not fault.last])
     end_s, at_s = bare.minutes * 60.0, BEGIN_S
-    if lasts := [fault for fault in borne if fault.last]:
-        last = chance.choice(lasts)
+    lasts = [fault for fault in borne if fault.last]
+    last = chance.choice(lasts) if lasts else None
+    if last is not None:
         end_s -= last.lasts_s[1] + RECOVERY_S
     while at_s < end_s:
         next_s = drawing.step(at_s, end_s)
         at_s = next_s if next_s is not None else at_s + chance.uniform(0.0, GAP_MAX_S)
-    if lasts and end_s > BEGIN_S:
+    if last is not None and end_s > BEGIN_S:
         drawing.end_with(last, max(end_s, at_s))
     return replace(bare, steps=tuple(drawing.steps))
 

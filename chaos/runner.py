@@ -179,8 +179,12 @@ class _Run:
         )
         with Sampler(world):
             running = [workload(world, pace=plan.pace) for workload in loads]
-            self._under_load(running)
-            self._check(running)
+            try:
+                self._under_load(running)
+                self._check(running)
+            finally:
+                for workload in running:
+                    workload.history.close()
 
     def _under_load(self, running: Sequence[Workload]) -> None:
         world = self._world

@@ -121,9 +121,11 @@ def test_a_planted_torn_snapshot_is_told_with_its_invariant(tmp_path: Path, tell
 @pytest.mark.timeout(900)
 def test_an_interrupted_run_heals_and_writes_its_report(tmp_path: Path) -> None:
     """Ctrl-C in the middle of a fault: the node runs again, the report is there, and nothing was judged."""
-    words = ["--seed", "5", "--minutes", "10", "--sessions", "0", "--workloads", "bank", "--only", "frozen", "--folder"]
+    words = ["--seed", "5", "--minutes", "10", "--sessions", "0", "--workloads", "bank", "--only", "frozen"]
     folder = tmp_path / "run"
-    child = subprocess.Popen([sys.executable, "-m", "chaos", *words, str(folder)], cwd=source.ROOT)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "chaos", *words, "--folder", str(folder)], cwd=source.ROOT
+    )
     try:
         eventually(lambda: lines_of(tmp_path, "acting"), what="a fault that acts", timeout_s=300.0)
         child.send_signal(signal.SIGINT)

@@ -66,10 +66,12 @@ def test_an_error_that_leaves_a_step_is_a_violation(tmp_path: Path) -> None:
         journal.note("begin", fault=4, kind="killed", targets=["r1"])
         violations = Violations(journal)
         failing, going = Stepping(2), Stepping(None)
-        clients = Load(world, [Counting(world, failing, going)], violations)
+        counting = Counting(world, failing, going)
+        clients = Load(world, [counting], violations)
         assert going.several.wait(30.0)
         clients.end()
         clients.end()  # as after an interruption
+        counting.history.close()
     assert (failing.steps, failing.closed, going.closed) == (2, True, True)
     [found] = violations.found
     assert (found.check, found.claim) == ("counting", "users need not bear this error")

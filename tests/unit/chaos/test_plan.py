@@ -11,6 +11,9 @@ import pytest
 
 from chaos import faults
 from chaos.faults.fault import Fault
+from chaos.faults.frozen import Frozen
+from chaos.faults.killed import Killed
+from chaos.faults.zookeeper_leader_killed import ZooKeeperLeaderKilled
 from chaos.plan import Plan, Step, draw, enabled
 from chaos.tolerance import Act, refusal
 
@@ -92,14 +95,14 @@ def test_a_plan_is_read_back_from_its_text() -> None:
 def test_kinds_are_chosen_by_name_and_place() -> None:
     """A name that does not exist is told, and so is a choice that leaves nothing."""
 
-    class Inside(faults.Killed):
+    class Inside(Killed):
         kind = "inside"
         places = frozenset({"containers"})
 
-    several: list[type[Fault]] = [faults.Killed, faults.Frozen, Inside]
-    assert enabled(several, "processes") == [faults.Killed, faults.Frozen]
-    assert enabled(several, "containers", only=["inside", "killed"]) == [faults.Killed, Inside]
-    assert enabled(several, "containers", without=["inside"]) == [faults.Killed, faults.Frozen]
+    several: list[type[Fault]] = [Killed, Frozen, Inside]
+    assert enabled(several, "processes") == [Killed, Frozen]
+    assert enabled(several, "containers", only=["inside", "killed"]) == [Killed, Inside]
+    assert enabled(several, "containers", without=["inside"]) == [Killed, Frozen]
     with pytest.raises(ValueError, match="no such fault: kill; there are frozen, inside, killed"):
         enabled(several, "processes", only=["kill"])
     with pytest.raises(ValueError, match="no fault is left"):
@@ -108,6 +111,6 @@ def test_kinds_are_chosen_by_name_and_place() -> None:
 
 def test_what_a_cluster_cannot_bear_alone_is_not_drawn() -> None:
     """One server of ZooKeeper is a majority of one; a plan knows what it was drawn from."""
-    plan = draw(replace(HOUR, minutes=3.0, zookeepers=1), [faults.Killed, faults.ZooKeeperLeaderKilled])
+    plan = draw(replace(HOUR, minutes=3.0, zookeepers=1), [Killed, ZooKeeperLeaderKilled])
     assert {step.kind for step in plan.steps} == {"killed"} == {*plan.kinds}
-    assert draw(replace(HOUR, zookeepers=1), [faults.ZooKeeperLeaderKilled]).steps == ()
+    assert draw(replace(HOUR, zookeepers=1), [ZooKeeperLeaderKilled]).steps == ()
