@@ -25,7 +25,11 @@ class _Ended(Proof):
 
 
 class DriverKilled(Fault):
-    """SIGKILL for one of the sessions of Spark; the pool starts another in its place."""
+    """SIGKILL for one of the sessions of Spark, in the middle of a job.
+
+    Reads end with it. What it wrote without a commit is never seen; what it had committed counts once, when
+    another session runs the labelled job or the batch of the stream again.
+    """
 
     kind: ClassVar[str] = "driver killed"
     aim: ClassVar[Aim] = Aim.CLIENT

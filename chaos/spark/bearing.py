@@ -32,7 +32,8 @@ def require_bearable(error: SparkJobError | SparkEndedError) -> None:
     if isinstance(error, SparkEndedError):
         return
     for name in _NAME.findall(str(error)):
-        kind = getattr(errors, name, None)
-        told = isinstance(kind, type) and issubclass(kind, errors.TidelockError)
-        if name in _WRONG_QUERIES or (told and not (kind.retriable or issubclass(kind, _BORNE))):
+        kind: object = getattr(errors, name, None)
+        told = kind if isinstance(kind, type) and issubclass(kind, errors.TidelockError) else None
+        wrong = told is not None and not (told.retriable or issubclass(told, _BORNE))
+        if wrong or name in _WRONG_QUERIES:
             raise UnbearableError(str(error)) from error

@@ -99,7 +99,7 @@ class Pairs(Workload):
 
 
 def _insertion(number: int) -> Attempt:
-    value = [["add", PLUS, number], ["add", MINUS, -number]]
+    value: list[Operation] = [["add", PLUS, number], ["add", MINUS, -number]]
     rolled_back = random.random() < _ROLLBACKS
 
     def work(tx: Transaction) -> None:
@@ -112,7 +112,7 @@ def _insertion(number: int) -> Attempt:
 
 
 def _removal(number: int) -> Attempt:
-    value = [["remove", PLUS, number], ["remove", MINUS, -number]]
+    value: list[Operation] = [["remove", PLUS, number], ["remove", MINUS, -number]]
 
     def work(tx: Transaction) -> None:
         for _, table, n in value:

@@ -25,7 +25,7 @@ def _good() -> Planted:
 
 def _read(plant: Planted, a: list[int], csn: int, b: list[int] | None = None, *, last: bool = False) -> None:
     value = [["r", "a", a]] + ([["r", "b", b]] if b is not None else [])
-    plant.operation(value, f="read", snapshot=csn, **({"last": True} if last else {}))
+    plant.operation(value, f="read", snapshot=csn, last=last)
 
 
 def test_a_good_history_is_clean() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos import presence
+from chaos.history import Operation
 from chaos.judging import judged
 from chaos.violation import Violation
 from chaos.workloads import (
@@ -140,7 +141,7 @@ def test_a_lost_transfer_is_found(tmp_path: Path) -> None:
     planted = Planted()
     planted.operation([["w", "bank_a/1", 1], ["w", "bank_b/1", 2]], tid="1-r1-1-1", csn=2, snapshot=1)
     for number, stamp in ((2, 10), (3, 20)):
-        value = [
+        value: list[Operation] = [
             ["r", "bank_a/1", [1]],
             ["r", "bank_b/1", [2]],
             ["w", "bank_a/1", stamp],
@@ -333,7 +334,7 @@ def test_streams(
     planted.operation([["insert", streams.SOURCE, 4]], f="insert", end="info")
     value = [["r", streams.SOURCE, list(source)]]
     value += [["r", table, list(sums)] for table, sums in zip(streams.TARGETS, targets, strict=True)]
-    planted.operation(value, f="read", snapshot=4, **({"last": True} if last else {}))
+    planted.operation(value, f="read", snapshot=4, last=last)
     found = streams.torn(planted.ended)
     assert _claims(found, "streams") == ({"exactly once"} if wrong else set())
     assert wrong is None or wrong in found[0].story
