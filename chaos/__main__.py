@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(end, signal.default_int_handler)
     try:
         plans = plans_of(given)
-        options = Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20, image_tag=given.image_tag)
+        options = Options(
+            given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20, image_tag=given.image_tag
+        )
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
