@@ -77,11 +77,11 @@ bench: $(STAMP) $(DUCKLAKE)/stamp $(SPARK35)/stamp ## benchmarks against peers a
 chaos: $(CLASSES) ## a cluster under load and faults drawn from a seed, judged (SEED=7 MINUTES=3 CHAOS_ARGS="--containers")
 	@$(PYTHON) -m chaos $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) $(CHAOS_ARGS)
 
-LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-    --no-header --no-annotate
 sbom: $(STAMP) ## what the images hold, anew: docs/sbom/*.json (needs a container engine)
 	@$(PYTHON) -m demo.containers.sbom
 
+LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+    --no-header --no-annotate
 lock: ## requirements.lock anew, from pyproject.toml (needs uv)
 	@$(LOCK) pyproject.toml --all-extras --output-file requirements.lock
 	@$(LOCK) bench/ducklake.in --output-file bench/ducklake.lock

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -19,9 +20,13 @@ from tidelock.errors import TidelockError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one seed, several, or a plan; 0 if no promise was broken, 1 if one was, 2 if it could not run."""
     given = parser().parse_args(argv)
+    for end in (signal.SIGINT, signal.SIGTERM):  # also where a shell starts it in the background
+        signal.signal(end, signal.default_int_handler)
     try:
         plans = plans_of(given)
-        options = Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20)
+        options = Options(
+            given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20, image_tag=given.image_tag
+        )
     except (ValueError, KeyError, TypeError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
@@ -53,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--minutes", type=float, default=3.0, help="how long faults come; default 3")
     found.add_argument("--containers", action="store_true", help="containers instead of processes")
+    found.add_argument("--image-tag", help="of tidelock-agent, tidelock-zookeeper, tidelock-spark; e.g. demo")
     found.add_argument("--replicas", type=int, default=3, choices=(3, 4, 5))
     found.add_argument("--copies", type=int, default=2)
     found.add_argument("--zookeepers", type=int, default=3, choices=(1, 3))

@@ -12,9 +12,9 @@ from chaos.violations import Violations
 from chaos.world import World
 from tidelock.errors import TidelockError
 
-#: Commits that are demanded when all is healed, and the time for them in seconds.
-COMMITS: Final = 20
-COMMITS_TIMEOUT_S: Final = 60.0
+#: Commits that are demanded when all is healed. The time for them is that of some stalls.
+COMMITS: Final = 10
+_STALLS: Final = 4
 CHECK: Final = "healing"
 
 
@@ -50,8 +50,8 @@ def converge(world: World, *, timeout_s: float) -> None:
 
 def commit_again(world: World, violations: Violations) -> None:
     """Demand that clients commit again."""
-    before = world.journal.count("write")
-    if not comes_true(lambda: world.journal.count("write") >= before + COMMITS, COMMITS_TIMEOUT_S):
+    before, timeout_s = world.journal.count("write"), _STALLS * world.stall_max_s
+    if not comes_true(lambda: world.journal.count("write") >= before + COMMITS, timeout_s):
         made = world.journal.count("write") - before
-        story = f"{made} commits in {COMMITS_TIMEOUT_S:.0f} s after all was healed, {COMMITS} are demanded"
+        story = f"{made} commits in {timeout_s:.0f} s after all was healed, {COMMITS} are demanded"
         violations.add(Violation(CHECK, "I14 LIVE", story, time.monotonic_ns()))

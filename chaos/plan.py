@@ -4,6 +4,7 @@ A plan is a value that is kept as JSON, so a run can be repeated although faults
 Kinds come out of a shuffled bag: each of them comes once before any comes again. Where the kind at the top of
 the bag is not possible beside those that act, one behind it is taken, but only a few times; then nothing else
 begins until it is possible. So rare kinds are as frequent as the others, and faults overlap all the same.
+A kind that ends a run comes once, at the end.
 """
 
 from __future__ import annotations
@@ -158,11 +159,17 @@ def draw(bare: Plan, faults: Sequence[type[Fault]]) -> Plan:
     bare = replace(bare, kinds=tuple(fault.kind for fault in borne))
     if not borne:
         return bare
-    drawing = _Drawing(bare.shape, chance, borne)
+    drawing = _Drawing(bare.shape, chance, [fault for fault in borne if not fault.last])
     end_s, at_s = bare.minutes * 60.0, BEGIN_S
+    lasts = [fault for fault in borne if fault.last]
+    last = chance.choice(lasts) if lasts else None
+    if last is not None:
+        end_s -= last.lasts_s[1] + RECOVERY_S
     while at_s < end_s:
         next_s = drawing.step(at_s, end_s)
         at_s = next_s if next_s is not None else at_s + chance.uniform(0.0, GAP_MAX_S)
+    if last is not None and end_s > BEGIN_S:
+        drawing.end_with(last, max(end_s, at_s))
     return replace(bare, steps=tuple(drawing.steps))
 
 
@@ -188,22 +195,22 @@ class _Drawing:
         if len(self._acting) < AT_ONCE_MAX and (found := self._next(end_s - at_s)):
             fault, targets, length_s = found
             self._acting.append((at_s + length_s + RECOVERY_S, Act.of(fault, targets)))
-            self.steps.append(
-                Step(
-                    len(self.steps) + 1,
-                    round(at_s, 3),
-                    round(length_s, 3),
-                    fault.kind,
-                    targets,
-                    self._chance.getrandbits(32),
-                )
-            )
+            self._add(fault, targets, at_s, length_s)
             return None
         return min((until for until, _ in self._acting), default=end_s)
 
+    def end_with(self, fault: type[Fault], at_s: float) -> None:
+        """Let a fault begin that ends the run, when all others are over."""
+        chosen = self._chance.choice(choices(self._shape, fault.aim))
+        self._add(fault, chosen, at_s, self._chance.uniform(*fault.lasts_s))
+
+    def _add(self, fault: type[Fault], targets: tuple[str, ...], at_s: float, length_s: float) -> None:
+        number, seed = len(self.steps) + 1, self._chance.getrandbits(32)
+        self.steps.append(Step(number, round(at_s, 3), round(length_s, 3), fault.kind, targets, seed))
+
     def _next(self, left_s: float) -> tuple[type[Fault], tuple[str, ...], float] | None:
         """Take the next possible kind out of the bag, with targets and length; None if there is none now."""
-        if len(self._bag) < _LOOK_AHEAD:
+        if len(self._bag) < _LOOK_AHEAD:  # without any kind it stays empty
             self._bag += self._chance.sample(self._faults, len(self._faults))
         ahead = 1 if self._passed_over >= PASSED_OVER_MAX else _LOOK_AHEAD
         for place, fault in enumerate(self._bag[:ahead]):

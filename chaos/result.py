@@ -15,6 +15,8 @@ from chaos.violation import Violation
 
 #: Violations of one claim that are printed; all of them are in the files.
 _SHOWN: Final = 3
+#: Lines of a story that are printed at its begin and at its end.
+_LINES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def told(result: Result, folder: str) -> str:
         shown[one.check, one.claim] += 1
         if shown[one.check, one.claim] <= _SHOWN:
             whose = f" [{', '.join(one.tids)}]" if one.tids else ""
-            story = "\n      ".join(one.story.strip().splitlines())
+            story = "\n      ".join(_shortened(one.story.strip().splitlines()))
             lines.append(f"  {one.check}: {one.claim}{whose}\n      {story}")
     more = sum(count - _SHOWN for count in shown.values() if count > _SHOWN)
     if more:
@@ -141,3 +143,10 @@ def told(result: Result, folder: str) -> str:
     lines.append(f"  to repeat it: {result.command}")
     lines.append(f"  or exactly these faults: python -m chaos --plan {shlex.quote(f'{folder}/plan.json')}")
     return "\n".join(lines)
+
+
+def _shortened(lines: Sequence[str]) -> Sequence[str]:
+    """Leave out the middle of a long story: of a traceback that is where the libraries are."""
+    if len(lines) <= 2 * _LINES + 1:
+        return lines
+    return [*lines[:_LINES], f"... {len(lines) - 2 * _LINES} lines, see the report ...", *lines[-_LINES:]]

@@ -47,11 +47,13 @@ class Options:
             cluster 5.4 s were the longest; 15 s leave room for two such faults one after the other.
         converge_s: How long all replicas may need to serve and to reach the end of the log after the heal.
         disk_bytes: Size of the disk of each replica, in memory.
+        image_tag: Tag of the images of agents, ZooKeeper and Spark, for containers; None: their usual names.
     """
 
     stall_max_s: float = 15.0
     converge_s: float = 180.0
     disk_bytes: int = 512 << 20
+    image_tag: str | None = None
 
 
 def run(plan: Plan, folder: Path, options: Options) -> Result:
@@ -129,7 +131,9 @@ def make_cluster(plan: Plan, folder: Path, loads: Sequence[type[Workload]], opti
         "disk_bytes": options.disk_bytes,
     }
     if plan.place == "containers":
-        return Cluster.containers(folder, **common)
+        kinds = () if options.image_tag is None else ("agent", "zookeeper", "spark")
+        images = {f"{kind}_image": f"tidelock-{kind}:{options.image_tag}" for kind in kinds}
+        return Cluster.containers(folder, **common, **images)
     return Cluster.processes(folder, isolated=True, **common)
 
 
@@ -179,8 +183,12 @@ class _Run:
         )
         with Sampler(world):
             running = [workload(world, pace=plan.pace) for workload in loads]
-            self._under_load(running)
-            self._check(running)
+            try:
+                self._under_load(running)
+                self._check(running)
+            finally:
+                for workload in running:
+                    workload.history.close()
 
     def _under_load(self, running: Sequence[Workload]) -> None:
         world = self._world

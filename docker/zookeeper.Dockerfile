@@ -15,5 +15,5 @@ VOLUME /data
 EXPOSE 2181 2888 3888
 ENTRYPOINT ["/opt/zookeeper/entrypoint.sh"]
 # `ruok` would not do: a server that serves nobody answers `imok`.
-HEALTHCHECK --interval=5s --timeout=5s --start-period=30s --retries=3 CMD ["bash", "-c", \
+HEALTHCHECK --interval=5s --timeout=5s --start-period=180s --retries=3 CMD ["bash", "-c", \
             "exec 3<>/dev/tcp/127.0.0.1/2181 && echo srvr >&3 && grep -q '^Mode: ' <&3"]

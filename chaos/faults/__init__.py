@@ -22,6 +22,7 @@ from chaos.faults.fault import Fault
 from chaos.faults.frozen import Frozen
 from chaos.faults.fsync_failing import FsyncFailing
 from chaos.faults.killed import Killed
+from chaos.faults.lossy_network import LossyNetwork
 from chaos.faults.member_added import MemberAdded
 from chaos.faults.member_removed import MemberRemoved
 from chaos.faults.member_replaced import MemberReplaced
@@ -40,6 +41,7 @@ from chaos.faults.zookeeper_follower_frozen import ZooKeeperFollowerFrozen
 from chaos.faults.zookeeper_leader_killed import ZooKeeperLeaderKilled
 from chaos.faults.zookeeper_majority_lost import ZooKeeperMajorityLost
 from chaos.faults.zookeeper_rolling_restart import ZooKeeperRollingRestart
+from chaos.faults.zookeeper_set_back import ZooKeeperSetBack
 
 #: All kinds of faults.
 ALL: Final[tuple[type[Fault], ...]] = (
@@ -54,6 +56,7 @@ ALL: Final[tuple[type[Fault], ...]] = (
     CutFromOneServer,
     CutFromClients,
     SlowNetwork,
+    LossyNetwork,
     ZooKeeperLeaderKilled,
     ZooKeeperFollowerFrozen,
     ZooKeeperRollingRestart,
@@ -73,5 +76,6 @@ ALL: Final[tuple[type[Fault], ...]] = (
     MemberRemoved,
     MemberReplaced,
     MemberStruck,
+    ZooKeeperSetBack,
     DriverKilled,
 )

@@ -16,7 +16,7 @@ from chaos.faults.signs import Signs
 from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true
 from chaos.world import World
 
-#: Tables that every start reads.
+#: Tables that every start reads, or the first records.
 TABLES: Final = ("meta", "parts", "outcomes")
 #: Bits of a page's first byte that no kind of page has: SQLite cannot take it for another page.
 BITS: Final = (0x10, 0x20, 0x40, 0x80)
@@ -27,7 +27,7 @@ _FIRST_PAGE: Final = 100
 class CatalogDamaged(Fault):
     """A replica dies, a bit of a page of its catalog changes, and it is started again.
 
-    It refuses to start and names the damage. Its operator gives it an empty disk: it clones.
+    It refuses to start, or ends soon, and names the damage. Its operator gives it an empty disk.
     """
 
     kind: ClassVar[str] = "catalog damaged"
@@ -42,9 +42,10 @@ class CatalogDamaged(Fault):
         log = LogSince(node)
 
         def refused() -> str | None:
-            for line in log.lines("agent_cannot_run"):
+            # A start reads some of the tables itself, and the others with the first records.
+            for line in (*log.lines("agent_cannot_run"), *log.lines("stopped")):
                 if "malformed" in line["reason"] and not node.running:
-                    return f"{target} does not start: {line['reason']}"
+                    return f"{target} has ended: {line['reason']}"
             return None
 
         proof = Signs(refused)

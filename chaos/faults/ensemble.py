@@ -136,5 +136,7 @@ def _send(connection: socket.socket, frame: bytes) -> None:
 
 def _receive(connection: socket.socket) -> bytes:
     with connection.makefile("rb") as stream:
-        (length,) = struct.unpack("!i", stream.read(4))
-        return stream.read(length)
+        head = stream.read(4)
+        if len(head) < 4:  # noqa: PLR2004 - a length has four bytes
+            raise ConnectionError("the server of ZooKeeper has ended the connection")
+        return stream.read(struct.unpack("!i", head)[0])

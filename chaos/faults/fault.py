@@ -48,6 +48,8 @@ class Fault(ABC):
     alone: ClassVar[bool] = False
     #: Whether the data of its targets is lost: every commit must be on `copies` others before.
     loses_disk: ClassVar[bool] = False
+    #: Whether a run ends with it: what it leaves is well, but the log before it cannot be read any more.
+    last: ClassVar[bool] = False
     #: Seconds that it acts, at least and at most, of which the plan draws one.
     lasts_s: ClassVar[tuple[float, float]] = (2.0, 12.0)
     #: Where it can be injected: processes, containers.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chaos.faults.reviving import serve_again, there
+from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import status
-from chaos.faults.waiting import until
+from chaos.faults.waiting import STEP_TIMEOUT_S, comes_true, until
 from chaos.world import World
 from tidelock.client import Database
 from tidelock.errors import MembershipError, TidelockError, UnavailableError
@@ -35,23 +34,28 @@ def member(world: World, replica: str) -> str | None:
 
 
 def change(world: World, what: str, made: Callable[[Database], Mapping[str, Any]]) -> None:
-    """Have the members changed; the replica that is asked may die, so it is asked again.
+    """Have the members changed. It is asked for again if the replica that is asked dies, or refuses it.
+
+    It may refuse what it does later: while the others do not have all that the member has.
 
     Raises:
-        TidelockError: The change is refused for good, or was not made in time.
+        TidelockError: The change cannot be made, or was not made in time.
     """
+    refused: list[TidelockError] = []
 
     def done() -> bool:
         try:
             with world.cluster.connect() as db:
                 made(db)
         except TidelockError as error:
-            if not error.retriable:
+            if not error.retriable and not isinstance(error, MembershipError):
                 raise
+            refused[:] = [error]
             return False
         return True
 
-    until(done, what=what)
+    if not comes_true(done, STEP_TIMEOUT_S):
+        raise UnavailableError(f"expected that {what}, found after {STEP_TIMEOUT_S:.0f} s: {refused[-1]}")
 
 
 def added(world: World, register: Callable[[str], Node]) -> str:
@@ -78,7 +82,6 @@ def added(world: World, register: Callable[[str], Node]) -> str:
 def removed(world: World, replica: str) -> None:
     """Drain a member, stop it, and remove it for good. It is started if it is dead, as an operator would."""
     change(world, f"{replica} drains", lambda db: db.membership.drain(replica))
-    serve_again(world, replica)
     until(lambda: _drained(world, replica), what=f"{replica} is drained")
     world.cluster.node(replica).stop()
     change(world, f"{replica} is removed", lambda db: db.membership.remove(replica))
@@ -86,9 +89,9 @@ def removed(world: World, replica: str) -> None:
 
 
 def _drained(world: World, replica: str) -> bool:
-    if not there(world, replica):
-        return True
-    with contextlib.suppress(MembershipError):
-        found = status(world, replica)
-        return bool(found and found["state"] == "draining" and not found["open_transactions"])
-    return False
+    """Return whether a replica has nothing open any more; it is started if it is dead, to say so."""
+    node = world.cluster.node(replica)
+    if not node.running:
+        node.start(wait=False)
+    found = status(world, replica)
+    return bool(found and found["state"] == "draining" and not found["open_transactions"])

@@ -33,5 +33,4 @@ class OneWayCut(Fault):
             with cut(world, [(first, second)], one_way=True):
                 yield Signs(dropped.look, without(world, second, [first]))
         finally:
-            for target in targets:
-                serve_again(world, target)
+            serve_again(world, *targets)

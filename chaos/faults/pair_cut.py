@@ -32,5 +32,4 @@ class PairCut(Fault):
             with cut(world, [(first, second)]):
                 yield Signs(dropped.look, without(world, first, [second]))
         finally:
-            for target in targets:
-                serve_again(world, target)
+            serve_again(world, *targets)

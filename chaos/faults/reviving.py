@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from chaos.faults.waiting import STEP_TIMEOUT_S, until
+from chaos.faults.waiting import STEP_TIMEOUT_S, comes_true
 from chaos.world import World
-from tidelock.errors import TidelockError
-from tidelock.testing import Node
 
 
 def there(world: World, name: str) -> bool:
@@ -13,27 +11,30 @@ def there(world: World, name: str) -> bool:
     return name in {*world.cluster.replicas, *world.cluster.zookeepers}
 
 
-def serve_again(world: World, name: str, *, timeout_s: float = STEP_TIMEOUT_S) -> None:
-    """Start a node as often as it ends, until it serves clients; nothing for a member that was removed.
+def serve_again(world: World, *names: str) -> None:
+    """Start nodes as often as they end, until all serve clients; a member that was removed is left out.
 
-    It may have died of another fault, and a start may fail for that reason, as without ZooKeeper.
+    A node may have died of another fault, and a start may fail for that reason, as without ZooKeeper.
 
     Raises:
-        UnavailableError: It does not serve in this time; the message has the end of its log.
+        UnavailableError: One does not serve in time; the message has the end of its log.
     """
+    waiting = [*names]
+
+    def all_serve() -> bool:
+        # Each is started at once: a server of ZooKeeper needs another one to serve.
+        waiting[:] = [name for name in waiting if not _well(world, name)]
+        return not waiting
+
+    if not comes_true(all_serve, STEP_TIMEOUT_S):
+        world.cluster.node(waiting[0]).wait_ready(0.0)
+
+
+def _well(world: World, name: str) -> bool:
+    """Start a node if it does not run; return whether it serves, or is no part of the cluster any more."""
     if not there(world, name):
-        return
+        return True
     node = world.cluster.node(name)
-    try:
-        until(
-            lambda: not there(world, name) or _serves(node), what=f"{name} serves again", timeout_s=timeout_s
-        )
-    except TidelockError:
-        node.wait_ready(0.0)
-
-
-def _serves(node: Node) -> bool:
-    """Start a node if it does not run; return whether it serves."""
     if not node.running:
         node.start(wait=False)
     return node.ready()

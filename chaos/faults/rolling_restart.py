@@ -45,8 +45,7 @@ class RollingRestart(Fault):
                 _follow(world, replica)
             yield Signs(restarted)
         finally:
-            for replica in order:
-                serve_again(world, replica)
+            serve_again(world, *order)
 
 
 def _boot(world: World, replica: str) -> int:

@@ -73,14 +73,18 @@ def rotten(
         UnavailableError: The replica has no such part, or it is not whole again in time.
     """
     node = world.cluster.node(target)
-    found: list[Place] = []
+    log, harmed = LogSince(node), list[Place]()
 
-    def has_some() -> bool:
-        found[:] = visible(node, folder)
-        return bool(found)
+    def is_harmed() -> bool:
+        if found := visible(node, folder):
+            place = chosen.choice(found)
+            with contextlib.suppress(FileNotFoundError):  # it was collected at this moment
+                harm(place)
+                harmed.append(place)
+        return bool(harmed)
 
-    until(has_some, what=f"a part of {target} in {folder}", timeout_s=NOTICE_TIMEOUT_S)
-    place, log = chosen.choice(found), LogSince(node)
+    until(is_harmed, what=f"a part of {target} in {folder}", timeout_s=NOTICE_TIMEOUT_S)
+    [place] = harmed
 
     def noticed() -> str | None:
         for line in log.lines("part_damaged"):
@@ -89,7 +93,6 @@ def rotten(
         return None
 
     proof = Signs(noticed)
-    harm(place)
     try:
         yield proof
     finally:

@@ -40,6 +40,12 @@ class SessionExpired(Fault):
         until(alive, what=f"a sign of life of {target}", timeout_s=NOTICE_TIMEOUT_S)
         [session] = found
 
+        def ended() -> bool:
+            with contextlib.suppress(OSError):  # there may be an election
+                end_session(world, session)
+                return True
+            return False
+
         def expired() -> str | None:
             with contextlib.suppress(OSError):
                 now = _session(world, target)
@@ -50,7 +56,7 @@ class SessionExpired(Fault):
             return None
 
         try:
-            end_session(world, session)
+            until(ended, what=f"the end of session {session:#x}", timeout_s=NOTICE_TIMEOUT_S)
             yield Signs(expired)
         finally:
             serve_again(world, target)

@@ -42,10 +42,7 @@ class ZooKeeperMajorityLost(Fault):
                 cluster.node(server).kill()
             yield Signs(halted.look)
         finally:
-            for server in lost:
-                cluster.node(server).start(wait=False)
-            for name in (*lost, *cluster.replicas):
-                serve_again(world, name)
+            serve_again(world, *lost, *cluster.replicas)
 
 
 class _Halted:

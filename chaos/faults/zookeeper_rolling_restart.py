@@ -44,5 +44,4 @@ class ZooKeeperRollingRestart(Fault):
                 serve_again(world, server)
             yield Signs(restarted)
         finally:
-            for server in order:
-                serve_again(world, server)
+            serve_again(world, *order)

@@ -1,14 +1,22 @@
-"""A start forgets the newest commit that was applied, as if its rows in the catalog had not been durable."""
+"""A start forgets the newest commit that was applied, and remembers it many commits later.
+
+That is what rows look like that the catalog had acknowledged before they were durable, until they come
+again by some other way. A replica that misses them for good would notice, and stop, when they are removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from typing import Any, Final
 
 from tidelock.replica_agent.storage.catalog import Catalog
 
-_NEWEST: Final = "SELECT max(creation_csn) FROM parts WHERE kind = 'part' AND removal_csn IS NULL"
+#: So many CSNs later it is there again.
+_LATER: Final = 60
+_FORGET: Final = """
+    UPDATE parts SET creation_csn = creation_csn + ?
+    WHERE creation_csn = (SELECT max(creation_csn) FROM parts WHERE removal_csn IS NULL)
+"""
 
 
 def plant() -> None:
@@ -17,7 +25,7 @@ def plant() -> None:
 
     def forget(self: Catalog, initial: dict[str, Any]) -> None:
         prepare(self, initial)
-        with contextlib.closing(self._connect()) as db, contextlib.suppress(sqlite3.IntegrityError):
-            db.execute(f"DELETE FROM parts WHERE creation_csn = ({_NEWEST})")  # noqa: S608 - a constant
+        with contextlib.closing(self._connect()) as db:
+            db.execute(_FORGET, (_LATER,))
 
     Catalog._prepare = forget  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-#: What a child of an element may be; None is left out.
+#: A child of an element; None is left out.
 Child: TypeAlias = "ET.Element | str | int | None"
 
 #: Characters that neither XML nor UTF-8 can carry.

@@ -1,4 +1,4 @@
-"""What happened around a violation: faults, calls of its transactions, states of replicas. Pure."""
+"""The surroundings of a violation: faults, calls of its transactions, states of replicas. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What a person needs to understand a violation.
+    """All that a person needs to understand a violation.
 
     Attributes:
         found: The violation.

@@ -15,7 +15,7 @@ from chaos.report.timeline import row
 
 #: Faults in the first paragraph.
 _LEAD_MAX: Final = 3
-#: What the picture of a story shows before and after the moment, in ns.
+#: The time that the picture of a story shows before and after the moment, in ns.
 _BEFORE_NS: Final = 20_000_000_000
 _AFTER_NS: Final = 10_000_000_000
 #: Few bins: a picture of seconds shows single calls otherwise.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,7 +68,7 @@ def compose() -> list[str]:
 
     ConfigError if there is no engine that answers, or no compose.
     """
-    if shutil.which("docker") is None or not answers_yes(["docker", "version"]):
+    if not answers_yes(["docker", "version"]):
         raise ConfigError(
             "a container engine is needed, and `docker version` gets no answer; install and start one "
             "(Debian: apt-get install docker.io)"

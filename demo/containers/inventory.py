@@ -107,7 +107,7 @@ def _of_this_image() -> Iterator[dict[str, Any]]:
         yield from debian(status.read_text(encoding="utf-8"), distribution)
     yield component("platform", "python", platform.python_version(), "pkg:generic/python")
     yield from python(
-        (one.metadata["Name"], one.version, one.metadata.get("License-Expression"))
+        (one.metadata["Name"], one.version, (one.metadata.get_all("License-Expression") or [None])[0])
         for one in importlib.metadata.distributions()
     )
     for path in sorted(Path("/opt").rglob("*.jar")):

@@ -14,6 +14,7 @@ from demo.containers.orders import Order, Result, Setup
 from demo.containers.project import Project
 from demo.failure import DemoError
 from demo.narrator import Narrator
+from tidelock.testing import labelled
 from workloads.child import Child, ChildEndedError
 
 #: How long the driver may take to end after its result, in seconds.
@@ -46,7 +47,7 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
     compose = engine.compose()
     narrator = Narrator(Console(stderr=True, highlight=False))
     with ended_by_signals():
-        project.sweep()
+        labelled.sweep()
         narrator.say("images: what has changed is built")
         services = Project("demo", compose, images.for_compose("demo"))
         narrator.say(f"{services.name}: three ZooKeepers, three agents and Spark with two workers start")
@@ -59,7 +60,7 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
                 _SPARK,
                 _FOLDER,
                 narrator.elapsed_s,
-                next_steps(services.name, kept=keep),
+                next_steps(services, kept=keep),
             )
             result = play(services, setup)
     sys.stdout.write(f"{json.dumps(result.report, indent=2)}\n" if json_out else result.text)
@@ -70,7 +71,7 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
     return EXIT_VIOLATION if result.violations else EXIT_OK
 
 
-def next_steps(project_name: str, *, kept: bool) -> list[str]:
+def next_steps(services: Project, *, kept: bool) -> list[str]:
     """Return the next step for a user: the containers, if they stay, or how to keep them."""
     pages = "docker/README.md: the containers; docs/architecture.md: how it works"
     if not kept:
@@ -80,8 +81,8 @@ def next_steps(project_name: str, *, kept: bool) -> list[str]:
         ]
     return [
         pages,
-        f"docker ps --filter name={project_name}: the containers, which still run",
-        f"docker compose -p {project_name} -f docker/compose.yaml down --volumes: end them",
+        f"docker ps --filter name={services.name}: the containers, which still run",
+        f"{services.end}: end them",
     ]
 
 

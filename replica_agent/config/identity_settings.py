@@ -100,9 +100,8 @@ class IdentitySettings(BaseModel):
         try:
             return {**values, "secret": secret_file.read(Path(values["secret_file"]))}
         except ConfigError as error:
-            raise ValueError(
-                error.message
-            ) from error  # with all other errors of the settings, in one message
+            # With all other errors of the settings, in one message.
+            raise ValueError(error.message) from error
 
     @field_validator("replica")
     @classmethod

@@ -55,7 +55,11 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
 def leftovers(pid: int) -> list[str]:
     """The containers, networks and volumes of a demo in containers, by their names."""
     found: list[str] = []
-    for kind in ("ps --all --format {{.Names}}", "network ls --format {{.Name}}", "volume ls --format {{.Name}}"):
+    for kind in (
+        "ps --all --format {{.Names}}",
+        "network ls --format {{.Name}}",
+        "volume ls --format {{.Name}}",
+    ):
         names = engine.run(["docker", *kind.split()]).split()
         found += [name for name in names if name.startswith(f"tidelock-demo-{pid}")]
     return found

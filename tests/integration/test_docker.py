@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,19 +15,23 @@ import pyarrow as pa
 import pytest
 
 import tidelock
+from demo.containers import images
 from tests.support import names
-from tests.support.clusters import containers, images
+from tests.support.clusters import containers
 from tests.support.clusters.containers import Cluster
 from tests.support.project import source
 from tests.support.spark.hdfs_client import JOB
 from tests.support.waiting import eventually
 from tidelock import java
 from tidelock.client import Database
+from tidelock.loopback_names import LOOPBACK
 from tidelock.spark.source.staging_folder import StagingFolder
 
 # The first test builds the images; without a cache that loads some hundred megabytes of packages.
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]
 
+#: Tag of the images.
+TAG: Final = "test"
 ORDERS: Final = pa.schema([("o_id", pa.int64()), ("o_year", pa.int32()), ("o_total", pa.int64())])
 LINES: Final = pa.schema([("l_order", pa.int64()), ("l_number", pa.int32()), ("l_price", pa.int64())])
 #: The folder of a task, as Spark's writer names it.
@@ -39,13 +43,13 @@ SPARK_TIMEOUT_S: Final = 240.0
 @pytest.fixture(scope="module")
 def agent_image() -> str:
     """The agent's image, of this checkout."""
-    return images.build_agent()
+    return images.build("agent", TAG)
 
 
 @pytest.fixture(scope="module")
 def running(agent_image: str) -> Iterator[Cluster]:
     """Three ZooKeepers and three agents in containers, on a machine that does not know the agents' names."""
-    with containers.running(agent_image, images.build_zookeeper()) as cluster, names.unknown():
+    with containers.running(agent_image, images.zookeeper(TAG)) as cluster, names.unknown():
         yield cluster
 
 
@@ -97,7 +101,7 @@ def spark_outside(
         "JAVA_HOME": str(java.home_for_spark(java.find(), folder)),
         "JDK_JAVA_OPTIONS": f"-Djdk.net.hosts.file={folder / 'hosts'}",
         "PYTHONPATH": str(source.ROOT),
-        "SPARK_LOCAL_IP": names.LOOPBACK,
+        "SPARK_LOCAL_IP": LOOPBACK,
     }
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.spark.outside_reader"],
@@ -114,11 +118,11 @@ def spark_outside(
     return rows
 
 
-def commit(db: Database, orders: pa.Table, lines: pa.Table) -> int:
-    """Insert into both tables in one transaction, and wait until two replicas show it; its CSN."""
+def commit(db: Database, tables: Mapping[str, pa.Table]) -> int:
+    """Insert rows into tables in one transaction, and wait until two replicas show them; its CSN."""
     tx = db.begin()
-    tx.insert("smoke.orders", orders)
-    tx.insert("smoke.lines", lines)
+    for table, rows in tables.items():
+        tx.insert(table, rows)
     csn = tx.commit(wait="copies").csn
     assert csn is not None
     return csn
@@ -130,7 +134,7 @@ def test_a_snapshot_outlives_a_container(cluster: Cluster, db: Database, tmp_pat
     db.create_table("smoke.orders", ORDERS, partition_by=["o_year"])
     db.create_table("smoke.lines", LINES)
     orders, lines = batch(1, 100)
-    csn = commit(db, orders, lines)
+    csn = commit(db, {"smoke.orders": orders, "smoke.lines": lines})
     with db.snapshot(csn) as snap:
         before = {table: rows_of(snap.read(table)) for table in ("smoke.orders", "smoke.lines")}
     assert before == {"smoke.orders": rows_of(orders), "smoke.lines": rows_of(lines)}
@@ -139,7 +143,7 @@ def test_a_snapshot_outlives_a_container(cluster: Cluster, db: Database, tmp_pat
     containers.kill(cluster.agents[victim])
     try:
         more = batch(1001, 50)
-        later = commit(db, *more)
+        later = commit(db, {"smoke.orders": more[0], "smoke.lines": more[1]})
         assert later > csn
         assert spark_outside(cluster, tmp_path, first=victim, csn=csn, tables=list(before)) == before
     finally:
@@ -160,6 +164,33 @@ def test_sigterm_drains_an_agent_in_a_container(cluster: Cluster) -> None:
         assert containers.wait(agent) == 0, containers.log(agent)
     finally:
         containers.start_again(agent)
+
+
+def test_a_replica_with_a_new_address_is_found_again(cluster: Cluster, db: Database) -> None:
+    """Its peers know it by name, and fetch the rows of a transaction that it has committed."""
+    db.create_table("smoke.moved", LINES)
+    rows = batch(1, 10)[1]
+    home, *others = reversed(cluster.replicas)
+    with containers.moved(cluster.agents[home]):
+        with tidelock.connect(cluster.url(home), replica=home, token=cluster.secret) as there:
+            csn = commit(there, {"smoke.moved": rows})
+        for replica in others:
+            with tidelock.connect(cluster.url(replica), replica=replica, token=cluster.secret) as peer:
+                eventually(lambda: peer.status()["snapshot_csn"] >= csn, what=f"CSN {csn} on {replica}")
+                with peer.snapshot(csn) as snap:
+                    assert rows_of(snap.read("smoke.moved")) == rows_of(rows)
+
+
+def test_a_zookeeper_with_a_new_address_is_found_again(cluster: Cluster, db: Database) -> None:
+    """Servers and agents know it by name: a commit succeeds when only it and one other are left."""
+    db.create_table("smoke.ensemble", LINES)
+    first, second, _ = cluster.zookeepers
+    with containers.moved(first):
+        containers.kill(second)
+        try:
+            commit(db, {"smoke.ensemble": batch(1, 10)[1]})
+        finally:
+            containers.start_again(second)
 
 
 def test_it_runs_without_rights(cluster: Cluster) -> None:
@@ -198,13 +229,13 @@ def test_uploads_are_sent_on_by_the_address_that_the_client_knows(cluster: Clust
     tx = db.begin()
     try:
         path = tx.path("smoke.uploads")
-        assert urlsplit(path).hostname == names.LOOPBACK
+        assert urlsplit(path).hostname == LOOPBACK
         folder = StagingFolder(path)
         files = (f"{ATTEMPT}/part-{number:05}-{JOB}-c000.parquet" for number in range(6))
         found = {folder.locate(file)[0] for file in files}
     finally:
         tx.rollback()
-    assert {address.rpartition(":")[0] for address in found} == {names.LOOPBACK}
+    assert {address.rpartition(":")[0] for address in found} == {LOOPBACK}
     assert len(found) > 1
 
 

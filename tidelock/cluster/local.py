@@ -230,7 +230,7 @@ class LocalCluster:
             )
 
     def start(self, replica: str, *, timeout_s: float = READY_TIMEOUT_S, wait: bool = True) -> None:
-        """Start one agent unless it runs, and unless told otherwise wait until it is ready; errors as in `up`."""
+        """Start one agent unless it runs, and wait until it is ready if `wait`; errors as in `up`."""
         log_begins = {replica: self._log_size(replica)}
         launched = {replica} if self._start(replica) else set()
         if wait:

@@ -1,7 +1,7 @@
 """Wall clocks of agents that a test sets: each agent reads how far its clock is off from a file.
 
-The monotonic clock of an agent, the clocks of its readers and SQL processes, and that of ZooKeeper stay as they
-are.
+The monotonic clock of an agent, the clocks of its readers and SQL processes, and that of ZooKeeper stay as
+they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Clock:
         self.set(0.0)
 
     def set(self, offset_s: float) -> None:
-        """Let the clock jump: from now on it is so many seconds ahead of the true time, or behind it if < 0."""
+        """Let the clock jump: from now on it is so many seconds ahead of the true time; < 0: behind it."""
         descriptor = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.pwrite(descriptor, _OFFSET.pack(round(offset_s * 1e9)), 0)

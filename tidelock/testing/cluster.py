@@ -13,13 +13,14 @@ from tidelock.client import Database, connect
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
 from tidelock.testing.network import Network
 from tidelock.testing.node import READY_TIMEOUT_S, Node
+from tidelock.zookeeper import ZooKeeperServer
 
 #: The sizes of an ensemble.
 _ZOOKEEPERS: Final = (1, 3)
 
 
 class Cluster(ABC):
-    """Replicas, ZooKeepers and maybe Spark, for tests. A `with` block starts it, and removes all of it at its end.
+    """Replicas, ZooKeepers and maybe Spark, for tests; a `with` block starts and removes all of it.
 
     Make one with `processes` or `containers`. The arguments of both:
 
@@ -43,7 +44,6 @@ class Cluster(ABC):
     """
 
     kind: str
-    network: Network
     driver_host: str
 
     def __init__(
@@ -74,9 +74,9 @@ class Cluster(ABC):
         self._workers = [f"w{number + 1}" for number in range(spark_workers)]
         named = {f"TIDELOCK_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment = {**named, **environment}
-        if secret is not None:
-            self._environment["TIDELOCK_SECRET"] = secret
+        self.network = Network(None, lack="call start() first")
         self._nodes: dict[str, Node] = {}
+        self._answering: dict[str, ZooKeeperServer] = {}
 
     @classmethod
     def processes(
@@ -96,13 +96,14 @@ class Cluster(ABC):
         """Return a cluster of processes, not started yet. The arguments are those of the class, and one more.
 
         Args:
-            isolated: Put each node into a network namespace of its own, with an address of its own. This needs
+            isolated: Put each node into a network namespace of its own, with an address of its own. This
+            needs
                 root on Linux, and `network` needs it. Without it all nodes listen on 127.0.0.1.
 
         Raises:
             ConfigError: A number is out of its range, or this process may not make networks or disks.
         """
-        from tidelock.testing.process_cluster import ProcessCluster  # noqa: PLC0415 - it imports this module
+        from tidelock.testing.process_cluster import ProcessCluster  # noqa: PLC0415 - imports this one
 
         return ProcessCluster(
             folder,
@@ -115,6 +116,52 @@ class Cluster(ABC):
             epoch_limit=epoch_limit,
             isolated=isolated,
             disk_bytes=disk_bytes,
+        )
+
+    @classmethod
+    def containers(
+        cls,
+        folder: Path,
+        *,
+        replicas: int = 3,
+        copies: int = 2,
+        zookeepers: int = 1,
+        spark_workers: int = 0,
+        settings: Mapping[str, Any] = {},
+        environment: Mapping[str, str] = {},
+        epoch_limit: int | None = None,
+        disk_bytes: int | None = None,
+        agent_image: str = "tidelock-agent",
+        zookeeper_image: str = "zookeeper:3.9",
+        spark_image: str = "tidelock-spark",
+    ) -> Cluster:
+        """Return a cluster of containers, not started yet; the arguments are those of the class, and images.
+
+        The host must be the engine's own, and this process must be root: it enters the network namespaces of
+        the containers, and fills and empties their disks. The images must be there (docker/README.md).
+
+        Args:
+            agent_image: Of this version of Tidelock.
+            zookeeper_image: The official image, or that of docker/zookeeper-image.sh.
+            spark_image: With the Python of the driver.
+
+        Raises:
+            ConfigError: A number is out of its range, or this process is not root. At the start also: the
+                extra `testing` is not installed, or no engine answers.
+        """
+        from tidelock.testing.container_cluster import ContainerCluster  # noqa: PLC0415 - imports this one
+
+        return ContainerCluster(
+            folder,
+            replicas=replicas,
+            copies=copies,
+            zookeepers=zookeepers,
+            spark_workers=spark_workers,
+            settings=settings,
+            environment=environment,
+            epoch_limit=epoch_limit,
+            disk_bytes=disk_bytes,
+            images={"agent": agent_image, "zookeeper": zookeeper_image, "spark": spark_image},
         )
 
     # -- names and addresses --------------------------------------------------------------------------------
@@ -165,19 +212,22 @@ class Cluster(ABC):
             raise BadRequestError(f"expected one of {', '.join(self._nodes)}, found {name!r}")
         return found
 
-    @abstractmethod
     def leader(self) -> str | None:
-        """Return the ZooKeeper that leads, as far as the host can reach it; None if it reaches no leader."""
+        """Return the ZooKeeper that leads, or is alone; None if the host reaches no leader."""
+        for name, server in self._answering.items():
+            if server.mode() in {"leader", "standalone"}:
+                return name
+        return None
 
     # -- members --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def add(self, replica: str) -> Node:
-        """Register a fresh member and lay it out; then `start` it. MembershipError if the cluster refuses it."""
+        """Register a fresh member and lay it out; then `start` it. MembershipError if it is refused."""
 
     @abstractmethod
     def replace_member(self, dead: str, fresh: str) -> Node:
-        """Put a fresh member in the place of a dead one, and lay it out; then `start` it. Errors as in `add`."""
+        """Put a fresh member in the place of a dead one; then `start` it. Errors as in `add`."""
 
     @abstractmethod
     def forget(self, replica: str) -> None:
@@ -188,6 +238,8 @@ class Cluster(ABC):
     @abstractmethod
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start all nodes and wait until they are ready. What killed runs have left behind is removed before.
+
+        After an error, some nodes may run: `close` ends them. A closed cluster does not start again.
 
         Args:
             timeout_s: Longest time for each step: ZooKeepers, replicas, Spark.

@@ -1,4 +1,4 @@
-"""Commands of the system that change its networks and mounts."""
+"""Commands of the system and of the container engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from tidelock.errors import ConfigError, UnavailableError
 
 #: How long a command may take, in seconds.
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 120.0
 #: The programs that the handles of networks and disks use.
 PROGRAMS: Final = ("ip", "iptables", "iptables-restore", "mount", "nsenter", "tc", "umount")
 
@@ -30,8 +30,9 @@ def run(*command: str, given: str = "") -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"expected `{' '.join(command)}` to run, found: {error}") from error
     if done.returncode != 0:
+        said = done.stderr.strip() or done.stdout.strip()
         raise UnavailableError(
-            f"expected `{' '.join(command)}` to succeed, found exit code {done.returncode}: {done.stderr.strip()}"
+            f"expected `{' '.join(command)}` to succeed, found exit code {done.returncode}: {said}"
         )
     return done.stdout
 

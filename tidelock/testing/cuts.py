@@ -1,8 +1,8 @@
 """Which packets are dropped, as rules of iptables in the namespaces of the nodes. Pure.
 
-A packet between two nodes is dropped where it arrives, one to the clients where it is sent: the machine itself
-gets no rules. All cuts of a namespace jump to one chain, whose only rule drops and counts. The chains of cuts are
-written anew with each change, and that one is kept, so its counter never goes back.
+A packet between two nodes is dropped where it arrives, one to the clients where it is sent: the machine
+itself gets no rules. All cuts of a namespace jump to one chain, whose only rule drops and counts. The chains
+of cuts are written anew with each change, and that one is kept, so its counter never goes back.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+#: The interface of a node in its namespace.
+INTERFACE: Final = "eth0"
 #: The endpoint name of everything that runs on the host.
 CLIENTS: Final = "clients"
 DROP: Final = "TIDELOCK-DROP"
@@ -37,10 +39,12 @@ class Cuts:
     Attributes:
         ways: Pairs of names: what the first one sends to the second one is dropped.
         alone: The names that are isolated, also from nodes that are added later.
+        lossy: Names, each with the share of its packets that is lost.
     """
 
     ways: frozenset[tuple[str, str]] = frozenset()
     alone: frozenset[str] = frozenset()
+    lossy: frozenset[tuple[str, float]] = frozenset()
 
     def cut(self, a: str, b: str, *, one_way: bool) -> Cuts:
         """Return the cuts with one more: both ways, or only what `a` sends to `b`."""
@@ -55,7 +59,12 @@ class Cuts:
         ways, names = set(self.ways), {*everybody}
         for name in self.alone & {a, b}:
             ways |= {way for other in names - {name} for way in ((name, other), (other, name))}
-        return Cuts(frozenset(ways - {(a, b), (b, a)}), self.alone - {a, b})
+        return replace(self, ways=frozenset(ways - {(a, b), (b, a)}), alone=self.alone - {a, b})
+
+    def lose(self, name: str, share: float) -> Cuts:
+        """Return the cuts with a node that loses a share of its packets; 0: with one that loses none."""
+        others = frozenset(loss for loss in self.lossy if loss[0] != name)
+        return replace(self, lossy=others | {(name, share)} if share else others)
 
     def between(self, sender: str, receiver: str) -> bool:
         """Return whether what the one sends to the other is dropped."""
@@ -73,7 +82,15 @@ class Cuts:
             f"-A {_ARRIVING} -s {addresses[other]} -j {DROP}" for other in others if self.between(other, name)
         ]
         leaving = [f"-A {_LEAVING} -d {addresses[CLIENTS]} -j {DROP}"] if self.between(name, CLIENTS) else []
-        lines = ["*filter", f":{_ARRIVING} - [0:0]", f":{_LEAVING} - [0:0]", *arriving, *leaving, "COMMIT"]
+        # What a node sends to itself does not pass the interface.
+        lost = [
+            f"-A {chain} {side} {INTERFACE} -m statistic --mode random --probability {share} -j {DROP}"
+            for loser, share in sorted(self.lossy)
+            if loser == name
+            for chain, side in ((_ARRIVING, "-i"), (_LEAVING, "-o"))
+        ]
+        rules = [*arriving, *leaving, *lost]
+        lines = ["*filter", f":{_ARRIVING} - [0:0]", f":{_LEAVING} - [0:0]", *rules, "COMMIT"]
         return "".join(f"{line}\n" for line in lines)
 
 

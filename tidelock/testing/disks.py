@@ -51,7 +51,7 @@ class Disk:
 
     @contextmanager
     def full(self, leaving: int = 0) -> Iterator[None]:
-        """Leave no byte at the begin of the block, or about so many; what others delete inside is free again."""
+        """Leave no byte at the begin of the block, or about so many; what is deleted inside is free again."""
         ballast = self.folder / f"ballast{leaving}"
         try:
             with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):

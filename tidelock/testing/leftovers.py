@@ -28,9 +28,10 @@ def sweep() -> None:
 def kill_marked(marker: str) -> None:
     """SIGKILL all processes that carry a variable in their environment, until none does.
 
-    All descendants of a process carry its variables, also those that lead a session of their own, whose parents
-    have ended, or that were forked without an exec. So a variable that only one run of the tests has names what
-    that run has started, and nothing else: no name of a program does that. TimeoutError if one survives.
+    All descendants of a process carry its variables, also those that lead a session of their own, whose
+    parents have ended, or that were forked without an exec. So a variable that only one run of the tests has
+    names what that run has started, and nothing else: no name of a program does that. TimeoutError if one
+    survives.
 
     Args:
         marker: `NAME=value`, as /proc/<pid>/environ has it (proc(5)).

@@ -1,8 +1,9 @@
 """Network namespaces of nodes that are processes, wired to one switch.
 
-The switch is a bridge in a namespace of its own. In the machine's namespace its packets would pass the rules that a
-container engine or a firewall has made there: `net.bridge.bridge-nf-call-iptables` hands them over. The machine has
-one end of a wire to it, with the first address of the network. That end disappears with the switch.
+The switch is a bridge in a namespace of its own. In the machine's namespace its packets would pass the rules
+that a container engine or a firewall has made there: `net.bridge.bridge-nf-call-iptables` hands them over.
+The machine has one end of a wire to it, with the first address of the network. That end disappears with the
+switch.
 
 Named namespaces stay when no process is left in them. Their names say which cluster they belong to.
 """
@@ -18,7 +19,7 @@ from typing import Final
 from tidelock import processes
 from tidelock.errors import UnavailableError
 from tidelock.testing import commands, subnets
-from tidelock.testing.network import INTERFACE
+from tidelock.testing.cuts import INTERFACE
 from tidelock.testing.owners import ClusterName, left_behind
 
 #: Where `ip netns` keeps the names.
@@ -73,7 +74,7 @@ class Wiring:
         remove([name for name in names() if name.startswith(f"{self._name}.")])
 
     def _make_switch(self) -> None:
-        end = self._name.short.replace("tidelock-", "tl")
+        end = self._name.interface
         commands.run("ip", "netns", "add", self._switch)
         commands.run("ip", "-n", self._switch, "link", "add", _BRIDGE, "type", "bridge")
         commands.run("ip", "-n", self._switch, "link", "set", _BRIDGE, "up")

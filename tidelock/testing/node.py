@@ -84,7 +84,7 @@ class Node(ABC):
 
     @abstractmethod
     def pause(self) -> None:
-        """Stop all of its processes where they are; its connections stay open. Returns when they have stopped."""
+        """Stop all of its processes where they are, and return when they have; connections stay open."""
 
     @abstractmethod
     def resume(self) -> None:
@@ -96,10 +96,18 @@ class Node(ABC):
         Args:
             start: Start it now and wait until it is ready; otherwise a later `start` does it.
         """
+        self._order_takeover()
+        self.kill()
+        empty(self.data_dir)
+        if start:
+            self.start()
+
+    def _order_takeover(self) -> None:
+        """Order that the next starts take the id over; with data that has the id, the order says nothing."""
         raise ConfigError(f"only replicas are replaced, and {self.name} is none; kill and start it")
 
     def set_clock(self, offset_s: float) -> None:
-        """Put a replica's wall clock so many seconds ahead of the true time, from now on; 0 makes it right."""
+        """Put a replica's wall clock so many seconds ahead of the true time from now on; 0: it is right."""
         if self._clock is None:
             raise ConfigError(f"only replicas have clocks that a test sets, and {self.name} is none")
         self._clock.set(offset_s)
@@ -112,8 +120,8 @@ class Node(ABC):
         """Leave no byte on its disk for the block; what it deletes itself meanwhile is free again."""
         if self._disk is None:
             raise ConfigError(
-                f"expected a disk of {self.name}'s own, found a folder of a shared one; make the cluster with "
-                "disk_bytes, and fill the disk of a replica"
+                f"expected a disk of {self.name}'s own, found a folder of a shared one; make the cluster "
+                "with disk_bytes, and fill the disk of a replica"
             )
         return self._disk.full()
 

@@ -1,7 +1,8 @@
 """The owner of what a test starts: the process that ends it, and after whose death anybody may remove it.
 
-Everything carries the owner: containers, networks and volumes as a label, namespaces and mounts in their names,
-processes in their environment. An owner names a process forever, so a later process with its pid has another.
+Everything carries the owner: containers, networks and volumes as a label, namespaces and mounts in their
+names, processes in their environment. An owner names a process forever, so a later process with its pid has
+another.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ class ClusterName:
     def short(self) -> str:
         """A name for what allows few characters; only a cluster of a dead owner may have the same."""
         return f"{_PREFIX}-{self.owner.partition('@')[0]}-{self.number}"
+
+    @property
+    def interface(self) -> str:
+        """The name of the machine's end of a wire to the cluster: 15 characters at most."""
+        return f"tl{self.owner.partition('@')[0]}-{self.number % 10_000}"
 
     def of(self, node: str) -> str:
         """Return the name of what belongs to one node of the cluster."""

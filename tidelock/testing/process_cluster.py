@@ -26,8 +26,8 @@ from tidelock.testing.node import READY_TIMEOUT_S, Node
 from tidelock.testing.owners import VARIABLE, ClusterName
 from tidelock.testing.process_nodes import Agents, ReplicaProcess, SparkProcess, ZooKeeperProcess
 
-#: Short ticks: sessions down to one second, elections in less. The second compiler of Java would take half of the
-#: processor time of a server that lives for a minute.
+#: Short ticks: sessions down to one second, elections in less. The second compiler of Java would take half of
+#: the processor time of a server that lives for a minute.
 _ZOOKEEPER: Final = zookeeper.Options(tick_time_ms=500, jvm=("-XX:TieredStopAtLevel=1",))
 _ROOT: Final = "tidelock"
 
@@ -67,6 +67,8 @@ class ProcessCluster(Cluster):
             # Agents ask for a secret where not only this machine's user can reach them.
             secret=given or (secrets.token_hex(16) if isolated else None),
         )
+        if not given and self.secret:
+            self._environment[secret_file.VARIABLE] = self.secret
         self._epoch_limit = epoch_limit
         self._isolated = isolated
         self._disk_bytes = disk_bytes
@@ -103,14 +105,6 @@ class ProcessCluster(Cluster):
     def zk(self) -> str:
         """The connect string."""
         return self._started.zk
-
-    def leader(self) -> str | None:
-        """Return the ZooKeeper that leads."""
-        for name in self._servers:
-            node = self.node(name)
-            if isinstance(node, ZooKeeperProcess) and node.leads:
-                return name
-        return None
 
     @property
     def _started(self) -> Agents:
@@ -161,13 +155,13 @@ class ProcessCluster(Cluster):
             None if self._wiring is None else self._wiring.host,
             lack="make the cluster with isolated=True, as root",
         )
-        self._open.callback(leftovers.kill_marked, self._marker)
         self._start_zookeepers(timeout_s)
         self._start_agents(timeout_s)
         self._start_spark(timeout_s)
 
     def close(self) -> None:
         """Kill all processes, and remove namespaces and disks."""
+        leftovers.kill_marked(self._marker)
         self._open.close()
 
     def _start_zookeepers(self, timeout_s: float) -> None:
@@ -182,6 +176,7 @@ class ProcessCluster(Cluster):
         )
         for name, server in zip(self._servers, self._ensemble.servers, strict=True):
             self._nodes[name] = ZooKeeperProcess(name, self._ensemble, server)
+            self._answering[name] = server
         self._ensemble.start(timeout_s=timeout_s)
 
     def _start_agents(self, timeout_s: float) -> None:

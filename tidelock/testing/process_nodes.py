@@ -15,7 +15,7 @@ from tidelock.processes import Identity
 from tidelock.testing import spark_master
 from tidelock.testing.clock import PROGRAM, Clock
 from tidelock.testing.disks import Disk
-from tidelock.testing.node import READY_TIMEOUT_S, Node, empty, text_of
+from tidelock.testing.node import READY_TIMEOUT_S, Node, text_of
 from tidelock.zookeeper import LocalZooKeeper, ZooKeeperServer
 
 #: Time that a process may take to end after SIGTERM, in seconds.
@@ -103,14 +103,8 @@ class ReplicaProcess(ProcessNode):
         """Start the agent; `Node.start` says more."""
         self._agents.start(self.name, timeout_s=timeout_s, wait=wait)
 
-    def replace(self, *, start: bool = True) -> None:
-        """Kill the agent, empty its folder, and order that it takes its id over."""
-        self.kill()
-        empty(self.data_dir)
-        # The order stays: with data that has the id already it says nothing.
+    def _order_takeover(self) -> None:
         self._agents.environment_of.setdefault(self.name, {})["TIDELOCK_REPLACE_DISK"] = "true"
-        if start:
-            self.start()
 
     def ready(self) -> bool:
         """Return whether the agent says so."""
@@ -148,13 +142,7 @@ class ZooKeeperProcess(ProcessNode):
 
     def ready(self) -> bool:
         """Return whether the server serves clients."""
-        return self.leads is not None
-
-    @property
-    def leads(self) -> bool | None:
-        """Whether it is the leader, or alone; None while it serves nobody."""
-        mode = self._server.mode()
-        return None if mode is None else mode in {"leader", "standalone"}
+        return self._server.mode() is not None
 
 
 class SparkProcess(ProcessNode):

@@ -40,8 +40,8 @@ class Plan:
 def loopback_hosts(workers: Iterable[str]) -> dict[str, str]:
     """Return addresses of nodes without namespaces.
 
-    Each worker has another one on the loopback interface: Spark runs the second copy of a slow task only on another
-    host.
+    Each worker has another one on the loopback interface: Spark runs the second copy of a slow task only on
+    another host.
     """
     return {MASTER: HOST, **{worker: f"127.0.0.{number}" for number, worker in enumerate(workers, 2)}}
 
@@ -56,7 +56,8 @@ def plan(folder: Path, hosts: Mapping[str, str]) -> Plan:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigError(
-            "spark_workers needs the PySpark wheel, which is not installed; install the extra 'tidelock[spark]'"
+            "spark_workers needs the PySpark wheel, which is not installed; "
+            "install the extra 'tidelock[spark]'"
         )
     folder.mkdir(parents=True, exist_ok=True)
     script = str(Path(spec.origin).parent / "bin" / "spark-class")

@@ -48,9 +48,9 @@ def file(environ: Mapping[str, str] | None = None) -> Mapping[str, Any]:
     return tree
 
 
-def services(environ: Mapping[str, str] | None = None) -> dict[str, Service]:
+def services() -> dict[str, Service]:
     """Return the services by name."""
-    return {name: _service(name, entry) for name, entry in file(environ)["services"].items()}
+    return {name: _service(name, entry) for name, entry in file()["services"].items()}
 
 
 def image_environment() -> dict[str, str]:

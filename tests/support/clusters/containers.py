@@ -1,7 +1,7 @@
 """Three ZooKeepers and three agents in containers: the services of docker/compose.yaml, but for Spark.
 
 The services carry a label with the process that they belong to. What a killed process has left behind is
-removed before the next start (`demo.containers.project.sweep`).
+removed before the next start (`tidelock.testing.labelled.sweep`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import Any, Final
 
 from testcontainers.core.docker_client import DockerClient
 
-from demo.containers import engine, project
-from demo.containers.project import OWNER_LABEL, Project
-from tests.support import names
+from demo.containers import engine
+from demo.containers.project import Project
 from tests.support.waiting import eventually
 from tidelock import processes
+from tidelock.loopback_names import LOOPBACK
+from tidelock.testing import labelled
+from tidelock.testing.owners import LABEL, owner_of
 
+ZOOKEEPERS: Final = ("zookeeper1", "zookeeper2", "zookeeper3")
 #: An agent in a container starts in some seconds; three of them share two cores with other tests.
 HEALTHY_TIMEOUT_S: Final = 120.0
 LOG_TAIL_LINES: Final = 30
@@ -28,6 +31,7 @@ class Cluster:
 
     Attributes:
         agents: The agents' containers, by replica.
+        zookeepers: The containers of ZooKeeper.
         secret: The shared secret, which clients send as their token.
     """
 
@@ -36,6 +40,7 @@ class Cluster:
         self.agents = {
             place.id: client.containers.get(services.container(place.id)) for place in services.places
         }
+        self.zookeepers = [client.containers.get(services.container(name)) for name in ZOOKEEPERS]
         self._places = {place.id: place for place in services.places}
 
     @property
@@ -45,7 +50,7 @@ class Cluster:
 
     def url(self, replica: str) -> str:
         """Return the address of an agent's API, seen from outside."""
-        return f"http://{names.LOOPBACK}:{self._places[replica].api}"
+        return f"http://{LOOPBACK}:{self._places[replica].api}"
 
 
 @contextlib.contextmanager
@@ -53,7 +58,7 @@ def running(agent_image: str, zookeeper_image: str) -> Iterator[Cluster]:
     """A cluster that is healthy; it is removed afterwards with networks and volumes."""
     images = {"TIDELOCK_IMAGE": agent_image, "TIDELOCK_ZOOKEEPER_IMAGE": zookeeper_image}
     compose = engine.compose()
-    project.sweep()
+    labelled.sweep()
     services = Project("test", compose, images)
     with contextlib.closing(DockerClient().client) as client:
         try:
@@ -69,10 +74,9 @@ def running(agent_image: str, zookeeper_image: str) -> Iterator[Cluster]:
 @contextlib.contextmanager
 def alone(image: str, environ: Mapping[str, str]) -> Iterator[Any]:
     """One container that has been started, without a network."""
-    labels = {OWNER_LABEL: project.owner_of(processes.me())}
     with contextlib.closing(DockerClient().client) as client:
         started = client.containers.run(
-            image, detach=True, network_mode="none", environment=dict(environ), labels=labels
+            image, detach=True, network_mode="none", environment=dict(environ), labels=_labels()
         )
         try:
             yield started
@@ -97,6 +101,31 @@ def start_again(container: Any) -> None:
     wait_healthy(container)
 
 
+@contextlib.contextmanager
+def moved(container: Any) -> Iterator[None]:
+    """A container that was stopped and started again, with another address on each of its networks.
+
+    An engine gives the lowest address that is free, so that another container takes the former ones.
+    """
+    before = _addresses(container)
+    container.stop(timeout=60)
+    engine_client = container.client
+    taker = engine_client.containers.create(
+        container.image, entrypoint=["sleep", "infinity"], labels=_labels(), network_mode="none"
+    )
+    try:
+        engine_client.networks.get("none").disconnect(taker)
+        for network in before:
+            engine_client.networks.get(network).connect(taker)
+        taker.start()
+        start_again(container)
+        after = _addresses(container)
+        assert all(after[network] != address for network, address in before.items()), (before, after)
+        yield
+    finally:
+        taker.remove(force=True, v=True)
+
+
 def wait_healthy(container: Any) -> None:
     """Wait until the health check of a container succeeds; AssertionError with the log if it does not."""
 
@@ -116,3 +145,13 @@ def log(container: Any) -> str:
     """Return the end of a container's output."""
     written: bytes = container.logs(tail=LOG_TAIL_LINES)
     return written.decode(errors="replace")
+
+
+def _addresses(container: Any) -> dict[str, str]:
+    container.reload()
+    networks = container.attrs["NetworkSettings"]["Networks"]
+    return {name: network["IPAddress"] for name, network in networks.items()}
+
+
+def _labels() -> dict[str, str]:
+    return {LABEL: owner_of(processes.me())}

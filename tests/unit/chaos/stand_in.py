@@ -100,6 +100,9 @@ class IdleNetwork(Network):
     def slow(self, name: str, bytes_per_s: int) -> None:
         """Do nothing."""
 
+    def lose(self, name: str, share: float) -> None:
+        """Do nothing."""
+
     def dropped(self, name: str) -> int:
         """Return that no packet was dropped."""
         return 0

@@ -11,6 +11,9 @@ import pytest
 
 from chaos import faults
 from chaos.faults.fault import Fault
+from chaos.faults.frozen import Frozen
+from chaos.faults.killed import Killed
+from chaos.faults.zookeeper_leader_killed import ZooKeeperLeaderKilled
 from chaos.plan import Plan, Step, draw, enabled
 from chaos.tolerance import Act, refusal
 
@@ -33,8 +36,9 @@ def test_the_same_seed_draws_the_same_plan() -> None:
 def test_an_hour_has_300_faults_and_every_kind_as_often(replicas: int) -> None:
     """No kind comes twice more often than another one; there are 14 kinds at least."""
     times = Counter(step.kind for step in draw(replace(HOUR, replicas=replicas), ALL).steps)
+    assert times.pop("ZooKeeper set back") == 1
     assert sum(times.values()) >= 300
-    assert times.keys() == {fault.kind for fault in ALL}
+    assert times.keys() == {fault.kind for fault in ALL if not fault.last}
     assert len(times) >= 14
     assert max(times.values()) - min(times.values()) <= 2
 
@@ -70,6 +74,14 @@ def test_every_fault_is_over_by_the_end() -> None:
         assert lasts[step.kind][0] <= step.length_s <= lasts[step.kind][1]
 
 
+def test_a_fault_that_ends_a_run_is_the_last_one() -> None:
+    """Nothing acts beside it, and it is over by the end."""
+    *others, last = draw(replace(HOUR, minutes=3.0), ALL).steps
+    assert last.kind == "ZooKeeper set back"
+    assert all(step.at_s + step.length_s <= last.at_s for step in others)
+    assert last.at_s + last.length_s <= 180.0
+
+
 def test_a_plan_is_read_back_from_its_text() -> None:
     """Its text has a line for each fault; without a fault it is a plan as well."""
     plan = draw(replace(HOUR, minutes=3.0, workloads=("bank",), plant="torn-snapshot"), ALL)
@@ -83,14 +95,14 @@ def test_a_plan_is_read_back_from_its_text() -> None:
 def test_kinds_are_chosen_by_name_and_place() -> None:
     """A name that does not exist is told, and so is a choice that leaves nothing."""
 
-    class Inside(faults.Killed):
+    class Inside(Killed):
         kind = "inside"
         places = frozenset({"containers"})
 
-    several: list[type[Fault]] = [faults.Killed, faults.Frozen, Inside]
-    assert enabled(several, "processes") == [faults.Killed, faults.Frozen]
-    assert enabled(several, "containers", only=["inside", "killed"]) == [faults.Killed, Inside]
-    assert enabled(several, "containers", without=["inside"]) == [faults.Killed, faults.Frozen]
+    several: list[type[Fault]] = [Killed, Frozen, Inside]
+    assert enabled(several, "processes") == [Killed, Frozen]
+    assert enabled(several, "containers", only=["inside", "killed"]) == [Killed, Inside]
+    assert enabled(several, "containers", without=["inside"]) == [Killed, Frozen]
     with pytest.raises(ValueError, match="no such fault: kill; there are frozen, inside, killed"):
         enabled(several, "processes", only=["kill"])
     with pytest.raises(ValueError, match="no fault is left"):
@@ -99,6 +111,6 @@ def test_kinds_are_chosen_by_name_and_place() -> None:
 
 def test_what_a_cluster_cannot_bear_alone_is_not_drawn() -> None:
     """One server of ZooKeeper is a majority of one; a plan knows what it was drawn from."""
-    plan = draw(replace(HOUR, minutes=3.0, zookeepers=1), [faults.Killed, faults.ZooKeeperLeaderKilled])
+    plan = draw(replace(HOUR, minutes=3.0, zookeepers=1), [Killed, ZooKeeperLeaderKilled])
     assert {step.kind for step in plan.steps} == {"killed"} == {*plan.kinds}
-    assert draw(replace(HOUR, zookeepers=1), [faults.ZooKeeperLeaderKilled]).steps == ()
+    assert draw(replace(HOUR, zookeepers=1), [ZooKeeperLeaderKilled]).steps == ()

@@ -49,6 +49,16 @@ def test_a_failed_run_is_told_with_what_repeats_it() -> None:
     assert command(PLAN) in text
 
 
+def test_the_middle_of_a_long_story_is_left_out() -> None:
+    """Its begin and its end say most; the files have all of it."""
+    long = Violation("bank", "users need not bear this", "\n".join(f"line {n}" for n in range(30)))
+    text = told(result_of(PLAN, LINES, [long], seconds=9.0, interrupted=False), "runs/x")
+    assert "line 5\n" in text
+    assert "18 lines" in text
+    assert "line 24" in text
+    assert "line 15" not in text
+
+
 def test_an_interrupted_run_has_not_passed() -> None:
     """Nothing was checked."""
     found = result_of(PLAN, LINES, [], seconds=9.0, interrupted=True)

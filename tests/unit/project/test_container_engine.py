@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.containers import engine as commands
 from tests.support.clusters import engine
 
 CONFTEST = """
@@ -43,7 +44,8 @@ def test_an_engine_answers_when_its_client_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: bool
 ) -> None:
     """An engine answers when its client says so in time."""
-    monkeypatch.setattr(engine, "ANSWER_TIMEOUT_S", 0.5 if "sleep" in script else 20.0)
+    if "sleep" in script:
+        monkeypatch.setattr(commands, "TIMEOUT_S", 0.5)
     fake_program(tmp_path / "docker", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert engine.answers() is expected
