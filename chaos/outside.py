@@ -18,8 +18,12 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-#: Snapshot isolation, and a process sees its own past: what Tidelock promises for lists.
+#: Snapshot isolation, and a process sees its own past: what Tidelock promises where all appends to a key
+#: exclude each other. The program knows no other stores: where rows are only added, two transactions at the
+#: same time may add to one list, and it takes their order for that of begins.
 MODEL: Final = "strong-session-snapshot-isolation"
+#: What it can say of lists of rows: no aborted and no half reads, one order of all appends.
+MODEL_OF_ROWS: Final = "read-committed"
 #: A history of an hour takes seconds.
 _TIMEOUT_S: Final = 300.0
 

@@ -7,7 +7,7 @@ How does a reader know in which order a list was appended to? In two ways that u
   column `_commit_csn`. So reads are written down as they are found, and at the end, when the whole feed was
   read at each replica, the lists are put into the order of their commits; that history is judged. What feed
   and rows do not agree about is a violation, and so is a feed that tells a client during the run otherwise.
-  The elements of one CSN (group commit) have the order of their numbers: the store promises none.
+  The transactions of one CSN (group commit) have the order of their begins: the store promises none.
 * In the tables of *texts* the list of a key is a text in one row, and an append is a merge by a unique key
   that makes the text longer. So the order is in the value itself, the black-box checker needs nothing that
   the store says of its CSNs, and two appends at the same time exclude each other.
@@ -21,7 +21,7 @@ import itertools
 import json
 import random
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -275,16 +275,28 @@ def write_ordered(all_lines: Iterable[dict[str, Any]], order: CommitOrder, path:
         The reads with rows that the feed does not tell of.
     """
     found = []
+    told = list(all_lines)
+    begun = {
+        (key.partition("/")[0], element): line["index"]
+        for line in told
+        if line["type"] == "invoke"
+        for name, key, element in line["value"]
+        if name == "append"
+    }
+
+    def place(table: str, element: int) -> tuple[int, int, int]:
+        """Own elements, which have no CSN yet, stand behind."""
+        return order.get((table, element), _LATER), begun.get((table, element), 0), element
+
     with path.open("x", encoding="utf-8") as file:
-        for line in all_lines:
+        for line in told:
             own = {element for name, _, element in line["value"] if name == "append"}
             strange: list[int] = []
             for operation in line["value"]:
                 name, key, there = operation
                 table = key.partition("/")[0]
                 if name == "r" and there is not None and table in ROWS:
-                    # Its own, which have no CSN yet, stand behind.
-                    operation[2] = sorted(there, key=lambda one: (order.get((table, one), _LATER), one))
+                    operation[2] = sorted(there, key=partial(place, table))
                     strange += [one for one in there if (table, one) not in order and one not in own]
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
             if strange:
@@ -296,6 +308,14 @@ def write_ordered(all_lines: Iterable[dict[str, Any]], order: CommitOrder, path:
                 tids = (line["tid"],) if "tid" in line else ()
                 found.append(Violation(ListAppend.name, "feed", story, line["time"], tids))
     return found
+
+
+def texts_of(all_lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a history without the tables of rows, for a checker to which all appends exclude each other."""
+    for line in all_lines:
+        value = [one for one in line["value"] if one[1].partition("/")[0] in TEXTS]
+        if value:
+            yield {**line, "value": value}
 
 
 def feeds_differ(reader: str, told: CommitOrder, expected: CommitOrder) -> list[Violation]:

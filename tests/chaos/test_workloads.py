@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,12 @@ import pytest
 
 from chaos import outside, workloads
 from chaos.faults.driver_killed import DriverKilled
+from chaos.history import lines
 from chaos.journal import Journal, load
 from chaos.outside import Judgement
 from chaos.spark.pool import Pool
 from chaos.violation import Violation
+from chaos.workloads.list_append import texts_of
 from chaos.workloads.workload import Client, Workload
 from chaos.world import World
 from tests.support.waiting import eventually
@@ -123,8 +126,13 @@ def test_the_lists_are_clean_for_an_outside_checker(done: _Run) -> None:
     adya = outside.program()
     if adya is None:
         pytest.skip("adya is not installed; chaos/outside.py says how")
-    verdict = outside.judged(adya, done.world.history("list_append.ordered"))
-    assert verdict.judgement is Judgement.VALID, verdict.text
+    path = done.world.history("list_append.ordered")
+    texts = path.with_name("texts.jsonl")
+    lines_of_texts = texts_of(lines(path))
+    texts.write_text("".join(json.dumps(line) + "\n" for line in lines_of_texts), encoding="utf-8")
+    for judged, model in ((texts, outside.MODEL), (path, outside.MODEL_OF_ROWS)):
+        verdict = outside.judged(adya, judged, model=model)
+        assert verdict.judgement is Judgement.VALID, verdict.text
 
 
 @pytest.mark.slow

@@ -92,16 +92,20 @@ def test_feeds_are_compared() -> None:
 
 
 def test_lists_are_put_into_the_order_of_their_commits(tmp_path: Path) -> None:
-    """Elements of one CSN have the order of their numbers, own ones stand behind; texts stay as they are."""
+    """Transactions of one CSN have the order of their begins, own elements stand behind, texts stay."""
     planted = Planted()
+    planted.operation([["append", "la0/1", 2]], csn=6)
+    planted.operation([["append", "la0/1", 1]], csn=6)
     planted.operation([["append", "la0/1", 9], ["r", "la0/1", [1, 2, 3, 9]]], end="info")
     planted.operation([["r", "la0/1", [1, 2, 3]], ["r", "la2/1", [5, 4]]], snapshot=6)
     order = {("la0", 3): 5, ("la0", 1): 6, ("la0", 2): 6}
     path = tmp_path / "ordered.jsonl"
     assert list_append.write_ordered(planted.lines, order, path) == []
-    first, second = [line for line in lines(path) if line["type"] != "invoke"]
-    assert first["value"][1] == ["r", "la0/1", [3, 1, 2, 9]]
-    assert second["value"] == [["r", "la0/1", [3, 1, 2]], ["r", "la2/1", [5, 4]]]
+    *_, first, second = [line for line in lines(path) if line["type"] != "invoke"]
+    assert first["value"][1] == ["r", "la0/1", [3, 2, 1, 9]]
+    assert second["value"] == [["r", "la0/1", [3, 2, 1]], ["r", "la2/1", [5, 4]]]
+    texts = [line["value"] for line in list_append.texts_of(lines(path)) if line["type"] == "ok"]
+    assert texts == [[["r", "la2/1", [5, 4]]]]
 
 
 def test_rows_that_the_feed_does_not_tell_of_are_found(tmp_path: Path) -> None:
