@@ -55,7 +55,7 @@ _READS, _TEXTS = 0.3, 0.4
 _SERIALIZABLE: Final = 0.3
 #: Clients that only insert rows, those that also read and merge texts, and their pauses; the pauses of one
 #: who reads the feed, and of all readers together.
-_INSERTING, _INSERT_PAUSE_S = 3, 0.5
+_INSERTING, _INSERT_PAUSE_S = 3, 0.35
 _MIXING, _MIX_PAUSE_S = 3, 2.5
 _FOLLOW_PAUSE_S, _READ_PAUSE_S = 4.0, 1.5
 #: Behind all CSNs.
