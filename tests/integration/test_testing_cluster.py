@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -275,17 +276,27 @@ def test_clients_are_cut_off_and_peers_are_not(cluster: Cluster) -> None:
     eventually(r3.ready, timeout_s=TIMEOUT_S)
 
 
+def receive_from(node: Node, host: str, size: int) -> int:
+    """Let a program in the namespace of a node send bytes to the host; return how many have arrived."""
+    with socket.create_server((host, 0)) as server:
+        address = (host, server.getsockname()[1])
+        program = f"import socket; socket.create_connection({address!r}).sendall(bytes({size}))"
+        command = ["nsenter", f"--net=/proc/{node.pid}/ns/net", sys.executable, "-c", program]
+        with subprocess.Popen(command), server.accept()[0] as connection, connection.makefile("rb") as file:
+            return len(file.read())
+
+
 def test_what_a_slow_node_sends_is_held_back(cluster: Cluster) -> None:
-    """What a slow node sends is held back: its queue has dropped or delayed packets."""
-    r1, network = cluster.node("r1"), cluster.network
-    network.slow("r1", 20_000)
-    shown = queue_of(r1)
-    assert "tbf" in shown
-    assert "160Kbit" in shown
-    commits(cluster, "r1")
+    """All bytes arrive, and packets had to wait in the node's queue; later they do not."""
+    r1, size = cluster.node("r1"), 400_000
+    cluster.network.slow("r1", 200_000)
+    assert "tbf" in queue_of(r1)
+    assert "rate 1600Kbit" in queue_of(r1)
+    assert receive_from(r1, cluster.driver_host, size) == size
     assert overlimits(queue_of(r1)) > 0
-    network.slow("r1", 0)
+    cluster.network.slow("r1", 0)
     assert "tbf" not in queue_of(r1)
+    assert receive_from(r1, cluster.driver_host, size) == size
 
 
 def test_a_full_disk_has_no_byte_left(cluster: Cluster) -> None:
