@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 from tidelock.csnlog.core.ids import Csn, TableName
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 
 
 def plant() -> None:
-    """Let this process list the parts of half of the tables so."""
-    listed = CatalogReader.parts_json
+    """Let this process list the parts of half of the tables so, for lists and for queries."""
+    as_json, listed = CatalogReader.parts_json, CatalogReader.parts
+
+    def shown(reader: CatalogReader, table: TableName, at: Csn) -> Csn:
+        behind = zlib.crc32(table.encode()) % 2 and at == reader.snapshot_csn()
+        return Csn(at - 1) if behind else at
 
     def parts_json(self: CatalogReader, table: TableName, at: Csn) -> bytes:
-        behind = zlib.crc32(table.encode()) % 2 and at == self.snapshot_csn()
-        return listed(self, table, Csn(at - 1) if behind else at)
+        return as_json(self, table, shown(self, table, at))
+
+    def parts(
+        self: CatalogReader, table: TableName, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+    ) -> list[PartRow]:
+        return listed(self, table, shown(self, table, at) if own is None else at, own, adopted)
 
     CatalogReader.parts_json = parts_json  # type: ignore[method-assign]
+    CatalogReader.parts = parts  # type: ignore[method-assign]
