@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 
 from tidelock.csnlog.core.ids import Csn, TableName
@@ -14,7 +13,7 @@ def plant() -> None:
     as_json, listed = CatalogReader.parts_json, CatalogReader.parts
 
     def shown(reader: CatalogReader, table: TableName, at: Csn) -> Csn:
-        behind = zlib.crc32(table.encode()) % 2 and at == reader.snapshot_csn()
+        behind = ord(table[-1]) % 2 and at == reader.snapshot_csn()
         return Csn(at - 1) if behind else at
 
     def parts_json(self: CatalogReader, table: TableName, at: Csn) -> bytes:
