@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from chaos.plants import VARIABLE
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.workers import process
 
 
 def plant() -> None:
@@ -24,5 +26,6 @@ def plant() -> None:
     ) -> list[PartRow]:
         return listed(self, table, shown(self, table, at) if own is None else at, own, adopted)
 
+    process._KEPT = (*process._KEPT, VARIABLE)  # so that the processes of its SQL do so too
     CatalogReader.parts_json = parts_json  # type: ignore[method-assign]
     CatalogReader.parts = parts  # type: ignore[method-assign]
