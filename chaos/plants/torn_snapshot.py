@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from unittest import mock
 
 from chaos.plants import VARIABLE
 from tidelock.csnlog.core.ids import Csn, TableName
@@ -26,6 +27,7 @@ def plant() -> None:
     ) -> list[PartRow]:
         return listed(self, table, shown(self, table, at) if own is None else at, own, adopted)
 
-    process._KEPT = (*process._KEPT, VARIABLE)  # so that the processes of its SQL do so too
+    # So that the processes of its SQL do so too.
+    mock.patch.object(process, "_KEPT", (*process._KEPT, VARIABLE)).start()
     CatalogReader.parts_json = parts_json  # type: ignore[method-assign]
     CatalogReader.parts = parts  # type: ignore[method-assign]
