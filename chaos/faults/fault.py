@@ -23,6 +23,10 @@ class Aim(StrEnum):
     CLIENT = "sessions of Spark"
 
 
+class NotPossibleError(Exception):
+    """A fault finds nothing to harm, as no session of Spark that runs a job; nothing was done."""
+
+
 class Proof(ABC):
     """Says whether a fault has had its effect."""
 
@@ -72,5 +76,6 @@ class Fault(ABC):
             chosen: The source of what is drawn besides.
 
         Raises:
+            NotPossibleError: There is nothing to harm: the fault is left out.
             TidelockError, OSError: It could not be injected, or not healed: the run fails.
         """
