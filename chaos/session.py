@@ -92,8 +92,8 @@ class Session:
         workload: The name of its workload.
         history: Where its operations go.
         replica: The only replica that it works with; None = any, going on to another by itself.
-        first: Without `replica`: the one address that it is given, from which it learns the others; None =
-            it is given all.
+        first: Without `replica`: the address that is tried first.
+        learns: It is given that address alone, and learns the others from it; else it is given all.
     """
 
     def __init__(
@@ -104,12 +104,14 @@ class Session:
         *,
         replica: str | None = None,
         first: str | None = None,
+        learns: bool = False,
     ) -> None:
         self.world = world
         self.workload = workload
+        self.history = history
         self.process = history.process()
         self.replica = replica
-        self._first = first
+        self._first, self._learns = first, learns
         self._db: Database | None = None
 
     @property
@@ -124,10 +126,12 @@ class Session:
             self.replica = min(self.world.cluster.replicas)
         if self._db is None:
             cluster = self.world.cluster
-            if self.replica is None and self._first in cluster.replicas:
-                self._db = connect(cluster.url(self._first), token=cluster.secret, timeout_s=TIMEOUT_S)
-            else:
+            if self.replica is not None:
                 self._db = cluster.connect(self.replica, timeout_s=TIMEOUT_S)
+            else:
+                there = sorted(cluster.replicas, key=lambda one: one != self._first)
+                urls = [cluster.url(one) for one in there[: 1 if self._learns else None]]
+                self._db = connect(urls, token=cluster.secret, timeout_s=TIMEOUT_S)
         return self._db
 
     def write(self, attempt_of: Callable[[], Attempt], *, tries: int = TRIES) -> Done | None:

@@ -32,7 +32,7 @@ BALANCE: Final = 100
 TOTAL: Final = len(TABLES) * ACCOUNTS * BALANCE
 _ALL: Final = [f"{table}/{account}" for table in TABLES for account in range(ACCOUNTS)]
 _SQL: Final = " union all ".join(f"select '{table}' as t, * from {table}" for table in TABLES)
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 4, 1.0, 1.0
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 4.0, 3.0
 
 
 class Bank(Workload):

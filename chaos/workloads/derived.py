@@ -30,7 +30,7 @@ _SQL: Final = f"""
     from {COUNTS}
     union all select 'inserts', 0, count(*)::bigint, 0 from {TOTALS}
 """
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 2, 1.0, 1.2
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 2, 4.0, 3.0
 
 
 class Derived(Workload):

@@ -29,7 +29,7 @@ SCHEMA: Final = pa.schema([("job", pa.int64()), ("stamp", pa.int64())])
 STREAM: Final = "labels stream"
 #: Clients run one of the newest jobs, so that each is run about twice; readers look at twice as many.
 _CONTENDED: Final = 3
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 4, 1.0, 1.5
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 4, 2.0, 3.0
 
 
 class Labels(Workload):

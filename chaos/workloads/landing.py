@@ -21,7 +21,7 @@ from tests.support.waiting import eventually
 from tidelock.client import Database
 
 TABLE: Final = "landed"
-_LANDERS, _PAUSE_S, _READ_PAUSE_S = 3, 0.3, 1.5
+_LANDERS, _PAUSE_S, _READ_PAUSE_S = 3, 0.6, 3.0
 #: Share of the reads that look at an older set than the newest.
 _OLD: Final = 0.3
 

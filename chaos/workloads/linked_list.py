@@ -29,7 +29,7 @@ _BUCKETS: Final = 16
 _VALUE: Final[list[Operation]] = [["r", TABLE, None]]
 #: Nodes are put in below the first number, taken out above the second.
 _FEW, _MANY = 15, 30
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 1.0
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 6.0, 3.0
 
 
 class LinkedList(Workload):

@@ -4,9 +4,10 @@ How does a reader know in which order a list was appended to? In two ways that u
 
 * In the tables of *rows* an element is a row, and transactions insert rows without any look at others, so
   they never conflict. Rows have no order. The order is that of the commits, and the change feed tells it: the
-  column `_commit_csn`. All clients learn it from one reading of the feed, which goes on from CSN to CSN; what
-  feed and rows do not agree about is a violation, and at the end the feed of each replica is read from the
-  beginning. The elements of one CSN (group commit) have the order of their numbers: the store promises none.
+  column `_commit_csn`. So reads are written down as they are found, and at the end, when the whole feed was
+  read at each replica, the lists are put into the order of their commits; that history is judged. What feed
+  and rows do not agree about is a violation, and so is a feed that tells a client during the run otherwise.
+  The elements of one CSN (group commit) have the order of their numbers: the store promises none.
 * In the tables of *texts* the list of a key is a text in one row, and an append is a merge by a unique key
   that makes the text longer. So the order is in the value itself, the black-box checker needs nothing that
   the store says of its CSNs, and two appends at the same time exclude each other.
@@ -17,9 +18,9 @@ A key is appended to about twelve times, then another takes its place, so that l
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,14 +41,25 @@ from tidelock.client import Database, Snapshot, Transaction
 ROWS: Final = ("la0", "la1")
 TEXTS: Final = ("la2", "la3")
 TABLES: Final = (*ROWS, *TEXTS)
+#: The CSN of the commit of each element of a table.
+CommitOrder = dict[tuple[str, int], int]
 ROW_SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("e", pa.int64())])
 TEXT_SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
 #: Keys of a table that are appended to, changes of a key, and keys of a table that one snapshot reads.
-_ACTIVE, _CHANGES, _READ = 3, 12, 6
-#: Share of micro-operations that read, and of transactions with reads that are serializable.
-_READS, _SERIALIZABLE = 0.4, 0.3
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 4, 0.6, 0.9
+_ACTIVE, _CHANGES, _READ = 3, 12, 20
+#: Micro-operations of a transaction, and the shares that read or append to texts where it does both.
+_OPERATIONS: Final = (1, 2, 2, 3, 4)
+_READS, _TEXTS = 0.3, 0.4
+#: Share of the transactions with reads that are serializable.
+_SERIALIZABLE: Final = 0.3
+#: Clients that only insert rows, those that also read and merge texts, and their pauses; the pauses of one
+#: who reads the feed, and of all readers together.
+_INSERTING, _INSERT_PAUSE_S = 3, 0.5
+_MIXING, _MIX_PAUSE_S = 3, 2.5
+_FOLLOW_PAUSE_S, _READ_PAUSE_S = 4.0, 1.5
+#: Behind all CSNs.
+_LATER: Final = 1 << 62
 #: Keeps the history of a table although others have a short one: the feed reaches back to its creation.
 _PROPERTIES: Final = {"retention_s": "86400"}
 
@@ -81,44 +93,36 @@ class Keys:
             return list(range(len(self._changes)))[-_READ:]
 
 
-class CommitOrder:
-    """The CSN of each element of the tables of rows, as the change feed tells it; any thread may ask."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._upto = 0
-        self._csns: dict[tuple[str, int], int] = {}
-
-    def begin(self, csn: int) -> None:
-        """Learn what is committed above a CSN at which the tables are empty."""
-        self._upto = csn
-
-    def learn(self, db: Database, csn: int) -> None:
-        """Read the feed up to a CSN; TidelockError if it cannot be read now."""
-        with self._lock:
-            if csn > self._upto:
-                told = [feed(db, table, self._upto, csn) for table in ROWS]
-                for one in told:
-                    self._csns |= one
-                self._upto = csn
-
-    def sort(self, table: str, elements: Iterable[int]) -> tuple[list[int], list[int]]:
-        """Return elements in the order of their commits, and those that the feed has not told of."""
-        there = list(elements)
-        unknown = sorted(one for one in there if (table, one) not in self._csns)
-        return sorted(there, key=lambda one: (self._csns.get((table, one), 1 << 62), one)), unknown
-
-    @property
-    def learnt(self) -> dict[tuple[str, int], int]:
-        """What is known."""
-        return self._csns
-
-
-def feed(db: Database, table: str, since: int, until: int) -> dict[tuple[str, int], int]:
+def feed(db: Database, table: str, since: int, until: int) -> CommitOrder:
     """Return the CSN of each element that the change feed of a table tells of."""
     told = db.changes(table, since, until).to_table()
     pairs = zip(told["e"].to_pylist(), told["_commit_csn"].to_pylist(), strict=True)
     return {(table, element): csn for element, csn in pairs}
+
+
+class Follower:
+    """A client that follows the feed of both tables of rows, from CSN to CSN.
+
+    Args:
+        csn: A CSN at which the tables are empty.
+    """
+
+    def __init__(self, csn: int) -> None:
+        self.csn = csn
+        #: What it was told: the CSN of each element.
+        self.told: CommitOrder = {}
+
+    def follow(self, session: Session) -> None:
+        """Read what was committed since the last time."""
+        session.ask(self._read)
+
+    def _read(self, db: Database) -> None:
+        with db.snapshot() as snap:
+            until = snap.csn
+        new = [feed(db, table, self.csn, until) for table in ROWS] if until > self.csn else []
+        for one in new:
+            self.told |= one
+        self.csn = max(self.csn, until)
 
 
 class ListAppend(Workload):
@@ -132,62 +136,45 @@ class ListAppend(Workload):
     def prepare(self, db: Database) -> None:
         """Create its tables."""
         self.keys = {table: Keys() for table in TABLES}
-        self.order = CommitOrder()
         self.elements = itertools.count(1)
         for table in ROWS:
             self.create(db, table, ROW_SCHEMA, properties=_PROPERTIES)
         for table in TEXTS:
             self.create(db, table, TEXT_SCHEMA, properties={**_PROPERTIES, "unique_key": "k"})
         with db.snapshot() as snap:
-            self.order.begin(snap.csn)
             self._begin_csn = snap.csn
+            self._follower = Follower(snap.csn)
 
     def clients(self) -> Sequence[Client]:
-        """Return writers, readers of the newest at each replica and at any, and a reader of old CSNs."""
-        choices = [self.world.chosen(f"{self.name}/{number}") for number in range(_WRITERS)]
-        writers = [self.acting(Writer(self, chosen).act, _WRITE_PAUSE_S) for chosen in choices]
-        return [*writers, *self.readers(self._read, _READ_PAUSE_S)]
-
-    # -- reading --------------------------------------------------------------------------------------------
+        """Return writers, readers of all kinds, and one who follows the feed."""
+        choices = [self.world.chosen(f"{self.name}/{number}") for number in range(_INSERTING + _MIXING)]
+        inserting = [
+            self.acting(Writer(self, chosen, inserts_only=True).act, _INSERT_PAUSE_S)
+            for chosen in choices[:_INSERTING]
+        ]
+        mixing = [self.acting(Writer(self, chosen).act, _MIX_PAUSE_S) for chosen in choices[_INSERTING:]]
+        following = self.acting(self._follower.follow, _FOLLOW_PAUSE_S)
+        return [*inserting, *mixing, following, *self.readers(self._read, _READ_PAUSE_S)]
 
     def _read(self, session: Session, csn: int | None) -> int | None:
         keys = {table: self.keys[table].newest() for table in TABLES}
-        value = [["r", f"{table}/{key}", None] for table in TABLES for key in keys[table]]
-        return session.read(value, partial(self._look, session, keys=keys), csn=csn)
-
-    def _look(self, session: Session, snap: Snapshot, keys: dict[str, list[int]]) -> Found:
-        self.order.learn(session.database, snap.csn)
-        lists, strange = self.lists(snap.sql(_query(keys)))
-        value = [["r", f"{table}/{key}", lists[table, key]] for table in TABLES for key in keys[table]]
-        return Found(value, {"strange": strange or None})
-
-    def lists(self, rows: pa.Table) -> tuple[dict[tuple[str, int], list[int]], list[int]]:
-        """Return the lists of the rows of a query, and the elements that the feed does not know."""
-        lists: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for row in rows.to_pylist():
-            found = [int(one) for one in row["v"].split(",")] if row["v"] is not None else [row["e"]]
-            lists[row["t"], row["k"]] += found
-        strange: list[int] = []
-        for (table, key), there in lists.items():
-            if table in ROWS:
-                lists[table, key], unknown = self.order.sort(table, there)
-                strange += unknown
-        return lists, strange
-
-    # -- the end --------------------------------------------------------------------------------------------
+        return session.read(_reads(keys), partial(look, keys), csn=csn)
 
     def judge(self, db: Database) -> Sequence[Violation]:
         """Read all lists and the whole feed at each replica, and judge by both checkers."""
         keys = {table: self.keys[table].all() for table in TABLES}
-        value = [["r", f"{table}/{key}", None] for table in TABLES for key in keys[table]]
-        end = self.read_everywhere(db, value, partial(self._look, keys=keys), TXN)
-        found = []
+        end = self.read_everywhere(db, _reads(keys), lambda _, snap: look(keys, snap), TXN)
+        feeds: dict[str, CommitOrder] = {}
         for replica in sorted(self.world.cluster.replicas):
             with self.world.cluster.connect(replica) as one:
-                for table in ROWS:
-                    told = feed(one, table, self._begin_csn, end)
-                    found += feeds_differ(replica, table, told, self.order.learnt)
-        return [*found, *of_lines(self.path)]
+                feeds[replica] = feed(one, ROWS[0], self._begin_csn, end)
+                feeds[replica] |= feed(one, ROWS[1], self._begin_csn, end)
+        order = next(iter(feeds.values()))
+        found = [one for replica, told in feeds.items() for one in feeds_differ(replica, told, order)]
+        followed = {key: csn for key, csn in order.items() if csn <= self._follower.csn}
+        found += feeds_differ("a client that followed it", self._follower.told, followed)
+        path = self.path.with_name(f"{self.name}.ordered.jsonl")
+        return [*found, *write_ordered(lines(self.path), order, path), *of_lines(path)]
 
 
 class Writer:
@@ -196,20 +183,23 @@ class Writer:
     Args:
         load: The workload.
         chosen: The source of its choices.
+        inserts_only: It inserts rows and does nothing else, so each transaction travels as one request, and
+            shares its CSN with others.
     """
 
-    def __init__(self, load: ListAppend, chosen: random.Random) -> None:
-        self._load, self._chosen = load, chosen
+    def __init__(self, load: ListAppend, chosen: random.Random, *, inserts_only: bool = False) -> None:
+        self._load, self._chosen, self._inserts_only = load, chosen, inserts_only
 
     def act(self, session: Session) -> None:
         """Run one transaction."""
-        session.write(lambda: self._attempt(session))
+        session.write(self._attempt)
 
-    def _attempt(self, session: Session) -> Attempt:
+    def _attempt(self) -> Attempt:
         value: list[Operation] = []
-        for _ in range(self._chosen.choice([1, 2, 2, 3, 4])):
-            table = self._chosen.choice(TABLES)
-            if self._chosen.random() < _READS:
+        for _ in range(self._chosen.choice(_OPERATIONS)):
+            mixed = not self._inserts_only
+            table = self._chosen.choice(TEXTS if mixed and self._chosen.random() < _TEXTS else ROWS)
+            if mixed and self._chosen.random() < _READS:
                 value.append(["r", f"{table}/{self._chosen.choice(self._load.keys[table].newest())}", None])
             else:
                 key = self._load.keys[table].change(self._chosen)
@@ -217,54 +207,55 @@ class Writer:
         reads = any(name == "r" for name, _, _ in value)
         serializable = reads and self._chosen.random() < _SERIALIZABLE
         begin = {"isolation": "serializable"} if serializable else {}
-        return Attempt(value, lambda tx: self._work(session, tx, value), begin)
-
-    def _work(self, session: Session, tx: Transaction, value: Sequence[Operation]) -> Found:
-        filled: list[Operation] = []
-        own: dict[str, list[int]] = defaultdict(list)
-        strange: list[int] = []
-        for name, name_of_key, element in value:
-            table, _, text = name_of_key.partition("/")
-            key = int(text)
-            if name == "r":
-                self._load.order.learn(session.database, tx.snapshot_csn)
-                lists, unknown = self._load.lists(tx.sql(_query({table: [key]})))
-                found = lists[table, key]
-                # Its own have no CSN, so they stand behind; by their numbers, in which they were appended.
-                strange += [one for one in unknown if one not in own[name_of_key]]
-                filled.append(["r", name_of_key, found])
-                continue
-            own[name_of_key].append(element)
-            filled.append([name, name_of_key, element])
-            if table in ROWS:
-                tx.insert(table, pa.table({"k": [key], "e": [element]}, schema=ROW_SCHEMA))
-            else:
-                row = pa.table({"k": [key], "v": [str(element)]}, schema=TEXT_SCHEMA)
-                longer = {"v": "target.v || ',' || source.v"}
-                tx.merge(table, row, on=["k"], when_matched_update=longer)
-        return Found(filled, {"strange": strange or None})
+        return Attempt(value, partial(_work, value=value), begin)
 
 
-def _query(keys: dict[str, list[int]]) -> str:
-    """Return a query of the elements of some keys: t, k, e or v."""
+def _work(tx: Transaction, value: Sequence[Operation]) -> Found:
+    filled: list[Operation] = []
+    for name, name_of_key, element in value:
+        table, _, text = name_of_key.partition("/")
+        key = int(text)
+        if name == "r":
+            filled += look({table: [key]}, tx).value
+            continue
+        filled.append([name, name_of_key, element])
+        if table in ROWS:
+            tx.insert(table, pa.table({"k": [key], "e": [element]}, schema=ROW_SCHEMA))
+        else:
+            row = pa.table({"k": [key], "v": [str(element)]}, schema=TEXT_SCHEMA)
+            tx.merge(table, row, on=["k"], when_matched_update={"v": "target.v || ',' || source.v"})
+    return Found(filled)
+
+
+def _reads(keys: dict[str, list[int]]) -> list[Operation]:
+    return [["r", f"{table}/{key}", None] for table, some in keys.items() for key in some]
+
+
+def look(keys: dict[str, list[int]], reader: Snapshot | Transaction) -> Found:
+    """Return the lists of some keys; those of rows in the order of their numbers."""
+    there: dict[str, list[int]] = {key: [] for _, key, _ in _reads(keys)}
     parts = []
     for table, some in keys.items():
         columns = "e, null::varchar as v" if table in ROWS else "null::bigint as e, v"
         where = f"k in ({', '.join(map(str, some))})"
         parts.append(f"select '{table}' as t, k, {columns} from {table} where {where}")
-    return " union all ".join(parts)
+    for row in reader.sql(" union all ".join(parts)).to_pylist():
+        found = [int(one) for one in row["v"].split(",")] if row["v"] is not None else [row["e"]]
+        there[f"{row['t']}/{row['k']}"] += found
+    in_rows = {key for key in there if key.partition("/")[0] in ROWS}
+    return Found([["r", key, sorted(found) if key in in_rows else found] for key, found in there.items()])
 
 
 # -- judgement ----------------------------------------------------------------------------------------------
 
 
 def of_lines(path: Path) -> list[Violation]:
-    """Judge a history by both checkers, its texts again by their own rule, and the feed against the rows."""
+    """Judge a history by both checkers, and its texts again by their own rule."""
     history = load(path)
     texts = History(tuple(_of_texts(one) for one in history.transactions))
     found = of_history(ListAppend.name, history)
     found += [one for one in of_history(ListAppend.name, texts, appends_conflict=True) if one not in found]
-    return [*found, *unknown_to_the_feed(lines(path))]
+    return found
 
 
 def _of_texts(transaction: Recorded) -> Recorded:
@@ -272,33 +263,49 @@ def _of_texts(transaction: Recorded) -> Recorded:
     return replace(transaction, operations=tuple(kept))
 
 
-def unknown_to_the_feed(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
-    """Return the reads with rows that the change feed up to their CSN did not tell of."""
-    return [
-        Violation(
-            ListAppend.name,
-            "feed",
-            f"Expected that the change feed up to CSN {line['snapshot']} tells of all rows that are read "
-            f"there, found elements {line['strange']} that it does not tell of in operation {line['index']}.",
-            line["time"],
-            (line["tid"],) if "tid" in line else (),
-        )
-        for line in all_lines
-        if line.get("strange")
-    ]
+def write_ordered(all_lines: Iterable[dict[str, Any]], order: CommitOrder, path: Path) -> list[Violation]:
+    """Write a history whose lists of rows are in the order of their commits.
+
+    Args:
+        all_lines: The lines of the history as clients have written it.
+        order: The CSN of each element of the tables of rows.
+        path: The new file.
+
+    Returns:
+        The reads with rows that the feed does not tell of.
+    """
+    found = []
+    with path.open("x", encoding="utf-8") as file:
+        for line in all_lines:
+            own = {element for name, _, element in line["value"] if name == "append"}
+            strange: list[int] = []
+            for operation in line["value"]:
+                name, key, there = operation
+                table = key.partition("/")[0]
+                if name == "r" and there is not None and table in ROWS:
+                    # Its own, which have no CSN yet, stand behind.
+                    operation[2] = sorted(there, key=lambda one: (order.get((table, one), _LATER), one))
+                    strange += [one for one in there if (table, one) not in order and one not in own]
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            if strange:
+                story = (
+                    f"Expected that the change feed tells of all rows that are read, found the elements "
+                    f"{strange} that it does not tell of: operation {line['index']} at CSN "
+                    f"{line.get('snapshot')}."
+                )
+                tids = (line["tid"],) if "tid" in line else ()
+                found.append(Violation(ListAppend.name, "feed", story, line["time"], tids))
+    return found
 
 
-def feeds_differ(
-    replica: str, table: str, told: dict[tuple[str, int], int], learnt: dict[tuple[str, int], int]
-) -> list[Violation]:
-    """Return what the whole feed of a replica tells otherwise than the feed did during the run."""
-    expected = {key: csn for key, csn in learnt.items() if key[0] == table}
+def feeds_differ(reader: str, told: CommitOrder, expected: CommitOrder) -> list[Violation]:
+    """Return what the feed has told one reader otherwise than another."""
     wrong = sorted(key for key in expected.keys() | told.keys() if expected.get(key) != told.get(key))
     if not wrong:
         return []
     key = wrong[0]
     story = (
-        f"Expected that the change feed of {table} at {replica} tells the CSNs that were told before, found "
-        f"{len(wrong)} elements with others; {key[1]} had {expected.get(key)}, now it has {told.get(key)}."
+        f"Expected that the change feed tells {reader} the CSNs that it tells others, found {len(wrong)} "
+        f"elements with others, or none: {key} has {expected.get(key)}, and here {told.get(key)}."
     )
     return [Violation(ListAppend.name, "feed", story)]

@@ -24,7 +24,7 @@ from tidelock.client import Database, Snapshot, Transaction
 
 TABLES: Final = ("fork_0", "fork_1", "fork_2")
 SCHEMA: Final = pa.schema([pa.field("g", pa.int64(), nullable=False), ("v", pa.int64())])
-_WRITE_PAUSE_S, _READ_PAUSE_S = 0.8, 0.6
+_WRITE_PAUSE_S, _READ_PAUSE_S = 0.75, 1.5
 #: Groups back from the newest that readers look at.
 _BACK: Final = 2
 

@@ -27,7 +27,7 @@ SQL: Final = " union all ".join(f"select '{table}' as t, n from {table}" for tab
 _VALUE: Final[list[Operation]] = [["r", table, None] for table in TABLES]
 #: Share of the moves that take a whole partition.
 _PARTITIONS_SHARE: Final = 0.5
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 1.0
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 4.0, 3.0
 
 
 class Moves(Workload):

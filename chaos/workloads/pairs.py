@@ -28,7 +28,7 @@ PLUS, MINUS = "pairs_plus", "pairs_minus"
 SCHEMA: Final = pa.schema([("n", pa.int64())])
 SQL: Final = f"select n from {PLUS} union all select n from {MINUS}"
 _VALUE: Final[list[Operation]] = [["r", PLUS, None], ["r", MINUS, None]]
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 0.7, 1.0
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 2.0, 3.0
 #: Pairs that stay; the oldest beyond them are deleted.
 _KEPT: Final = 60
 #: Share of the inserts that end with a rollback, and of the steps that ask for a merge of a table.

@@ -54,7 +54,7 @@ KEYS: Final = f"select o_orderkey as k from {ORDERS} order by k"
 _VALUE: Final[list[Operation]] = [["r", ORDERS, None]]
 #: Orders that one transaction inserts or deletes at most, and the number that is kept.
 _AT_ONCE, _KEPT = 4, 60
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 2, 1.0, 1.2
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 2, 2.0, 3.0
 
 
 class Refresh(Workload):

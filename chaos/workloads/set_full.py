@@ -21,7 +21,7 @@ TABLE: Final = "set_full"
 SCHEMA: Final = pa.schema([pa.field("s", pa.int64(), nullable=False), ("e", pa.int64())])
 #: Elements of one set; then another begins, so that a read stays small.
 SIZE: Final = 200
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 0.6, 1.0
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 0.5, 3.0
 #: Share of the reads that look at an older set than the newest.
 _OLD: Final = 0.3
 

@@ -35,7 +35,7 @@ _SQL: Final = " union all ".join(
     f"(select count(*) from {table} as x left anti join {SOURCE} as y on x.n = y.n) as strange from {table}"
     for table in _ALL
 )
-_WRITE_PAUSE_S, _READ_PAUSE_S = 1.5, 2.0
+_WRITE_PAUSE_S, _READ_PAUSE_S = 2.0, 3.0
 
 
 class Streams(Workload):

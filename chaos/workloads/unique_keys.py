@@ -31,7 +31,7 @@ NEWEST, FIRST = "unique_newest", "unique_first"
 SCHEMA: Final = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 #: Keys of the table that replaces, and the newest keys of the one that refuses, that are in use.
 _KEYS, _RACED = 12, 3
-_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 1.0
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 4.0, 3.0
 
 
 class UniqueKeys(Workload):

@@ -124,7 +124,8 @@ class Workload(ABC):
             self.world,
             self.name,
             self.history,
-            first=one if way == 1 else None,
+            first=one,
+            learns=way == 1,
             replica=one if way == 2 else None,  # noqa: PLR2004 - the third way
         )
 

@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 import pyarrow as pa
 import pytest
 
+from chaos import session as session_module
 from chaos.history import History, ended, lines
 from chaos.journal import Journal, load
 from chaos.session import TRIES, Attempt, Found, RolledBack, Session
@@ -51,6 +52,11 @@ class _Database:
 
     def __init__(self, *errors: Exception | None, decision: Decision | Exception | None = None) -> None:
         self._errors, self._decision = list(errors), decision
+        self.urls: list[str] = []
+
+    def connected(self, urls: list[str]) -> Self:
+        self.urls = urls
+        return self
 
     def _next(self) -> Exception | None:
         return self._errors.pop(0) if len(self._errors) > 1 else self._errors[0]
@@ -116,10 +122,15 @@ class _Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[[_Database], _Run]]:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[_Database], _Run]]:
     """Return a maker of sessions."""
     with Journal(tmp_path / "journal.jsonl") as journal, closing(History(tmp_path / "h.jsonl")) as history:
-        yield lambda database: _Run(tmp_path, database, journal, history)
+
+        def make(database: _Database) -> _Run:
+            monkeypatch.setattr(session_module, "connect", lambda urls, **_: database.connected(urls))
+            return _Run(tmp_path, database, journal, history)
+
+        yield make
 
 
 def _attempts(**options: Any) -> Callable[[], Attempt]:
@@ -286,6 +297,18 @@ def test_a_client_of_a_replica_that_has_left_goes_to_another(run: Callable[[_Dat
     on.session.replica = "r9"
     on.session.read([], lambda _: Found([]))
     assert on.session.replica == "r1"
+
+
+@pytest.mark.parametrize(("learns", "urls"), [(False, ["r2", "r1"]), (True, ["r2"])])
+def test_clients_begin_at_different_replicas(
+    run: Callable[[_Database], _Run], learns: bool, urls: list[str]
+) -> None:
+    """A client is given all addresses, or one from which it learns the others; each begins at its own."""
+    database = _Database(None)
+    on = run(database)
+    session = Session(on.session.world, "sets", on.session.history, first="r2", learns=learns)
+    session.read([], lambda _: Found([]))
+    assert database.urls == urls
 
 
 def test_questions_bear_what_may_be_repeated(run: Callable[[_Database], _Run]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos import presence
-from chaos.history import Operation
+from chaos.history import Operation, lines
 from chaos.judging import judged
 from chaos.violation import Violation
 from chaos.workloads import (
@@ -71,11 +71,10 @@ def _lists() -> Planted:
             {"NOCONFLICT"},
             lambda of: of.operation([["append", "la2/1", 8]], tid="5-r3-1-1", csn=8, snapshot=5),
         ),
-        ({"feed"}, lambda of: of.operation([["r", "la0/1", [1, 4]]], snapshot=7, strange=[4])),
     ],
 )
 def test_lists(tmp_path: Path, claims: set[str], plant: Plant) -> None:
-    """Both checkers, the rule of texts, and the feed."""
+    """Both checkers, and the rule of texts."""
     planted = _lists()
     plant(planted)
     found = list_append.of_lines(planted.write(tmp_path / "h.jsonl"))
@@ -83,30 +82,44 @@ def test_lists(tmp_path: Path, claims: set[str], plant: Plant) -> None:
     assert bool(found) == bool(claims)
 
 
-def test_feeds_of_replicas_are_compared() -> None:
+def test_feeds_are_compared() -> None:
     """A CSN that is told otherwise, an element more or less: all are found."""
-    learnt = {("la0", 1): 5, ("la0", 4): 7, ("la1", 9): 6}
-    told = {("la0", 1): 5, ("la0", 4): 7}
-    assert list_append.feeds_differ("r1", "la0", told, learnt) == []
-    for wrong in ({**told, ("la0", 4): 8}, {("la0", 1): 5}, {**told, ("la0", 6): 8}):
-        [found] = list_append.feeds_differ("r1", "la0", wrong, learnt)
+    order = {("la0", 1): 5, ("la0", 4): 7, ("la1", 9): 6}
+    assert list_append.feeds_differ("r1", dict(order), order) == []
+    for wrong in ({**order, ("la0", 4): 8}, {("la0", 1): 5}, {**order, ("la0", 6): 8}):
+        [found] = list_append.feeds_differ("r1", wrong, order)
         assert found.claim == "feed"
 
 
-def test_the_order_of_rows_is_that_of_their_commits() -> None:
-    """Elements of one CSN have the order of their numbers; those that the feed does not know are told."""
-    order = list_append.CommitOrder()
-    order.learnt.update({("la0", 3): 5, ("la0", 1): 6, ("la0", 2): 6})
-    assert order.sort("la0", [9, 2, 1, 3]) == ([3, 1, 2, 9], [9])
+def test_lists_are_put_into_the_order_of_their_commits(tmp_path: Path) -> None:
+    """Elements of one CSN have the order of their numbers, own ones stand behind; texts stay as they are."""
+    planted = Planted()
+    planted.operation([["append", "la0/1", 9], ["r", "la0/1", [1, 2, 3, 9]]], end="info")
+    planted.operation([["r", "la0/1", [1, 2, 3]], ["r", "la2/1", [5, 4]]], snapshot=6)
+    order = {("la0", 3): 5, ("la0", 1): 6, ("la0", 2): 6}
+    path = tmp_path / "ordered.jsonl"
+    assert list_append.write_ordered(planted.lines, order, path) == []
+    first, second = [line for line in lines(path) if line["type"] != "invoke"]
+    assert first["value"][1] == ["r", "la0/1", [3, 1, 2, 9]]
+    assert second["value"] == [["r", "la0/1", [3, 1, 2]], ["r", "la2/1", [5, 4]]]
+
+
+def test_rows_that_the_feed_does_not_tell_of_are_found(tmp_path: Path) -> None:
+    """A reader sees an element, and nobody who follows the feed ever does."""
+    planted = Planted()
+    planted.operation([["r", "la0/1", [1, 7]]], snapshot=6, tid="6-r1-1-1")
+    [found] = list_append.write_ordered(planted.lines, {("la0", 1): 5}, tmp_path / "ordered.jsonl")
+    assert (found.claim, found.tids) == ("feed", ("6-r1-1-1",))
+    assert "[7]" in found.story
 
 
 def test_keys_rotate() -> None:
     """A key is changed about twelve times, and the newest are read."""
     keys = list_append.Keys()
-    drawn = [keys.change(random.Random(number)) for number in range(120)]
+    drawn = [keys.change(random.Random(number)) for number in range(360)]
     assert max(drawn.count(key) for key in set(drawn)) == 12
     assert keys.all()[-1] == max(drawn)
-    assert keys.newest() == keys.all()[-6:]
+    assert keys.newest() == keys.all()[-20:]
 
 
 # -- registers ----------------------------------------------------------------------------------------------
