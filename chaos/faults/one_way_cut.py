@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.cutting import Dropped, cut, without
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -31,6 +31,6 @@ class OneWayCut(Fault):
         dropped = Dropped(world, [second])
         try:
             with cut(world, [(first, second)], one_way=True):
-                yield Signs(dropped.look, without(world, second, [first]))
+                yield shown(Signs(dropped.look, without(world, second, [first])))
         finally:
             serve_again(world, *targets)
