@@ -18,36 +18,17 @@ from demo.containers.orders import Place
 from demo.failure import DemoError
 from tidelock import processes
 from tidelock.ports import free_ports
-from tidelock.processes import Identity
+from tidelock.testing import labelled
+from tidelock.testing.owners import LABEL, owner_of
 
 FILE: Final = ROOT / "docker" / "compose.yaml"
 REPLICAS: Final = ("r1", "r2", "r3")
-#: Label of all that a run starts, with the process that has started it.
-OWNER_LABEL: Final = "tidelock.owner"
-#: The variable of docker/compose.yaml for its value.
+#: The variable of docker/compose.yaml for the label with the owner of all that a run starts.
 OWNER_VARIABLE: Final = "TIDELOCK_OWNER"
 #: How long the services may take to become healthy, in seconds. They start in three steps.
 UP_TIMEOUT_S: Final = 600.0
 #: How long an agent may take to drain when all is over, in seconds.
 _STOP_S: Final = 20
-#: Words that list what there is of a kind.
-_CONTAINERS: Final = ("ps", "--all")
-_NETWORKS: Final = ("network", "ls")
-_VOLUMES: Final = ("volume", "ls")
-
-
-def owner_of(process: Identity) -> str:
-    """Return the value of the label for a process: no later process has the same."""
-    return f"{process.pid}@{process.start_ticks}@{process.boot_id}"
-
-
-def ownerless(owner: str) -> bool:
-    """Return whether a label names a process that has ended; False for a label of another form."""
-    pid, _, rest = owner.partition("@")
-    ticks, _, boot = rest.partition("@")
-    if not (pid.isdecimal() and ticks.isdecimal() and boot):
-        return False
-    return not processes.alive(Identity(int(pid), int(ticks), boot))
 
 
 class Project:
@@ -111,7 +92,7 @@ class Project:
         command = [*self._command, "down", "--volumes", "--timeout", str(_STOP_S)]
         with suppress(DemoError):  # what it has left is removed by its label
             engine.run(command, env=self._env)
-        remove(self.owner)
+        labelled.remove(f"{LABEL}={self.owner}")
         shutil.rmtree(self._folder)
 
     def save_output(self) -> Path:
@@ -126,7 +107,7 @@ class Project:
     def container(self, service: str) -> str:
         """Return the id of the container of a service; DemoError if there is none."""
         labels = (f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}")
-        found = _ids(_CONTAINERS, *labels)
+        found = labelled.containers(*labels)
         if len(found) != 1:
             raise DemoError(f"expected one container of {service} in {self.name}, found {len(found)}")
         return found[0]
@@ -160,35 +141,3 @@ def running(project: Project, *, keep: bool = False) -> Iterator[Project]:
         raise
     if not keep:
         project.down()
-
-
-def sweep() -> None:
-    """Remove what runs that were killed have left behind; nothing of others, and nothing without an owner."""
-    shown = f'{{{{.Label "{OWNER_LABEL}"}}}}'
-    owners = {
-        owner
-        for kind in (_CONTAINERS, _NETWORKS, _VOLUMES)
-        for owner in engine.run(
-            ["docker", *kind, "--filter", f"label={OWNER_LABEL}", "--format", shown]
-        ).splitlines()
-    }
-    for owner in owners:
-        if ownerless(owner):
-            with suppress(DemoError):  # another run sweeps it at the same time
-                remove(owner)
-
-
-def remove(owner: str) -> None:
-    """Remove the containers, networks and volumes with the label of an owner."""
-    for kind, command in (
-        (_CONTAINERS, ("rm", "--force", "--volumes")),
-        (_NETWORKS, ("network", "rm")),
-        (_VOLUMES, ("volume", "rm", "--force")),
-    ):
-        if found := _ids(kind, f"{OWNER_LABEL}={owner}"):
-            engine.run(["docker", *command, *found])
-
-
-def _ids(kind: Sequence[str], *labels: str) -> list[str]:
-    filters = [word for label in labels for word in ("--filter", f"label={label}")]
-    return engine.run(["docker", *kind, "--quiet", *filters]).split()

@@ -14,6 +14,7 @@ from demo.containers.orders import Order, Result, Setup
 from demo.containers.project import Project
 from demo.failure import DemoError
 from demo.narrator import Narrator
+from tidelock.testing import labelled
 from workloads.child import Child, ChildEndedError
 
 #: How long the driver may take to end after its result, in seconds.
@@ -46,7 +47,7 @@ def run(scale_factor: float, *, seconds: float, keep: bool, json_out: bool) -> i
     compose = engine.compose()
     narrator = Narrator(Console(stderr=True, highlight=False))
     with ended_by_signals():
-        project.sweep()
+        labelled.sweep()
         narrator.say("images: what has changed is built")
         services = Project("demo", compose, images.for_compose("demo"))
         narrator.say(f"{services.name}: three ZooKeepers, three agents and Spark with two workers start")

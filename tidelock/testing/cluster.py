@@ -44,7 +44,6 @@ class Cluster(ABC):
     """
 
     kind: str
-    network: Network
     driver_host: str
 
     def __init__(
@@ -75,6 +74,7 @@ class Cluster(ABC):
         self._workers = [f"w{number + 1}" for number in range(spark_workers)]
         named = {f"TIDELOCK_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment = {**named, **environment}
+        self.network = Network(None, lack="call start() first")
         self._nodes: dict[str, Node] = {}
         self._answering: dict[str, ZooKeeperServer] = {}
 
@@ -103,7 +103,7 @@ class Cluster(ABC):
         Raises:
             ConfigError: A number is out of its range, or this process may not make networks or disks.
         """
-        from tidelock.testing.process_cluster import ProcessCluster  # noqa: PLC0415 - it imports this module
+        from tidelock.testing.process_cluster import ProcessCluster  # noqa: PLC0415 - imports this one
 
         return ProcessCluster(
             folder,
@@ -149,7 +149,7 @@ class Cluster(ABC):
             ConfigError: A number is out of its range, or this process is not root. At the start also: the
                 extra `testing` is not installed, or no engine answers.
         """
-        from tidelock.testing.container_cluster import ContainerCluster  # noqa: PLC0415 - it imports this module
+        from tidelock.testing.container_cluster import ContainerCluster  # noqa: PLC0415 - imports this one
 
         return ContainerCluster(
             folder,
@@ -227,7 +227,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def replace_member(self, dead: str, fresh: str) -> Node:
-        """Put a fresh member in the place of a dead one; then `start` it. Errors as in `add`."""
+        """Replace a dead member by a fresh one; then `start` it. Errors as in `add`."""
 
     @abstractmethod
     def forget(self, replica: str) -> None:
@@ -238,6 +238,8 @@ class Cluster(ABC):
     @abstractmethod
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start all nodes and wait until they are ready. What killed runs have left behind is removed before.
+
+        After an error, some nodes may run: `close` ends them. A closed cluster does not start again.
 
         Args:
             timeout_s: Longest time for each step: ZooKeepers, replicas, Spark.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tidelock import secret_file
 from tidelock.errors import BadRequestError, ConfigError, UnavailableError
-from tidelock.testing import commands, engine, leftovers, services
+from tidelock.testing import commands, labelled, leftovers, services
 from tidelock.testing.clock import VARIABLE as CLOCK_VARIABLE
 from tidelock.testing.clock import Clock
 from tidelock.testing.cluster import Cluster
@@ -128,7 +128,7 @@ class ContainerCluster(Cluster):
         return self._enter(replica)
 
     def replace_member(self, dead: str, fresh: str) -> Node:
-        """Put a fresh member in the place of a dead one."""
+        """Replace a dead member by a fresh one."""
         self._require_unused(fresh)
         with self.connect() as db:
             db.membership.replace(dead, fresh)
@@ -166,6 +166,8 @@ class ContainerCluster(Cluster):
 
     def close(self) -> None:
         """Remove all containers, networks, volumes and disks."""
+        if self._engine is not None:
+            labelled.remove(f"{_CLUSTER_LABEL}={self._name}")
         self._open.close()
 
     def _make(self) -> None:
@@ -173,8 +175,7 @@ class ContainerCluster(Cluster):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._engine = self._open.enter_context(closing(engine_client()))
         leftovers.sweep()
-        engine.sweep()
-        self._open.callback(engine.remove, f"{_CLUSTER_LABEL}={self._name}")
+        labelled.sweep()
         self._net = self._engine.networks.create(self._name.short, driver="bridge", labels=self._labels)
         self._net.reload()
         self.driver_host = str(self._net.attrs["IPAM"]["Config"][0]["Gateway"])

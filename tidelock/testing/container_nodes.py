@@ -1,7 +1,7 @@
 """Nodes that are containers of the engine on this machine.
 
-The network namespace of a node belongs to a second container, which only sleeps: so address, cuts and brakes stay
-when the node is killed and starts again.
+The network namespace of a node belongs to a second container, which only sleeps: so address, cuts and brakes
+stay when the node is killed and starts again.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ReplicaContainer(ContainerNode):
         return answer.status == _OK
 
     def _order_takeover(self) -> None:
-        """The environment of a container cannot be changed, so it is made anew."""
+        """The environment of a container cannot be changed, so it is made again."""
         self.kill()
         self._former_log = self.log()
         self._container.remove()

@@ -74,7 +74,7 @@ class Wiring:
         remove([name for name in names() if name.startswith(f"{self._name}.")])
 
     def _make_switch(self) -> None:
-        end = self._name.short.replace("tidelock-", "tl")
+        end = self._name.interface
         commands.run("ip", "netns", "add", self._switch)
         commands.run("ip", "-n", self._switch, "link", "add", _BRIDGE, "type", "bridge")
         commands.run("ip", "-n", self._switch, "link", "set", _BRIDGE, "up")

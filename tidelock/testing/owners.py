@@ -56,6 +56,11 @@ class ClusterName:
         """A name for what allows few characters; only a cluster of a dead owner may have the same."""
         return f"{_PREFIX}-{self.owner.partition('@')[0]}-{self.number}"
 
+    @property
+    def interface(self) -> str:
+        """The name of the machine's end of a wire to the cluster: 15 characters at most."""
+        return f"tl{self.owner.partition('@')[0]}-{self.number % 10_000}"
+
     def of(self, node: str) -> str:
         """Return the name of what belongs to one node of the cluster."""
         return f"{self}.{node}"

@@ -119,7 +119,7 @@ class ProcessCluster(Cluster):
         return self._enter(replica, lambda host: self._started.add_replica(replica, host=host))
 
     def replace_member(self, dead: str, fresh: str) -> Node:
-        """Put a fresh member in the place of a dead one."""
+        """Replace a dead member by a fresh one."""
         return self._enter(fresh, lambda host: self._started.replace_replica(dead, fresh, host=host))
 
     def forget(self, replica: str) -> None:
@@ -155,13 +155,13 @@ class ProcessCluster(Cluster):
             None if self._wiring is None else self._wiring.host,
             lack="make the cluster with isolated=True, as root",
         )
-        self._open.callback(leftovers.kill_marked, self._marker)
         self._start_zookeepers(timeout_s)
         self._start_agents(timeout_s)
         self._start_spark(timeout_s)
 
     def close(self) -> None:
         """Kill all processes, and remove namespaces and disks."""
+        leftovers.kill_marked(self._marker)
         self._open.close()
 
     def _start_zookeepers(self, timeout_s: float) -> None:

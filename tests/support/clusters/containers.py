@@ -1,7 +1,7 @@
 """Three ZooKeepers and three agents in containers: the services of docker/compose.yaml, but for Spark.
 
 The services carry a label with the process that they belong to. What a killed process has left behind is
-removed before the next start (`demo.containers.project.sweep`).
+removed before the next start (`tidelock.testing.labelled.sweep`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any, Final
 
 from testcontainers.core.docker_client import DockerClient
 
-from demo.containers import engine, project
-from demo.containers.project import OWNER_LABEL, Project
+from demo.containers import engine
+from demo.containers.project import Project
 from tests.support.waiting import eventually
 from tidelock import processes
 from tidelock.loopback_names import LOOPBACK
+from tidelock.testing import labelled
+from tidelock.testing.owners import LABEL, owner_of
 
 ZOOKEEPERS: Final = ("zookeeper1", "zookeeper2", "zookeeper3")
 #: An agent in a container starts in some seconds; three of them share two cores with other tests.
@@ -56,7 +58,7 @@ def running(agent_image: str, zookeeper_image: str) -> Iterator[Cluster]:
     """A cluster that is healthy; it is removed afterwards with networks and volumes."""
     images = {"TIDELOCK_IMAGE": agent_image, "TIDELOCK_ZOOKEEPER_IMAGE": zookeeper_image}
     compose = engine.compose()
-    project.sweep()
+    labelled.sweep()
     services = Project("test", compose, images)
     with contextlib.closing(DockerClient().client) as client:
         try:
@@ -152,4 +154,4 @@ def _addresses(container: Any) -> dict[str, str]:
 
 
 def _labels() -> dict[str, str]:
-    return {OWNER_LABEL: project.owner_of(processes.me())}
+    return {LABEL: owner_of(processes.me())}

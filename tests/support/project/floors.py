@@ -129,6 +129,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "spark": ("tidelock", *_CLIENT),
     "spark/source": ("spark", "tidelock", *_CLIENT),
     "pyspark_tidelock": ("spark/source",),
+    "tidelock/testing": ("tidelock", *_CLIENT, "tidelock/cluster"),
     "tidelock/cli": ("tidelock", *_CLIENT, "tidelock/cluster"),
     # Not installed (docs/adr/0018-the-demo-is-not-installed.md).
     "workloads/tpch": ("tidelock", "tidelock/client"),
@@ -137,7 +138,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
         *("spark", "tidelock", "tidelock/cli", "tidelock/client", "tidelock/cluster"),
         *("workloads", "workloads/tpch"),
     ),
-    "demo/containers": ("demo", "tidelock", "tidelock/client", "workloads"),
+    "demo/containers": ("demo", "tidelock", "tidelock/client", "tidelock/testing", "workloads"),
 }
 #: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
@@ -155,10 +156,14 @@ LEAVES: Final = (
     "tidelock.token_text",
     "tidelock.wire",
 )
-#: Single imports through a wall: the path of the module, and what it may import (ADR 0003; fault points).
+#: Single imports through a wall: the path of the module, what it may import (ADR 0003, 0052; fault points).
 DOORS: Final = {
     "tidelock/client/agents/discovery.py": ("tidelock.csnlog.cluster.discovery", "tidelock.cluster_layout"),
     "csnlog/cluster/bootstrap.py": ("tidelock.csnlog.faults",),
+    "tidelock/testing/agent.py": (
+        "tidelock.replica_agent.main",
+        "tidelock.replica_agent.config.lean_start",
+    ),
 }
 
 _BEGIN: Final = "<!-- floors: written by python -m tests.support.project.floors -->\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import re
@@ -27,6 +26,7 @@ from tests.unit.demo.test_report import a_report
 from tidelock import processes
 from tidelock.cluster import LocalCluster
 from tidelock.errors import ConfigError
+from tidelock.testing.owners import owner_of, ownerless
 
 PLACES = [Place("r1", "r1.localhost", 8801, 8901), Place("r2", "r2.localhost", 8802, 8902)]
 SETUP = Setup(PLACES, 0.01, 5.0, {"spark.master": "spark://m:7077"}, "/data/demo", 12.5, ["look there"])
@@ -152,59 +152,6 @@ def test_the_report_says_how_to_end_what_was_kept() -> None:
     assert any("--keep" in step for step in run.next_steps(services, kept=False))
 
 
-# -- labels --------------------------------------------------------------------------------------------------
-
-
-def test_an_owner_is_a_process_that_runs() -> None:
-    """A process that has ended, or whose number another one has by now, owns nothing any more."""
-    me = processes.me()
-    assert not project.ownerless(project.owner_of(me))
-    assert project.ownerless(project.owner_of(dataclasses.replace(me, start_ticks=me.start_ticks - 1)))
-    assert project.ownerless(project.owner_of(dataclasses.replace(me, boot_id="another")))
-
-
-@pytest.mark.parametrize("label", ["", "tidelock-demo-7", "7", "7@", "7@x@y", "x@7@y"])
-def test_other_labels_are_nobodys_leftovers(label: str) -> None:
-    """Containers of users have no owner, and kept ones have a name; neither is swept away."""
-    assert not project.ownerless(label)
-
-
-class Docker:
-    """A container engine that holds things by kind and owner, and removes what it is told to."""
-
-    def __init__(self, **owners: list[str]) -> None:
-        self.owners = owners
-        self.removed: list[tuple[str, ...]] = []
-
-    def run(self, command: list[str], **_: Any) -> str:
-        """Answer lists with one id for each owner, named by it."""
-        kind = {"ps": "containers", "network": "networks", "volume": "volumes", "rm": "containers"}[
-            command[1]
-        ]
-        if "rm" in command[1:3]:
-            self.removed.append((kind, *command[4 if kind != "networks" else 3 :]))
-            return ""
-        owners = self.owners.get(kind, [])
-        if "--quiet" in command:
-            label = command[command.index("--filter") + 1].removeprefix("label=tidelock.owner=")
-            return "\n".join(f"{kind}-of-{owner}" for owner in owners if owner == label)
-        return "\n".join(owners)
-
-
-def test_only_what_has_lost_its_owner_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Containers go first, since they use the networks and volumes; what others own or keep stays."""
-    me = processes.me()
-    gone = project.owner_of(dataclasses.replace(me, boot_id="before"))
-    alive = project.owner_of(me)
-    docker = Docker(
-        containers=[gone, alive, "", "tidelock-demo-7"], networks=[gone, alive], volumes=[gone, ""]
-    )
-    monkeypatch.setattr(engine, "run", docker.run)
-    project.sweep()
-    assert [kind for kind, *_ in docker.removed] == ["containers", "networks", "volumes"]
-    assert all(ids == [f"{kind}-of-{gone}"] for kind, *ids in docker.removed)
-
-
 # -- compose -------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +209,7 @@ def test_a_project_has_ports_a_secret_and_a_label_of_its_own(monkeypatch: pytest
     assert (file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o444)
     assert services.secret not in {value for name, value in env.items() if name.startswith("TIDELOCK")}
     assert (env["COMPOSE_PROJECT_NAME"], env["TIDELOCK_IMAGE"]) == (services.name, "an-image")
-    assert env[project.OWNER_VARIABLE] == project.owner_of(processes.me())
+    assert env[project.OWNER_VARIABLE] == owner_of(processes.me())
     ports = [
         env[f"TIDELOCK_{place.id.upper()}_{kind}_PORT"]
         for place in services.places
@@ -328,4 +275,4 @@ def test_what_is_kept_has_no_owner_that_could_end() -> None:
     services = Project("test", ["compose"], {})
     services.keep()
     assert services.owner == services.name
-    assert not project.ownerless(services.owner)
+    assert not ownerless(services.owner)

@@ -13,6 +13,7 @@ from tests.support.clusters import compose
 from tests.support.project import source
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.testing.owners import LABEL
 
 FIRST = ("r1", "r2", "r3")
 REPLICAS = (*FIRST, "r4")
@@ -143,7 +144,7 @@ def test_all_that_is_made_has_the_label_of_its_owner() -> None:
         *tree["networks"].values(),
         *tree["volumes"].values(),
     ]
-    assert all(one["labels"] == {project.OWNER_LABEL: "somebody"} for one in made)
+    assert all(one["labels"] == {LABEL: "somebody"} for one in made)
 
 
 def test_the_build_context_holds_what_is_copied() -> None:

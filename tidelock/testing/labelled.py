@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
+from tidelock.errors import UnavailableError
 from tidelock.testing import commands
 from tidelock.testing.owners import LABEL, ownerless
 
@@ -38,7 +40,8 @@ def sweep() -> None:
     }
     for owner in owners:
         if ownerless(owner):
-            remove(f"{LABEL}={owner}")
+            with contextlib.suppress(UnavailableError):  # another run sweeps it at the same time
+                remove(f"{LABEL}={owner}")
 
 
 def _ids(listed: Sequence[str], labels: Sequence[str]) -> list[str]:
