@@ -15,7 +15,7 @@ from chaos.world import World
 
 
 class OneWayCut(Fault):
-    """What the first replica sends to the second one is dropped; the other way packets arrive.
+    """Packets of the first replica to the second one are dropped; the other way they arrive.
 
     So requests of the second one are carried out, and their answers are lost; the first one learns of a push
     what it did not ask for. Both go on with the others.
