@@ -1,4 +1,4 @@
-"""What a fault is: something that happens to nodes of a cluster, is proven to have happened, and heals."""
+"""The interface of a fault: it happens to nodes of a cluster, is proven to have happened, and heals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaos.world import World
 
 
 class Aim(StrEnum):
-    """What a fault is aimed at; a plan draws its targets by it."""
+    """The target of a fault; a plan draws it."""
 
     REPLICA = "one replica"
     PAIR = "two replicas"

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again, there
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 from tidelock.errors import TidelockError
 from workloads.agents import get
@@ -45,7 +45,7 @@ class SlowNetwork(Fault):
 
         network.slow(target, rate)
         try:
-            yield Signs(slow)
+            yield shown(Signs(slow))
         finally:
             if there(world, target):
                 network.slow(target, 0)

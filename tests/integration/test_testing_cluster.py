@@ -113,7 +113,7 @@ def clock_off(cluster: Cluster, replica: str) -> float | None:
 
 
 def queue_of(node: Node) -> str:
-    """What the kernel says about the queue of a node's interface."""
+    """Return the kernel's words about the queue of a node's interface."""
     name = f"--net=/proc/{node.pid}/ns/net"
     return commands.run("nsenter", name, "tc", "-s", "qdisc", "show", "dev", network.INTERFACE)
 
@@ -232,7 +232,7 @@ def test_two_nodes_are_cut_and_others_are_not(cluster: Cluster) -> None:
 
 
 def test_a_cut_of_one_way_drops_at_the_receiver(cluster: Cluster) -> None:
-    """What one node sends is dropped, so no connection is made; only the receiver drops."""
+    """Packets of one node are dropped, so no connection is made; only the receiver drops."""
     network = cluster.network
     before = network.dropped("r1"), network.dropped("r2")
     network.cut("r1", "r2", one_way=True)

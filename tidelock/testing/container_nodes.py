@@ -135,7 +135,7 @@ class ReplicaContainer(ContainerNode):
         return answer.status == _OK
 
     def _order_takeover(self) -> None:
-        """The environment of a container cannot be changed, so it is made anew."""
+        """The environment of a container cannot be changed, so it is made again."""
         self.kill()
         self._former_log = self.log()
         self._container.remove()

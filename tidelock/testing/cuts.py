@@ -1,8 +1,8 @@
-"""Which packets are dropped, as rules of iptables in the namespaces of the nodes. Pure.
+"""The packets that are dropped, as rules of iptables in the namespaces of the nodes. Pure.
 
 A packet between two nodes is dropped where it arrives, one to the clients where it is sent: the machine
 itself gets no rules. All cuts of a namespace jump to one chain, whose only rule drops and counts. The chains
-of cuts are written anew with each change, and that one is kept, so its counter never goes back.
+of cuts are written again with each change, and that one is kept, so its counter never goes back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The list of faults, and proofs: none of them is seen where nothing has happened."""
+"""The list of faults, and their proofs, which see nothing where nothing has happened."""
 
 from __future__ import annotations
 
