@@ -104,7 +104,7 @@ class ContainerNode(Node):
         deadline = time.monotonic() + timeout_s
         while not self.ready():
             if not self.running or time.monotonic() > deadline:
-                super().wait_ready(0.0)
+                raise self._not_ready(timeout_s)
             time.sleep(_POLL_S)
 
     def _state(self) -> Mapping[str, Any]:
