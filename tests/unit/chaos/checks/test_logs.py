@@ -34,7 +34,7 @@ def test_what_must_never_happen_is_found_in_a_log(line: str) -> None:
 
 
 def test_a_replica_whose_disk_was_damaged_may_stop() -> None:
-    """It is right to stop with the error of its disk; another replica may not, and no machine may be broken."""
+    """It is right to stop with the error of its disk; another replica may not do that."""
     stopped = event("stopped", exception="sqlite3.DatabaseError: database disk image is malformed")
     broken = event("machine_broken", reason="two records of one CSN")
     assert unforeseen([stopped, broken], disk_hurt=True) == [broken]
