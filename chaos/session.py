@@ -174,8 +174,8 @@ class Session:
         except TidelockError as error:
             again = error.retriable or isinstance(error, BEGIN_AGAIN)
             expected = isinstance(error, attempt.expected)
-            told = error.details.get("csn") if expected else None
-            self.process.fail(attempt.value, error=type(error).__name__, told=told)
+            told = {"told": error.details.get("csn"), "batch": error.details.get("batch")} if expected else {}
+            self.process.fail(attempt.value, error=type(error).__name__, **told)
             self.note("write", "fail", began_ns, error=error, expected=expected)
             if expected or not (again or isinstance(error, GIVE_UP) or self._left(error)):
                 raise

@@ -22,8 +22,6 @@ from tidelock.client import Database, Transaction, connect
 from tidelock.errors import LabelExistsError
 from workloads import child
 
-_DDL = "job bigint, stamp bigint"
-
 
 class Jobs:
     """The jobs.
@@ -70,7 +68,7 @@ class Jobs:
             label: Its label.
             source: By the data source `tidelock`, else by `tl.write` in a transaction.
         """
-        frame = self._spark.createDataFrame([(number, stamp)], _DDL)
+        frame = self._spark.sql(f"select {number}L as job, {stamp}L as stamp")
         if source:
             options = {**self._options, "table": table, "label": label}
             frame.write.format("tidelock").options(**options).mode("append").save()

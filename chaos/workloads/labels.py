@@ -140,7 +140,9 @@ def not_once(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
             continue
         [(_, key, _)] = line["value"]
         csn = line.get("csn" if line["type"] == "ok" else "told")
-        if csn is not None:
+        # A batch is refused too if a later one was committed; that says nothing of its own rows.
+        of_another = line.get("batch") not in {None, int(key.partition("/")[2])}
+        if csn is not None and not of_another:
             done.setdefault(key, (csn, line))
         if line["type"] == "ok" and (first := won.setdefault(key, line)) is not line:
             story = (

@@ -298,6 +298,9 @@ def test_derived_tables() -> None:
         (True, lambda of: of.operation([["r", "labels_jobs/1", []]], snapshot=5)),
         (True, lambda of: of.operation([["r", "labels_jobs/1", [1, 2]]], snapshot=5)),
         (True, lambda of: of.operation([["append", "labels_jobs/1", 3]], tid="1-r1-1-3", csn=6)),
+        # A later batch than this one was done.
+        (False, lambda of: of.operation([["r", "labels_batches/4", []]], snapshot=9)),
+        (True, lambda of: of.operation([["r", "labels_batches/5", []]], snapshot=9)),
         # Another client was told that job 2 is done.
         (True, lambda of: of.operation([["r", "labels_jobs/2", []]], snapshot=7)),
     ],
@@ -308,6 +311,8 @@ def test_labels(wrong: bool, plant: Plant) -> None:
     planted.operation([["append", "labels_jobs/1", 1]], tid="1-r1-1-1", csn=5)
     planted.operation([["append", "labels_jobs/1", 2]], end="fail", told=5)
     planted.operation([["append", "labels_jobs/2", 4]], end="fail", told=7)
+    for number in (4, 5):
+        planted.operation([["append", f"labels_batches/{number}", 4]], end="fail", told=8, batch=5)
     plant(planted)
     assert _claims(labels.not_once(planted.ended), "labels") == ({"label once"} if wrong else set())
 
