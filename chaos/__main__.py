@@ -94,7 +94,8 @@ def plans_of(given: argparse.Namespace) -> list[Plan]:
     if given.plan is not None:
         return [Plan.from_json(given.plan.read_text(encoding="utf-8"))]
     place = "containers" if given.containers else "processes"
-    kinds = enabled(faults.ALL, place, only=given.only, without=given.without, sessions=given.sessions)
+    usable = [fault for fault in faults.ALL if fault.kind in given.only or not fault.lack()]
+    kinds = enabled(usable, place, only=given.only, without=given.without, sessions=given.sessions)
     first = int(time.time()) % 1_000_000 if given.seed is None else given.seed
     bare = Plan(
         seed=first,

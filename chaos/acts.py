@@ -1,4 +1,4 @@
-"""What the faults of a run did to its cluster: the kinds, looked up in the list. Pure."""
+"""The effect that the faults of a run had on its cluster, by the list of kinds. Pure."""
 
 from __future__ import annotations
 

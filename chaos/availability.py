@@ -1,4 +1,4 @@
-"""What clients noticed of each kind of fault, out of the journal of a run. Pure.
+"""The availability that clients noticed during each kind of fault, out of the journal of a run. Pure.
 
 An answer that did not come is unavailability, which is a length of time. A refusal by a replica that nothing
 happened to is a fault of the product: that is judged by a check (`checks/refusals.py`).

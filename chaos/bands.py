@@ -14,7 +14,7 @@ AFTERMATH_NS: Final = 5_000_000_000
 #: The moment of what has not ended.
 _NEVER: Final = 1 << 63
 #: Lines of the journal that are about one fault.
-_ABOUT: Final = frozenset({"begin", "proof", "end", "well"})
+_ABOUT: Final = frozenset({"begin", "proof", "spared", "end", "well"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ def bands(lines: Iterable[Mapping[str, Any]]) -> list[Band]:
                 found[number] = Band(number, line["kind"], tuple(line["targets"]), line["ns"])
             case "proof":
                 found[number] = replace(found[number], proof=found[number].proof or line["proof"])
+            case "spared":  # it has found nothing to harm
+                found.pop(number, None)
             case "end":
                 found[number] = replace(found[number], end_ns=line["ns"])
             case "well":

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from chaos.faults.fault import Aim, Fault, Proof
+from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.plan import Plan, Step
 from chaos.statuses import behind, newest, statuses, until_caught_up
 from chaos.tolerance import OF_REPLICAS, Act, Shape, refusal, unharmed
@@ -142,6 +142,12 @@ class Injector:
                 seen = self._watch(step, proof)
             journal.note("end", fault=step.number)
             seen = seen or self._look(step, proof)
+        except NotPossibleError as error:
+            self._spare(step, str(error))
+            with self._changed:
+                del self._acting[step.number]
+                self._changed.notify_all()
+            return
         except Exception:
             self._tell(step, "a fault is injected and healed", traceback.format_exc())
         else:

@@ -14,7 +14,8 @@ Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and wha
     proof      fault, proof (text): its effect was seen
     end        fault: it was healed
     well       fault: its targets serve again
-    spared     fault, kind, why: it could not begin within what is promised, and was left out
+    spared     fault, kind, why: it could not begin within what is promised and was left out, or (behind its
+               begin) it has found nothing to harm
     converged  seconds, lacking: all replicas serve and are at the end of the log, so long after the heal; or
                what was lacking when the bound was over
     outcome    tid, outcome (committed, aborted), csn: the outcome of a call that ended with info, asked later

@@ -186,7 +186,7 @@ class _Drawing:
         self._shape, self._chance, self._faults = shape, chance, faults
         self._bag: list[type[Fault]] = []
         self._passed_over = 0
-        #: Those that act, with the moment when their targets are well again.
+        #: The faults that act, with the moment when their targets are well again.
         self._acting: list[tuple[float, Act]] = []
 
     def step(self, at_s: float, end_s: float) -> float | None:

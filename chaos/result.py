@@ -1,4 +1,4 @@
-"""What a run has come to, as it is kept beside its journal and shown at its end. Pure."""
+"""The result of a run, as it is kept beside its journal and shown at its end. Pure."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _WARM_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run may need besides its plan.
+    """Settings of a run besides its plan.
 
     Attributes:
         stall_max_s: Longest time without an acknowledged commit of any client while enough is well, in
@@ -132,7 +132,7 @@ def make_cluster(plan: Plan, folder: Path, loads: Sequence[type[Workload]], opti
     }
     if plan.place == "containers":
         kinds = () if options.image_tag is None else ("agent", "zookeeper", "spark")
-        images = {f"{kind}_image": f"tidelock-{kind}:{options.image_tag}" for kind in kinds}
+        images: dict[str, Any] = {f"{kind}_image": f"tidelock-{kind}:{options.image_tag}" for kind in kinds}
         return Cluster.containers(folder, **common, **images)
     return Cluster.processes(folder, isolated=True, **common)
 

@@ -16,12 +16,12 @@ SETTINGS: Final[dict[str, object]] = {
     "reader_workers": 1,
     "clock_check_interval_s": 1,
     "tick_interval_s": 2,
-    # Rot is found by whoever comes first: a reader, the scrubber, or the comparison of states.
+    # Rot is found by the first of these: a reader, the scrubber, or the comparison of states.
     "scrub_bytes_per_s": 8 << 20,
     "scrub_interval_s": 10,
     "compare_interval_s": 10,
     "compaction_interval_s": 2,
-    # What was removed is collected while replicas are away and clone; a replica that is further behind than
+    # Removed parts are collected while replicas are away and clone; a replica that is further behind than
     # the kept log clones, as a new one does.
     "horizon_interval_s": 1,
     "clean_interval_s": 5,

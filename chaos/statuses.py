@@ -1,4 +1,4 @@
-"""What all replicas say of themselves, and the wait until they have recovered."""
+"""The answers of all replicas about themselves, and the wait until they have recovered."""
 
 from __future__ import annotations
 

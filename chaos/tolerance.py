@@ -1,4 +1,4 @@
-"""Which faults may act at the same time without asking for more than is promised. Pure.
+"""The rule of which faults may act at the same time without asking for more than is promised. Pure.
 
 A cluster promises commits as long as `copies` replicas are well and can reach each other, and a majority of
 ZooKeeper's servers is there. It promises that nothing is lost as long as fewer than `copies` disks are lost
@@ -94,7 +94,7 @@ def unharmed(shape: Shape, acts: Collection[Act]) -> tuple[str, ...]:
 
 
 def well(shape: Shape, acts: Collection[Act]) -> frozenset[str]:
-    """Return the replicas that can commit: each reaches so many unharmed ones that there are `copies`.
+    """Return the replicas that can commit: each reaches `copies` unharmed ones, itself included.
 
     Two replicas that are cut from each other, even one way only, confirm nothing to each other; a third one
     confirms to both. The rule of copies asks how many confirm, not which (docs/design/protocol-rules.md).

@@ -1,4 +1,4 @@
-"""What workloads, faults and checks of one run have in common."""
+"""The things that workloads, faults and checks of one run have in common."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class World:
     journal: Journal
     seed: int
     copies: int
-    stall_max_s: float
+    stall_max_s: float = 15.0
     stopping: threading.Event = field(default_factory=threading.Event)
     drivers: dict[str, Driver] = field(default_factory=dict)
 

@@ -18,7 +18,7 @@ CSNS: Final = 6
 #: How long a clone may take to fetch what only older CSNs need, in seconds.
 _FETCHED_S: Final = 60.0
 _LOOK_S: Final = 0.2
-#: What a replica shows: a line for each part, by table.
+#: The state that a replica shows: a line for each part, by table.
 Shown = Mapping[str, frozenset[tuple[str, str, int, str]]]
 
 

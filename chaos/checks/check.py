@@ -1,4 +1,4 @@
-"""What a check is: a judge of a whole run, when all is healed and all clients have ended."""
+"""The interface of a check: a judge of a whole run, when all is healed and all clients have ended."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Convergence(Check):
 
 
 def lacking(lines: Iterable[Mapping[str, Any]]) -> list[Violation]:
-    """Return what the last line `converged` of a journal says, or that there is none. Pure."""
+    """Return what the last line `converged` of a journal says; one is missing if nobody waited. Pure."""
     ends = [line for line in lines if line["what"] == "converged"]
     if not ends:
         return [Violation(Convergence.name, "I14 LIVE", "nobody has waited until all replicas were well")]

@@ -19,7 +19,7 @@ from tidelock.errors import TidelockError, UnavailableError, UnknownTransactionE
 DECIDED_S: Final = 120.0
 _LOOK_S: Final = 0.5
 _AT_ONCE: Final = 6
-#: What a replica says of a tid: its decision and CSN.
+#: The answer of a replica about a tid: its decision and CSN.
 Told = tuple[str, int | None]
 
 

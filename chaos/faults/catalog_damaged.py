@@ -12,8 +12,7 @@ from typing import ClassVar, Final
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again, there
 from chaos.faults.seeing import LogSince
-from chaos.faults.signs import Signs
-from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 #: Tables that every start reads, or the first records.
@@ -52,8 +51,7 @@ class CatalogDamaged(Fault):
         try:
             damage(node.data_dir / "catalog.db", chosen)
             node.start(wait=False)
-            comes_true(proof.seen, NOTICE_TIMEOUT_S)
-            yield proof
+            yield shown(proof)
         finally:
             if there(world, target):
                 node.replace(start=False)

@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from chaos.faults.clocks import ahead, right
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import there
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 #: Seconds that a clock is off in between.
@@ -54,7 +54,7 @@ class ClockStrobed(Fault):
         try:
             # In this order: the true time alone proves nothing.
             wrong = Signs(lambda: showed(offset_s))
-            yield Signs(wrong.seen, lambda: showed(0.0) if wrong.seen() else None)
+            yield shown(Signs(wrong.seen, lambda: showed(0.0) if wrong.seen() else None))
         finally:
             ended.set()
             thread.join()

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from chaos.faults.clocks import ahead, right
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import there
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 #: Seconds that a clock may jump; the largest lie behind and before all retentions.
@@ -40,7 +40,7 @@ class ClockWrong(Fault):
 
         try:
             world.cluster.node(target).set_clock(offset_s)
-            yield Signs(wrong)
+            yield shown(Signs(wrong))
         finally:
             if there(world, target):
                 world.cluster.node(target).set_clock(0.0)

@@ -11,7 +11,7 @@ from chaos.faults.cutting import Dropped, cut
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import status, views
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 from tidelock.testing import CLIENTS
 
@@ -40,6 +40,6 @@ class CutFromClients(Fault):
         dropped = Dropped(world, [target])
         try:
             with cut(world, [(target, CLIENTS)]):
-                yield Signs(dropped.look, unheard)
+                yield shown(Signs(dropped.look, unheard))
         finally:
             serve_again(world, target)

@@ -11,7 +11,7 @@ from chaos.faults.cutting import Dropped, cut
 from chaos.faults.ensemble import connected
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.faults.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 
@@ -45,6 +45,6 @@ class CutFromOneServer(Fault):
         dropped = Dropped(world, [target, server])
         try:
             with cut(world, [(target, server)]):
-                yield Signs(dropped.look, moved)
+                yield shown(Signs(dropped.look, moved))
         finally:
             serve_again(world, target)

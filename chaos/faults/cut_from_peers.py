@@ -11,7 +11,7 @@ from chaos.faults.cutting import Dropped, cut, without
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import others
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -33,6 +33,6 @@ class CutFromPeers(Fault):
         dropped = Dropped(world, [target, *peers])
         try:
             with cut(world, [(target, peer) for peer in peers]):
-                yield Signs(dropped.look, without(world, target, peers))
+                yield shown(Signs(dropped.look, without(world, target, peers)))
         finally:
             serve_again(world, target)

@@ -11,7 +11,7 @@ from chaos.faults.cutting import Dropped, cut
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import silent, status
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -40,6 +40,6 @@ class CutFromZooKeeper(Fault):
         dropped = Dropped(world, [target, *servers])
         try:
             with cut(world, [(target, server) for server in servers]):
-                yield Signs(dropped.look, noticed)
+                yield shown(Signs(dropped.look, noticed))
         finally:
             serve_again(world, target)

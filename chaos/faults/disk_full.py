@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import status
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -38,6 +38,6 @@ class DiskFull(Fault):
 
         try:
             with node.full_disk():
-                yield Signs(full)
+                yield shown(Signs(full))
         finally:
             serve_again(world, target)

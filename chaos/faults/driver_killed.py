@@ -7,10 +7,10 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from chaos.faults.fault import Aim, Fault, Proof
+from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
+from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true
 from chaos.spark.driver import Driver
 from chaos.world import World
-from tests.support.waiting import eventually
 
 
 class _Ended(Proof):
@@ -41,7 +41,7 @@ class DriverKilled(Fault):
         """Kill a driver that runs a job, one of the targets if they name some.
 
         Raises:
-            AssertionError: No driver ran a job for a long time.
+            NotPossibleError: No driver ran a job for a long time.
         """
         named = [name for name in targets if name in world.drivers]
         found: list[tuple[Driver, str]] = []
@@ -51,7 +51,8 @@ class DriverKilled(Fault):
             found[:] = [(driver, job) for driver in drivers if (job := driver.job) is not None]
             return bool(found)
 
-        eventually(busy, what="a driver that runs a job")
+        if not comes_true(busy, NOTICE_TIMEOUT_S):
+            raise NotPossibleError("no session of Spark runs a job")
         driver, job = chosen.choice(found)
         driver.kill()
         yield _Ended(driver, job)

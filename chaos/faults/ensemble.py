@@ -18,7 +18,7 @@ _EXISTS, _CLOSE = 3, -11
 _SESSION_MS: Final = 10_000
 #: The answer to `exists`: xid, zxid, error; then the znode's times and versions, up to its owner.
 _OWNER: Final = struct.Struct("!iqi qqqq iii q")
-#: What ZooKeeper mixes with the number of a session before it seeds the password with it.
+#: The number that ZooKeeper mixes with that of a session to seed its password.
 _SECRET: Final = 0xB3415C00
 _MULTIPLIER, _MASK = 0x5DEECE66D, (1 << 48) - 1
 

@@ -1,4 +1,4 @@
-"""What a fault is: something that happens to nodes of a cluster, is proven to have happened, and heals."""
+"""The interface of a fault: it happens to nodes of a cluster, is proven to have happened, and heals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaos.world import World
 
 
 class Aim(StrEnum):
-    """What a fault is aimed at; a plan draws its targets by it."""
+    """The target of a fault; a plan draws it."""
 
     REPLICA = "one replica"
     PAIR = "two replicas"
@@ -21,6 +21,10 @@ class Aim(StrEnum):
     LINK = "a replica and a server of ZooKeeper"
     ALL = "the whole cluster"
     CLIENT = "sessions of Spark"
+
+
+class NotPossibleError(Exception):
+    """A fault finds nothing to harm, as no session of Spark that runs a job; nothing was done."""
 
 
 class Proof(ABC):
@@ -72,5 +76,6 @@ class Fault(ABC):
             chosen: The source of what is drawn besides.
 
         Raises:
+            NotPossibleError: There is nothing to harm: the fault is left out.
             TidelockError, OSError: It could not be injected, or not healed: the run fails.
         """

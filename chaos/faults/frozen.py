@@ -10,8 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again, there
 from chaos.faults.seeing import silent
-from chaos.faults.signs import Signs
-from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -32,11 +31,8 @@ class Frozen(Fault):
         node = world.cluster.node(target)
         node.pause()
         try:
-            proof = Signs(lambda: silent(world, target))
-            comes_true(
-                proof.seen, NOTICE_TIMEOUT_S
-            )  # without ZooKeeper no session ends; then nothing is proven
-            yield proof
+            # Without ZooKeeper no session ends; then nothing is proven.
+            yield shown(Signs(lambda: silent(world, target)))
         finally:
             if there(world, target):
                 node.resume()

@@ -11,7 +11,7 @@ from chaos.faults import tracing
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import LogSince, gone
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 #: The words of the system, and of SQLite, for EIO.
@@ -50,6 +50,8 @@ class FsyncFailing(Fault):
 
         try:
             with tracing.injected(node, f"error=EIO:when=1+{each}") as traced:
-                yield Signs(lambda: f"{traced.count()} fsyncs failed" if traced.count() else None, noticed)
+                yield shown(
+                    Signs(lambda: f"{traced.count()} fsyncs failed" if traced.count() else None, noticed)
+                )
         finally:
             serve_again(world, target)

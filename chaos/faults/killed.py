@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import gone, status
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -37,6 +37,6 @@ class Killed(Fault):
 
         node.kill()
         try:
-            yield Signs(dead)
+            yield shown(Signs(dead))
         finally:
             serve_again(world, target)

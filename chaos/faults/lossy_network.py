@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from chaos.faults.cutting import Dropped
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again, there
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 #: Shares of the packets that are lost, at least and at most, in each direction.
@@ -42,7 +42,7 @@ class LossyNetwork(Fault):
         dropped = Dropped(world, [target])
         network.lose(target, chosen.uniform(*SHARES))
         try:
-            yield Signs(dropped.look, sent_again)
+            yield shown(Signs(dropped.look, sent_again))
         finally:
             if there(world, target):
                 network.lose(target, 0.0)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.members import added, member, removed
 from chaos.faults.reviving import there
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -34,7 +34,7 @@ class MemberAdded(Fault):
             return f"the others see {fresh} serve" if member(world, fresh) == "serving" else None
 
         try:
-            yield Signs(joined)
+            yield shown(Signs(joined))
         finally:
             if there(world, fresh):
                 removed(world, fresh)

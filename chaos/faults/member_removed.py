@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.members import added, member, removed
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -34,6 +34,6 @@ class MemberRemoved(Fault):
 
         removed(world, target)
         try:
-            yield Signs(left)
+            yield shown(Signs(left))
         finally:
             added(world, world.cluster.add)

@@ -10,12 +10,12 @@ from typing import ClassVar
 from chaos.faults.cutting import Dropped, cut, without
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
 class OneWayCut(Fault):
-    """What the first replica sends to the second one is dropped; the other way packets arrive.
+    """Packets of the first replica to the second one are dropped; the other way they arrive.
 
     So requests of the second one are carried out, and their answers are lost; the first one learns of a push
     what it did not ask for. Both go on with the others.
@@ -31,6 +31,6 @@ class OneWayCut(Fault):
         dropped = Dropped(world, [second])
         try:
             with cut(world, [(first, second)], one_way=True):
-                yield Signs(dropped.look, without(world, second, [first]))
+                yield shown(Signs(dropped.look, without(world, second, [first])))
         finally:
             serve_again(world, *targets)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.cutting import Dropped, cut, without
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -30,6 +30,6 @@ class PairCut(Fault):
         dropped = Dropped(world, targets)
         try:
             with cut(world, [(first, second)]):
-                yield Signs(dropped.look, without(world, first, [second]))
+                yield shown(Signs(dropped.look, without(world, first, [second])))
         finally:
             serve_again(world, *targets)

@@ -1,4 +1,4 @@
-"""What an operator does until a node serves again."""
+"""The steps of an operator until a node serves again."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again, there
 from chaos.faults.seeing import status
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.faults.waiting import until
 from chaos.world import World
 
@@ -43,7 +43,7 @@ class RollingRestart(Fault):
                 world.cluster.node(replica).stop()
                 serve_again(world, replica)
                 _follow(world, replica)
-            yield Signs(restarted)
+            yield shown(Signs(restarted))
         finally:
             serve_again(world, *order)
 

@@ -12,11 +12,11 @@ from typing import Final
 
 import xxhash
 
-from chaos.faults.fault import Proof
+from chaos.faults.fault import NotPossibleError, Proof
 from chaos.faults.reviving import serve_again, there
 from chaos.faults.seeing import LogSince
 from chaos.faults.signs import Signs
-from chaos.faults.waiting import NOTICE_TIMEOUT_S, until
+from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true, until
 from chaos.world import World
 from tidelock.errors import TidelockError
 from tidelock.testing import Node
@@ -70,7 +70,8 @@ def rotten(
         harm: Damages it.
 
     Raises:
-        UnavailableError: The replica has no such part, or it is not whole again in time.
+        NotPossibleError: The replica has no such part.
+        UnavailableError: It is not whole again in time.
     """
     node = world.cluster.node(target)
     log, harmed = LogSince(node), list[Place]()
@@ -83,7 +84,8 @@ def rotten(
                 harmed.append(place)
         return bool(harmed)
 
-    until(is_harmed, what=f"a part of {target} in {folder}", timeout_s=NOTICE_TIMEOUT_S)
+    if not comes_true(is_harmed, NOTICE_TIMEOUT_S):
+        raise NotPossibleError(f"{target} has no part in {folder}")
     [place] = harmed
 
     def noticed() -> str | None:

@@ -1,4 +1,4 @@
-"""What replicas say of themselves and of each other, and what they have logged, for proofs and for heals."""
+"""Words of replicas about themselves and each other, in answers and logs, for proofs and for heals."""
 
 from __future__ import annotations
 

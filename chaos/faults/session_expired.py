@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.ensemble import end_session, owner
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.faults.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 
@@ -57,7 +57,7 @@ class SessionExpired(Fault):
 
         try:
             until(ended, what=f"the end of session {session:#x}", timeout_s=NOTICE_TIMEOUT_S)
-            yield Signs(expired)
+            yield shown(Signs(expired))
         finally:
             serve_again(world, target)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from chaos.faults.fault import Proof
+from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true
 
 #: Looks for one sign: what was seen, in a few words; None as long as nothing was.
 Look = Callable[[], str | None]
@@ -28,3 +29,12 @@ class Signs(Proof):
                 self._seen[number] = look()
         found = [sign for sign in self._seen if sign is not None]
         return "; ".join(found) if len(found) == len(self._looks) else None
+
+
+def shown(proof: Proof) -> Proof:
+    """Return a proof when its effect was seen, so that a fault acts from there on.
+
+    If it is not seen in a bounded time, nothing is raised: the run tells of a fault without effect.
+    """
+    comes_true(proof.seen, NOTICE_TIMEOUT_S)
+    return proof

@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults import tracing
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -41,6 +41,6 @@ class SlowDisk(Fault):
                     count = traced.count()
                     return f"{count} fsyncs took {delay_us / 1e6} s longer" if count else None
 
-                yield Signs(slowed)
+                yield shown(Signs(slowed))
         finally:
             serve_again(world, target)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import LogSince, gone
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -38,6 +38,6 @@ class Stopped(Fault):
 
         try:
             node.stop()
-            yield Signs(drained)
+            yield shown(Signs(drained))
         finally:
             serve_again(world, target)

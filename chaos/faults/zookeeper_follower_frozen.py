@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.ensemble import mode
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -40,7 +40,7 @@ class ZooKeeperFollowerFrozen(Fault):
 
         node.pause()
         try:
-            yield Signs(frozen)
+            yield shown(Signs(frozen))
         finally:
             node.resume()
             serve_again(world, server)

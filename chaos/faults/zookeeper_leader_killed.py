@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import gone
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.faults.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 
@@ -41,6 +41,6 @@ class ZooKeeperLeaderKilled(Fault):
 
         node.kill()
         try:
-            yield Signs(elected)
+            yield shown(Signs(elected))
         finally:
             serve_again(world, leader)

@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import status
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 from tidelock.errors import TidelockError
 
@@ -40,7 +40,7 @@ class ZooKeeperMajorityLost(Fault):
         try:
             for server in lost:
                 cluster.node(server).kill()
-            yield Signs(halted.look)
+            yield shown(Signs(halted.look))
         finally:
             serve_again(world, *lost, *cluster.replicas)
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs
+from chaos.faults.signs import Signs, shown
 from chaos.world import World
 
 
@@ -42,6 +42,6 @@ class ZooKeeperRollingRestart(Fault):
             for server in order:
                 world.cluster.node(server).stop()
                 serve_again(world, server)
-            yield Signs(restarted)
+            yield shown(Signs(restarted))
         finally:
             serve_again(world, *order)

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.reviving import serve_again
 from chaos.faults.seeing import LogSince, status
-from chaos.faults.signs import Signs
-from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true, until
+from chaos.faults.signs import Signs, shown
+from chaos.faults.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 from tidelock.errors import UnavailableError
 from tidelock.testing import commands
@@ -67,9 +67,7 @@ class ZooKeeperSetBack(Fault):
                     cluster.node(server).kill()
                 _copy(world, newest)
                 _put(world, backup)
-                proof = Signs(stopped)
-                comes_true(proof.seen, NOTICE_TIMEOUT_S)
-                yield proof
+                yield shown(Signs(stopped))
             finally:
                 if rebuilds:
                     _rebuild(world)

@@ -16,7 +16,7 @@ from typing import Final
 VARIABLE: Final = "TIDELOCK_CHAOS_PLANT"
 #: Each bug with the module whose `plant` puts it in place.
 ALL: Final[Mapping[str, str]] = {
-    "forget-a-commit": "chaos.plants.forget_a_commit",
+    "lose-a-commit": "chaos.plants.lose_a_commit",
     "torn-snapshot": "chaos.plants.torn_snapshot",
 }
 _FOLDER: Final = Path(__file__).resolve().parent

@@ -97,9 +97,9 @@ def lines_of(folder: Path, what: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_planted_loss_is_told_with_its_fault_and_its_transaction(tmp_path: Path, tell: Tell) -> None:
-    """A start that forgets a commit breaks a promise about a transaction, around its fault."""
-    words = ("--seed", "3", "--minutes", "0.5", "--sessions", "0", "--workloads", "list_append,bank")
-    result = result_of(tmp_path, tell, *words, "--only", "killed,stopped", "--plant", "forget-a-commit")
+    """A home that loses commits after a start is told with them, and with the fault that stopped it."""
+    words = ("--seed", "3", "--minutes", "1.5", "--sessions", "0", "--workloads", "list_append,bank")
+    result = result_of(tmp_path, tell, *words, "--only", "killed,stopped", "--plant", "lose-a-commit")
     assert not result.passed
     begun = {line["fault"] for line in lines_of(tmp_path, "begin")}
     told_of = [line for line in lines_of(tmp_path, "violation") if line.get("tid") and line.get("fault")]

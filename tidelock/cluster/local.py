@@ -256,7 +256,7 @@ class LocalCluster:
             self.layout = layout
 
     def replace_replica(self, dead: str, fresh: str, *, host: str = HOST) -> None:
-        """Put a fresh member in the place of a dead one; then `start` it. Errors as in `add_replica`."""
+        """Replace a dead member by a fresh one; then `start` it. Errors as in `add_replica`."""
         with processes.locked(self.folder / "lock"):
             layout = self.layout.without(dead).with_replica(fresh, host=host)
             with self.connect() as db:

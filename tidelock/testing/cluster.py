@@ -227,7 +227,7 @@ class Cluster(ABC):
 
     @abstractmethod
     def replace_member(self, dead: str, fresh: str) -> Node:
-        """Put a fresh member in the place of a dead one; then `start` it. Errors as in `add`."""
+        """Replace a dead member by a fresh one; then `start` it. Errors as in `add`."""
 
     @abstractmethod
     def forget(self, replica: str) -> None:

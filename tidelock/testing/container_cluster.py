@@ -128,7 +128,7 @@ class ContainerCluster(Cluster):
         return self._enter(replica)
 
     def replace_member(self, dead: str, fresh: str) -> Node:
-        """Put a fresh member in the place of a dead one."""
+        """Replace a dead member by a fresh one."""
         self._require_unused(fresh)
         with self.connect() as db:
             db.membership.replace(dead, fresh)

@@ -104,7 +104,7 @@ class ContainerNode(Node):
         deadline = time.monotonic() + timeout_s
         while not self.ready():
             if not self.running or time.monotonic() > deadline:
-                super().wait_ready(0.0)
+                raise self._not_ready(timeout_s)
             time.sleep(_POLL_S)
 
     def _state(self) -> Mapping[str, Any]:
@@ -135,7 +135,7 @@ class ReplicaContainer(ContainerNode):
         return answer.status == _OK
 
     def _order_takeover(self) -> None:
-        """The environment of a container cannot be changed, so it is made anew."""
+        """The environment of a container cannot be changed, so it is made again."""
         self.kill()
         self._former_log = self.log()
         self._container.remove()

@@ -1,12 +1,13 @@
-"""Which packets are dropped, as rules of iptables in the namespaces of the nodes. Pure.
+"""The packets that are dropped, as rules of iptables in the namespaces of the nodes. Pure.
 
 A packet between two nodes is dropped where it arrives, one to the clients where it is sent: the machine
 itself gets no rules. All cuts of a namespace jump to one chain, whose only rule drops and counts. The chains
-of cuts are written anew with each change, and that one is kept, so its counter never goes back.
+of cuts are written again with each change, and that one is kept, so its counter never goes back.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -101,3 +102,8 @@ def dropped(listing: str) -> int:
         if fields[2:3] == ["DROP"]:
             return int(fields[0])
     raise ValueError(f"expected the rule of chain {DROP}, found: {listing!r}")
+
+
+def held_back(listing: str) -> int:
+    """Return how often a packet had to wait for its turn, as `tc -s qdisc show` says."""
+    return sum(int(count) for count in re.findall(r"\boverlimits (\d+)\b", listing))

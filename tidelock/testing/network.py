@@ -9,7 +9,7 @@ from typing import Final
 
 from tidelock.errors import BadRequestError, ConfigError
 from tidelock.testing import commands
-from tidelock.testing.cuts import CHAINS, CLIENTS, DROP, INTERFACE, Cuts, dropped
+from tidelock.testing.cuts import CHAINS, CLIENTS, DROP, INTERFACE, Cuts, dropped, held_back
 
 __all__ = ["CLIENTS", "Network"]
 
@@ -110,6 +110,11 @@ class Network:
         """
         self._require_node(name)
         return dropped(self._run(name, "iptables", "-w", "-nvxL", DROP))
+
+    def held_back(self, name: str) -> int:
+        """Return how often packets of a node have had to wait since it was slowed; 0 while it is not."""
+        self._require_node(name)
+        return held_back(self._run(name, "tc", "-s", "qdisc", "show", "dev", INTERFACE))
 
     def _change(self, changed: Callable[[Cuts], Cuts]) -> None:
         """Change the cuts, and write the rules of all nodes; those of one namespace change at once."""

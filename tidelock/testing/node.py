@@ -134,11 +134,13 @@ class Node(ABC):
         deadline = time.monotonic() + timeout_s
         while not self.ready():
             if time.monotonic() > deadline:
-                tail = " | ".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
-                raise UnavailableError(
-                    f"{self.name} is not ready after {timeout_s:.0f} s; its log ends: {tail}"
-                )
+                raise self._not_ready(timeout_s)
             time.sleep(_POLL_S)
+
+    def _not_ready(self, timeout_s: float) -> UnavailableError:
+        tail = " | ".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
+        state = f"is not ready after {timeout_s:.0f} s" if self.running else "has ended"
+        return UnavailableError(f"{self.name} {state}; its log ends: {tail}")
 
 
 def text_of(*files: Path) -> str:

@@ -119,7 +119,7 @@ class ProcessCluster(Cluster):
         return self._enter(replica, lambda host: self._started.add_replica(replica, host=host))
 
     def replace_member(self, dead: str, fresh: str) -> Node:
-        """Put a fresh member in the place of a dead one."""
+        """Replace a dead member by a fresh one."""
         return self._enter(fresh, lambda host: self._started.replace_replica(dead, fresh, host=host))
 
     def forget(self, replica: str) -> None:

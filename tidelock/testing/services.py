@@ -1,4 +1,4 @@
-"""What the containers of agents, ZooKeepers and Spark are, as options of the container engine. Pure.
+"""The containers of agents, ZooKeepers and Spark, as options of the container engine.
 
 docker/compose.yaml says the same of the same images; tests/unit/project/test_testing_services.py holds them
 equal. Two things differ on purpose: ZooKeeper's ticks are shorter, so that sessions end soon, and nothing

@@ -1,4 +1,4 @@
-"""What the master of a Spark cluster knows, from its page."""
+"""The master of a Spark cluster tells on its page what it knows."""
 
 from __future__ import annotations
 

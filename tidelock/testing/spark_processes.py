@@ -22,7 +22,7 @@ _DEPLOY: Final = "org.apache.spark.deploy"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be started.
+    """The programs that are to be started.
 
     Attributes:
         master: The address for sessions.

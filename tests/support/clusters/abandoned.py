@@ -2,8 +2,8 @@
 
     python -m tests.support.clusters.abandoned FOLDER [AGENT_IMAGE ZOOKEEPER_IMAGE]
 
-With images it is of containers, otherwise of processes. It prints the pids of the nodes, and then waits for its
-own death.
+With images it is of containers, otherwise of processes. It prints the pids of the nodes, and then waits for
+its own death.
 """
 
 from __future__ import annotations

@@ -103,6 +103,10 @@ class IdleNetwork(Network):
     def lose(self, name: str, share: float) -> None:
         """Do nothing."""
 
+    def held_back(self, name: str) -> int:
+        """Return that no packet had to wait."""
+        return 0
+
     def dropped(self, name: str) -> int:
         """Return that no packet was dropped."""
         return 0

@@ -40,6 +40,6 @@ def test_the_table_has_a_line_for_each_kind() -> None:
 
 
 def test_calls_that_did_not_end_well_are_counted_by_error() -> None:
-    """What has no error is counted too."""
+    """A call without an error is counted too."""
     lines = [call(1, end="fail", error="NoAnswerError"), call(2, end="info"), call(3), run()]
     assert errors_by_kind(lines) == {"NoAnswerError": 1, "without an error": 1}

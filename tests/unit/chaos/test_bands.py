@@ -9,7 +9,7 @@ from tests.unit.chaos.lines import S, fault, phase, run
 
 
 def test_a_band_has_all_moments_of_its_fault() -> None:
-    """One that was not healed has no end; the first proof counts."""
+    """A fault that was not healed has no end; the first proof counts."""
     lines = [run(), *fault(1, "killed", ["r1"], 1, 2, 3), *fault(2, "frozen", ["r2"], 4, 5, 6)[:2]]
     killed, frozen = bands(lines)
     assert (killed.begin_ns, killed.end_ns, killed.well_ns) == (1 * S, 2 * S, 3 * S)

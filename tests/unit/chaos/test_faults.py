@@ -1,4 +1,4 @@
-"""The list of faults, and proofs: none of them is seen where nothing has happened."""
+"""The list of faults, and their proofs, which see nothing where nothing has happened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from chaos import faults
 from chaos.faults import ensemble, rotting, waiting
 from chaos.faults.catalog_damaged import TABLES, damage
-from chaos.faults.fault import Aim, Fault, Proof
+from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.faults.signs import Signs
 from chaos.faults.tracing import Traced, family, injected
 from chaos.world import World
@@ -56,7 +56,8 @@ def test_the_list_has_each_fault_of_the_folder() -> None:
     """A fault that is not in the list would never be drawn."""
     for module in pkgutil.iter_modules(faults.__path__):
         importlib.import_module(f"chaos.faults.{module.name}")
-    assert set(faults.ALL) == set(Fault.__subclasses__())
+    known = {fault for fault in Fault.__subclasses__() if fault.__module__.startswith("chaos.")}
+    assert set(faults.ALL) == known
     assert len(faults.ALL) == len(set(faults.ALL)) >= 30
 
 
@@ -76,7 +77,11 @@ def test_a_fault_says_what_it_needs(fault: type[Fault]) -> None:
     assert not fault.halts or fault.alone
 
 
-@pytest.mark.parametrize("fault", faults.ALL, ids=lambda fault: fault.kind)
+@pytest.mark.parametrize(
+    "fault",
+    [fault for fault in faults.ALL if fault.aim is not Aim.CLIENT],  # there are no sessions of Spark
+    ids=lambda fault: fault.kind,
+)
 def test_no_proof_is_seen_where_nothing_has_happened(world: World, fault: type[Fault]) -> None:
     """The handles do nothing, so the fault says so itself, or proves nothing, also when it is healed."""
     ability.require(fault.lack())
@@ -89,7 +94,7 @@ def test_no_proof_is_seen_where_nothing_has_happened(world: World, fault: type[F
     }[fault.aim]
     proofs: list[Proof] = []
     with (
-        contextlib.suppress(TidelockError),
+        contextlib.suppress(TidelockError, NotPossibleError),
         fault().inject(world, targets, random.Random(1)) as proof,
     ):
         proofs.append(proof)

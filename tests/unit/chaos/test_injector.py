@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from chaos.faults.fault import Aim, Fault, Proof
+from chaos.bands import bands
+from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.faults.signs import Signs
 from chaos.injector import Injector
 from chaos.journal import Journal, load
@@ -62,6 +63,19 @@ class Unhealed(Seen):
         raise UnavailableError(f"{targets[0]} does not start")
 
 
+class Idle(Seen):
+    """A fault that finds nothing to harm."""
+
+    kind = "idle"
+
+    @contextlib.contextmanager
+    def inject(  # noqa: D102
+        self, world: World, targets: Sequence[str], chosen: random.Random
+    ) -> Iterator[Proof]:
+        raise NotPossibleError("nothing is there")
+        yield Signs()
+
+
 class Replacing(Seen):
     """A member is replaced by another one."""
 
@@ -85,7 +99,7 @@ class Losing(Seen):
     loses_disk = True
 
 
-KINDS = {fault.kind: fault for fault in (Seen, Unseen, Unhealed, Replacing, Losing)}
+KINDS = {fault.kind: fault for fault in (Seen, Unseen, Unhealed, Idle, Replacing, Losing)}
 
 
 @pytest.fixture
@@ -132,6 +146,13 @@ def test_a_fault_that_is_not_healed_fails_the_run(cluster: ToldCluster, tmp_path
     [told] = [line for line in lines if line["what"] == "violation"]
     assert told["fault"] == [1]
     assert "r1 does not start" in told["story"]
+
+
+def test_a_fault_that_finds_nothing_to_harm_is_left_out(cluster: ToldCluster, tmp_path: Path) -> None:
+    """It is no fault of the run, and no band of its journal."""
+    lines, claims = inject(cluster, tmp_path, ("idle", "r1"))
+    assert [line["what"] for line in lines] == ["begin", "spared"]
+    assert (claims, bands(lines)) == ([], [])
 
 
 def test_a_fault_beyond_tolerance_is_left_out(cluster: ToldCluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a run has come to, for people and for files."""
+"""The result of a run, for people and for files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which faults may act together: the two promises, and nothing else, limit it."""
+"""The rule of faults that act together: the two promises, and nothing else, limit it."""
 
 from __future__ import annotations
 

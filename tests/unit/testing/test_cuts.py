@@ -35,7 +35,7 @@ def test_a_cut_of_one_way_leaves_the_other_way_open() -> None:
 
 
 def test_the_machine_itself_gets_no_rules() -> None:
-    """What a node sends to the clients is dropped where it is sent."""
+    """Packets of a node to the clients are dropped where they are sent."""
     to = Cuts().cut("r1", CLIENTS, one_way=True)
     assert drops(to, "r1") == ["-A TIDELOCK-OUT -d 10.0.0.1 -j TIDELOCK-DROP"]
     came_from = Cuts().cut(CLIENTS, "r1", one_way=True)

@@ -1,4 +1,4 @@
-"""What a cluster for tests leaves behind is found by its owner, and nothing else is."""
+"""Leftovers of a cluster for tests are found by their owner, and nothing else is."""
 
 from __future__ import annotations
 

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
-from chaos.checks.logs import unforeseen
+from chaos import faults
+from chaos.bands import bands
+from chaos.checks.logs import disks_hurt, unforeseen
 from chaos.checks.outvoted import disagreements
+from tests.unit.chaos.lines import fault
 
 
 def event(name: str, **fields: object) -> str:
@@ -28,6 +31,16 @@ def event(name: str, **fields: object) -> str:
 def test_what_must_never_happen_is_found_in_a_log(line: str) -> None:
     """Beside lines that tell of faults which an agent has foreseen."""
     assert unforeseen([event("peer_lost", reason="no answer"), line, '{"event": "cut in the mid']) == [line]
+
+
+def test_a_replica_whose_disk_was_damaged_may_stop() -> None:
+    """It is right to stop with the error of its disk; another replica may not do that."""
+    stopped = event("stopped", exception="sqlite3.DatabaseError: database disk image is malformed")
+    broken = event("machine_broken", reason="two records of one CSN")
+    assert unforeseen([stopped, broken], disk_hurt=True) == [broken]
+    assert unforeseen([stopped]) == [stopped]
+    lines = [*fault(1, "catalog damaged", ["r4"], 1, 2, 3), *fault(2, "killed", ["r1"], 1, 2, 3)]
+    assert disks_hurt(bands(lines), faults.ALL) == {"r4"}
 
 
 def test_a_disagreement_is_told_unless_bytes_were_damaged() -> None:

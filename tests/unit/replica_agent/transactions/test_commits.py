@@ -202,7 +202,7 @@ async def test_a_refusal_that_nobody_waits_for_is_no_unforeseen_error(
     await asyncio.wait({commit})
     await home.commits.roll_back(tx)
     home.check_rolled_back(tx)
-    del tx, commit
+    tx = commit = cast("Any", None)
     gc.collect()
     assert unforeseen == []
 
