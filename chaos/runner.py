@@ -188,7 +188,7 @@ class _Run:
                 self._check(running)
             finally:
                 for workload in running:
-                    workload.history.close()
+                    workload.close()
 
     def _under_load(self, running: Sequence[Workload]) -> None:
         world = self._world
