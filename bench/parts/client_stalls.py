@@ -30,8 +30,10 @@ from tidelock.errors import CommitUnknownError, LabelExistsError, TidelockError
 #: The replica that is hit, and one that is not.
 _HIT, _OTHER = "r2", "r1"
 EVENTS: Final = (("frozen", signal.SIGSTOP), ("killed", signal.SIGKILL))
-#: How long a replica is frozen, or dead before it is started again.
-_DOWN_S: Final = 14.0
+#: How long a replica is frozen, or dead before it is started again: longer than a ZooKeeper session.
+_DOWN_S: Final = 12.0
+#: So often the clients are watched for as long while nothing happens.
+_USUAL_TIMES: Final = 5
 #: A hit comes so long after all is well, at most; drawn, so that it meets each step of a request.
 _BEFORE_S: Final = 1.0
 #: How long all is observed after the replica is back.
@@ -90,8 +92,9 @@ def run(folder: Path, *, repeats: int) -> list[dict[str, Any]]:
         for thread in threads:
             thread.start()
         try:
+            usual = _usual(clients, repeats)
             found = [
-                figures
+                figures | {"usual_s": usual[figures["who"]]}
                 for event, signum in EVENTS
                 for figures in _hits(cluster, clients, event, signum, repeats, drawn)
             ]
@@ -100,6 +103,18 @@ def run(folder: Path, *, repeats: int) -> list[dict[str, Any]]:
             for thread in threads:
                 thread.join()
     return found
+
+
+def _usual(clients: Sequence[Client], repeats: int) -> dict[str, float]:
+    """Return the longest time without an answer of each client while nothing happens, the median of some."""
+    longest: dict[str, list[float]] = {client.what: [] for client in clients}
+    time.sleep(_DOWN_S)  # the first calls open connections and start processes
+    for _ in range(min(repeats, _USUAL_TIMES)):
+        begun = time.monotonic()
+        time.sleep(_DOWN_S)
+        for client in clients:
+            longest[client.what].append(client.stall_s(begun, time.monotonic()))
+    return {what: round(statistics.median(found), 2) for what, found in longest.items()}
 
 
 def _hits(

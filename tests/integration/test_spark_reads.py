@@ -19,12 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.support.faults.slow_door import SlowDoor
 from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.readers import ReaderHost
 from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.csnlog.core.ids import PartId
 from tidelock.replica_agent.readers import counters
+from tidelock.spark.options import SILENCE_S
 
 pytestmark = pytest.mark.spark
 
@@ -417,6 +419,17 @@ def test_without_failover_the_job_fails(
     _in_mid_job(pair, spark, signal_number)
     with pytest.raises(SparkJobError):
         spark.receive()
+    assert pair.served(1)["opens"] == 0
+
+
+@only("classic")
+def test_a_replica_that_is_slow_keeps_its_readers(spark: SparkProcess, pair: Pair, world: World) -> None:
+    """An answer that takes longer than a job waits for a frozen replica, and says so, is waited for."""
+    with contextlib.closing(SlowDoor(pair.hosts[0].address, wait_s=2 * SILENCE_S)) as door:
+        pair.connect(spark, [pair.status[0] | {"data": door.address}, pair.status[1]])
+        spark.call("attach", replica="r1")
+        assert spark.sql(NUMBERS_QUERY) == world.numbers
+        assert door.opened > 1
     assert pair.served(1)["opens"] == 0
 
 

@@ -80,10 +80,14 @@ def test_rows_of_an_agent_that_freezes_in_their_middle(fake_cluster: FakeCluster
             next(stream)
 
 
-def test_an_agent_that_is_only_slow_is_waited_for(fake_cluster: FakeCluster, db: Database) -> None:
+def test_an_agent_that_is_only_slow_is_waited_for(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It shows that it lives, as often as the client looks, and its answer is taken."""
+    monkeypatch.setattr("tidelock.client.agents.transport.SHOW_S", 60.0)
+    fake_cluster.add_table("u", ROWS)
     slow, other = fake_cluster["r1"], fake_cluster["r2"]
-    with db.snapshot() as snap:
+    with connect(slow.url) as db, db.snapshot() as snap:
         since = len(slow.requests)
         slow.delays["POST /query"] = 1.0
         assert snap.read("u") == ROWS
