@@ -327,9 +327,8 @@ def _pool_classes(
     class Watched(Plain):
         def _new_conn(self) -> socket.socket:
             assert lives is not None, "only these connections are watched"
-            return WatchedSocket.take(
-                super()._new_conn(), functools.partial(lives, f"{self._dns_host}:{self.port}")
-            )
+            host = f"[{self._dns_host}]" if ":" in self._dns_host else self._dns_host
+            return WatchedSocket.take(super()._new_conn(), functools.partial(lives, f"{host}:{self.port}"))
 
     class Secure(Plain, HTTPSConnection):
         pass
