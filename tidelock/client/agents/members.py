@@ -148,8 +148,8 @@ class KnownMembers:
     def in_order(self, first: First = None) -> list[KnownMember]:
         """Return the replicas to try, `first` before all others unless it has failed to answer lately.
 
-        One that has failed to answer comes last until it is seen to live again. That is looked after now and
-        then, in a thread of its own: no request has to find out that it is frozen still.
+        One that has failed to answer comes last until it is seen to serve again. That is looked after now and
+        then, in a thread of its own: no request has to find out that it is frozen still, or has just started.
         """
         now = time.monotonic()
         ranks = {item: rank for rank, item in enumerate((first,) if isinstance(first, str) else first or ())}
@@ -172,12 +172,12 @@ class KnownMembers:
         return found
 
     def is_silent(self, member: KnownMember) -> bool:
-        """Return whether a replica has not answered lately, and has not been seen to live since."""
+        """Return whether a replica has not answered lately, and has not been seen to serve since."""
         with self._lock:
             return member.id in self._suspect_until_s
 
     def _look_again(self, member: KnownMember) -> None:
-        if self._transport.lives(member.api):
+        if self._transport.serves(member.api):
             self.note(member, None)
 
     def ask(self, call: Callable[[KnownMember], T], *, first: First = None) -> T:

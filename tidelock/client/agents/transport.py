@@ -43,6 +43,8 @@ T = TypeVar("T")
 API: Final = "/api/v1"
 #: Path of the answer that costs an agent least; it needs no token.
 HEALTH: Final = "/healthz"
+#: Path of the answer that says whether an agent serves; likewise.
+READY: Final = "/readyz"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BYTES: Final = "application/octet-stream"
 JSON: Final = "application/json"
@@ -137,11 +139,17 @@ class Transport:
 
     def lives(self, address: str) -> bool:
         """Return whether an agent answers anything within `SHOW_S`."""
+        return self._look(address, HEALTH) is not None
+
+    def serves(self, address: str) -> bool:
+        """Return whether an agent says within `SHOW_S` that it serves; one that has just started does not."""
+        return self._look(address, READY) == 200  # noqa: PLR2004 - HTTP's own number
+
+    def _look(self, address: str, path: str) -> int | None:
         try:
-            self._looks.request("GET", f"{self._scheme}://{address}{HEALTH}", redirect=False)
+            return self._looks.request("GET", f"{self._scheme}://{address}{path}", redirect=False).status
         except HTTPError:
-            return False
-        return True
+            return None
 
     def call(
         self,

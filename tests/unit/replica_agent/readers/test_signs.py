@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
+import urllib3
 from aiohttp import web
 
 from tidelock.replica_agent.readers import signs
@@ -26,8 +28,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def asked(request: str, gate: asyncio.Event) -> AsyncIterator[asyncio.StreamReader]:
-    """Send a request to a server that answers when the gate is open; give what it sends."""
+async def served(gate: asyncio.Event) -> AsyncIterator[tuple[str, int]]:
+    """A server that answers when the gate is open; give its host and port."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         with signs.during(request, READ_WAIT_S):
@@ -45,16 +47,39 @@ async def asked(request: str, gate: asyncio.Event) -> AsyncIterator[asyncio.Stre
     app.router.add_route("*", "/", handle)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0][:2]
-    reader, writer = await asyncio.open_connection(host, port)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        writer.write(request.encode() + b"Host: x\r\nConnection: close\r\n\r\n")
-        yield reader
+        yield runner.addresses[0][:2]
     finally:
-        writer.close()
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def asked(request: str, gate: asyncio.Event) -> AsyncIterator[asyncio.StreamReader]:
+    """Send a request to such a server; give what it sends."""
+    async with served(gate) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(request.encode() + b"Host: x\r\nConnection: close\r\n\r\n")
+            yield reader
+        finally:
+            writer.close()
+
+
+async def test_clients_in_python_read_over_signs() -> None:
+    """Those of replicas, which fetch parts, and of tasks; the next request on the connection as well."""
+    gate = asyncio.Event()
+    async with served(gate) as (host, port), aiohttp.ClientSession() as session:
+        with urllib3.HTTPConnectionPool(host, port, maxsize=1) as pool:
+            for _ in range(2):
+                asyncio.get_running_loop().call_later(MOST * signs.SIGN_S / 2, gate.set)
+                async with session.get(f"http://{host}:{port}/") as answer:
+                    assert await answer.read() == b"firstlast"
+                gate.clear()
+                asyncio.get_running_loop().call_later(MOST * signs.SIGN_S / 2, gate.set)
+                told = await asyncio.to_thread(pool.request, "GET", "/", retries=False)
+                assert (told.status, told.data) == (200, b"firstlast")
+                gate.clear()
 
 
 async def test_signs_come_before_the_answer_and_not_in_it() -> None:
