@@ -95,6 +95,19 @@ def test_an_agent_that_is_only_slow_is_waited_for(
     assert other.count("POST /query") == 0
 
 
+def test_where_all_agents_are_slow_they_are_waited_for(
+    fake_cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None shows in time that it lives: each is given up once, then the first one is waited for."""
+    monkeypatch.setattr("tidelock.client.agents.transport.SHOW_S", 0.01)
+    fake_cluster.add_table("u", ROWS)
+    with connect(fake_cluster["r1"].url) as db, db.snapshot() as snap:
+        for agent in fake_cluster.agents.values():
+            agent.delays |= {"POST /query": 1.0, "GET /healthz": 0.3}
+        assert snap.read("u") == ROWS
+    assert [agent.count("POST /query") for agent in fake_cluster.agents.values()] == [2, 1, 1]
+
+
 def test_a_frozen_agent_is_not_asked_again_before_it_lives(fake_cluster: FakeCluster) -> None:
     """However long ago it was: looking after it is not the work of a request. It has to serve, too."""
     frozen = fake_cluster["r1"]

@@ -183,7 +183,8 @@ class KnownMembers:
     def ask(self, call: Callable[[KnownMember], T], *, first: First = None) -> T:
         """Return the first answer; after a replica that is unavailable or behind the next one is tried.
 
-        Only for calls that may run twice.
+        If no replica can answer, and some have only been given up since they showed no life in time, these
+        are tried once more, with patience: they may all be slow. Only for calls that may run twice.
 
         Raises:
             StandbyError: All replicas that answer are behind.
@@ -207,7 +208,20 @@ class KnownMembers:
                 self._refresh(member)
                 return answer
             if not self._learn_again(tried):
-                raise _summary(failed)
+                break
+        slow = {item for item, error in failed.items() if error.details.get("silent")}
+        with self._transport.patiently():
+            for member in self.in_order(first) if self.others else []:
+                if member.id not in slow:
+                    continue
+                try:
+                    answer = call(member)
+                except UnavailableError as error:
+                    failed[member.id] = error
+                else:
+                    self.note(member, None)
+                    return answer
+        raise _summary(failed)
 
     def note(self, member: KnownMember, error: UnavailableError | None) -> None:
         """Record whether a replica answered; a replica that did not answer is tried last for a while."""

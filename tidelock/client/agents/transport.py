@@ -10,11 +10,13 @@ distinguished:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
 import socket
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -22,13 +24,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from tidelock.client.agents import begin_order, forks
 from tidelock.client.agents.channel import Channels
 from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp
 from tidelock.client.agents.waits import Waits
-from tidelock.client.agents.watched import SHOW_S, WatchedSocket
+from tidelock.client.agents.watched import LAST_SHOW_S, SHOW_S, WatchedSocket
 from tidelock.errors import (
     BadRequestError,
     NoAnswerError,
@@ -102,6 +104,7 @@ class Transport:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._pools = _pool_classes(timeouts.answer_s)
         self._watched_pools = _pool_classes(timeouts.answer_s, lives=self.lives)
+        self._patience = threading.local()
         self._open_pools()
         plain = PlainHttp(scheme, self._headers, timeouts.connect_s)
         self._channels = Channels(plain, API, self._headers, timeouts.connect_s)
@@ -110,9 +113,7 @@ class Transport:
     def _open_pools(self) -> None:
         self._pool = _pool_of(self._pools)
         self._watched_pool = _pool_of(self._watched_pools)
-        self._looks = urllib3.PoolManager(
-            num_pools=64, timeout=urllib3.Timeout(connect=SHOW_S, read=SHOW_S), retries=False
-        )
+        self._looks = urllib3.PoolManager(num_pools=64, retries=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments of the transport, the token included."""
@@ -137,6 +138,15 @@ class Transport:
             pool.clear()
         self._channels.close()
 
+    @contextlib.contextmanager
+    def patiently(self) -> Iterator[None]:
+        """Give agents `LAST_SHOW_S` to show that they live, for requests of this thread during the block."""
+        self._patience.show_s = LAST_SHOW_S
+        try:
+            yield
+        finally:
+            del self._patience.show_s
+
     def lives(self, address: str) -> bool:
         """Return whether an agent answers anything within `SHOW_S`."""
         return self._look(address, HEALTH) is not None
@@ -146,8 +156,11 @@ class Transport:
         return self._look(address, READY) == 200  # noqa: PLR2004 - HTTP's own number
 
     def _look(self, address: str, path: str) -> int | None:
+        show_s = getattr(self._patience, "show_s", SHOW_S)
+        timeout = urllib3.Timeout(connect=show_s, read=show_s)
         try:
-            return self._looks.request("GET", f"{self._scheme}://{address}{path}", redirect=False).status
+            url = f"{self._scheme}://{address}{path}"
+            return self._looks.request("GET", url, redirect=False, timeout=timeout).status
         except HTTPError:
             return None
 
@@ -302,6 +315,8 @@ class Transport:
                 )
         except (NewConnectionError, ConnectTimeoutError) as error:
             raise _no_connection(address, _cause(error)) from error
+        except ReadTimeoutError as error:
+            raise _no_answer(address, _cause(error), silent=True) from error
         except HTTPError as error:
             raise _no_answer(address, _cause(error)) from error
 
@@ -376,10 +391,11 @@ def _no_connection(address: str, cause: str) -> NoConnectionError:
     )
 
 
-def _no_answer(address: str, cause: str) -> NoAnswerError:
+def _no_answer(address: str, cause: str, **details: bool) -> NoAnswerError:
     return NoAnswerError(
         f"no whole answer from the agent at {address} ({cause}); it may have carried out the request",
         address=address,
+        **details,
     )
 
 

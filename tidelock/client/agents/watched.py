@@ -20,6 +20,8 @@ LOOK_AFTER_S: Final = 0.7
 #: How long an agent may take to show that it lives, in seconds. Together with the time before: how long a
 #: reader waits for a frozen one; below 3 s, whatever it asked for.
 SHOW_S: Final = 1.5
+#: The same when no agent has shown it in time: then it is the machine, or the network, that is slow.
+LAST_SHOW_S: Final = 15.0
 
 
 class WatchedSocket(socket.socket):

@@ -94,6 +94,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
                 f"the agent at {self._address} fell silent in the middle of its answer; rows are missing, "
                 "read again",
                 address=self._address,
+                silent=True,
             ) from error
         except (HTTPError, OSError) as error:
             self.close()
