@@ -32,13 +32,16 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 # An agent is several processes and tests start hundreds: to compile all modules each time doubles their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all check lint types unit coverage docs bench lock clean
+.PHONY: help demo compose-demo sbom test test-all check lint types unit coverage docs bench lock clean
 
 help: ## list the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica killed (SF=0.1)
 	@$(PYTHON) -m demo --scale-factor $(SF)
+
+compose-demo: $(STAMP) ## the same in containers: docker/compose.yaml, with a Spark cluster (SF=0.1)
+	@$(PYTHON) -m demo.containers --scale-factor $(SF)
 
 test: $(CLASSES) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
@@ -66,6 +69,9 @@ docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
 
 bench: $(STAMP) $(DUCKLAKE)/stamp $(SPARK35)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)
+
+sbom: $(STAMP) ## what the images hold, anew: docs/sbom/*.json (needs a container engine)
+	@$(PYTHON) -m demo.containers.sbom
 
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-header --no-annotate

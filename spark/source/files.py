@@ -11,6 +11,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from tidelock.errors import CorruptError, StandbyError, TidelockError, UnavailableError, from_answer
+from tidelock.loopback_names import reachable
 from tidelock.ranged_file import RangedFile
 from tidelock.spark.options import ROUNDS
 from tidelock.spark.source import silent
@@ -74,7 +75,7 @@ class SnapshotFiles:
         raise UnavailableError(f"no replica returns {file} at CSN {self._csn} ({reasons}); run the job again")
 
     def _ask(self, address: str, file: str, start: int, end: int) -> bytes:
-        url = f"http://{address}/snapshots/{self._csn}/{quote(file)}"
+        url = f"http://{reachable(address)}/snapshots/{self._csn}/{quote(file)}"
         try:
             answer = self._pool.request(
                 "GET", url, headers={"Range": f"bytes={start}-{end - 1}"}, redirect=False

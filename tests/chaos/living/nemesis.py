@@ -7,7 +7,6 @@ and :meth:`Nemesis.settle` waits until all replicas serve and have caught up.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import random
 import signal
 import time
@@ -221,7 +220,7 @@ class Nemesis:
 
     def _mount(self, replica: str) -> bool:
         disk = self._disks[replica] = SmallDisk(self.cluster.data_dir(replica), DISK_BYTES)
-        return disk.mount()
+        return disk.mounted()
 
     def _start(self, replica: str) -> None:
         self.cluster.start(replica, timeout_s=HEAL_TIMEOUT_S)
@@ -243,10 +242,7 @@ class Nemesis:
 
     def _forget(self, replica: str) -> None:
         """Take a replica out of the addresses that clients are given."""
-        layout = self.cluster.layout
-        # The cluster exists, so the founders that are left join it: they cannot make it any more.
-        left = tuple(dataclasses.replace(one, joins=True) for one in layout.replicas if one.id != replica)
-        self.cluster.layout = dataclasses.replace(layout, replicas=left)
+        self.cluster.layout = self.cluster.layout.without(replica)
 
     def _drained(self, replica: str) -> bool:
         with self.cluster.connect() as db:

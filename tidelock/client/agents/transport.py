@@ -39,6 +39,7 @@ from tidelock.errors import (
     from_answer,
     from_wire,
 )
+from tidelock.loopback_names import reachable
 
 T = TypeVar("T")
 
@@ -245,7 +246,7 @@ class Transport:
                 lambda: f"POST {path.partition('?')[0]} at {address}, for at most {timeout_s:.0f} s"
             ):
                 status, text = self._channels.post(
-                    address, path, body, content_type=content_type, read_s=timeout_s
+                    reachable(address), path, body, content_type=content_type, read_s=timeout_s
                 )
         except NotSentError as error:
             raise _no_connection(address, str(error)) from error
@@ -304,7 +305,7 @@ class Transport:
             ):
                 return (self._watched_pool if elsewhere else self._pool).request(
                     method,
-                    f"{self._scheme}://{address}{API}{path}",
+                    f"{self._scheme}://{reachable(address)}{API}{path}",
                     # urllib3 asks for bytes in its types and takes any buffer.
                     body=body,  # type: ignore[arg-type]
                     headers=headers,

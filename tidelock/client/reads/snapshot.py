@@ -14,6 +14,7 @@ from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import RowReader
 from tidelock.client.reads.stream import BatchStream
 from tidelock.errors import SnapshotClosedError, TidelockError, UnavailableError
+from tidelock.loopback_names import reachable
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Snapshot(RowReader):
     @property
     def root(self) -> str:
         """The folder of all tables at this CSN, on the replica that holds the pin."""
-        return f"webhdfs://{self._holder.data}/snapshots/{self.csn}"
+        return f"webhdfs://{reachable(self._holder.data)}/snapshots/{self.csn}"
 
     def path(self, table: str) -> str:
         """Return the table's folder at this CSN, for any reader that supports WebHDFS.
