@@ -148,10 +148,16 @@ class Snapshot(RowReader):
         self._give_back(holder, pin.id)
 
     def _give_back(self, holder: KnownMember, pin: str) -> None:
+        members = self._connection.members
+        if members.is_silent(holder):
+            return  # a reader that has waited for it already need not wait again: the pin ends by itself
+        release = self._connection.small(
+            "DELETE", f"/snapshots/{segment(pin)}", answer=SnapshotClosed, elsewhere=members.others
+        )
         try:
-            self._connection.small("DELETE", f"/snapshots/{segment(pin)}", answer=SnapshotClosed)(holder)
+            release(holder)
         except UnavailableError as error:
-            self._connection.members.note(holder, error)
+            members.note(holder, error)
         except TidelockError:
             pass  # the pin has ended already
 
@@ -163,7 +169,9 @@ class Snapshot(RowReader):
 
     def _open(self, member: KnownMember, request: dict[str, Any]) -> BatchStream:
         body = QueryRequest(**{**request, "csn": self.csn})
-        response = self._connection.transport.stream(member.api, "/query", body)
+        response = self._connection.transport.stream(
+            member.api, "/query", body, elsewhere=self._connection.members.others
+        )
         return BatchStream(response, member.api)
 
     def _ask_here(self, path: str, answer: type[T], **query: Any) -> T:
