@@ -23,7 +23,8 @@ from tidelock import processes
 from tidelock.client import Database
 from tidelock.errors import ConfigError, TidelockError
 from tidelock.processes import Identity
-from tidelock.testing import CLIENTS, Cluster, Node, commands, labelled, leftovers, namespaces, network
+from tidelock.testing import CLIENTS, Cluster, Node, commands, labelled, leftovers, namespaces
+from tidelock.testing.cuts import INTERFACE
 from tidelock.testing.owners import LABEL, owner_of
 from workloads.child import Child
 
@@ -109,7 +110,7 @@ def clock_off(cluster: Cluster, replica: str) -> float | None:
 def queue_of(node: Node) -> str:
     """Return the kernel's words about the queue of a node's interface."""
     name = f"--net=/proc/{node.pid}/ns/net"
-    return commands.run("nsenter", name, "tc", "-s", "qdisc", "show", "dev", network.INTERFACE)
+    return commands.run("nsenter", name, "tc", "-s", "qdisc", "show", "dev", INTERFACE)
 
 
 @pytest.fixture(scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.docker)])

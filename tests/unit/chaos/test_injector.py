@@ -72,7 +72,8 @@ class Idle(Seen):
     def inject(  # noqa: D102
         self, world: World, targets: Sequence[str], chosen: random.Random
     ) -> Iterator[Proof]:
-        raise NotPossibleError("nothing is there")
+        if targets:
+            raise NotPossibleError("nothing is there")
         yield Signs()
 
 
