@@ -22,7 +22,7 @@ from typing import Final
 #: exclude each other. The program knows no other stores: where rows are only added, two transactions at the
 #: same time may add to one list, and it takes their order for that of begins.
 MODEL: Final = "strong-session-snapshot-isolation"
-#: What it can say of lists of rows: no aborted and no half reads, one order of all appends.
+#: The level for lists of rows, where it finds aborted reads, half reads, and two orders of the appends.
 MODEL_OF_ROWS: Final = "read-committed"
 #: A history of an hour takes seconds.
 _TIMEOUT_S: Final = 300.0
@@ -39,7 +39,7 @@ class Judgement(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What it says of a history.
+    """The answer of the program about one history.
 
     Attributes:
         judgement: Its judgement.

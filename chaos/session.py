@@ -46,7 +46,7 @@ class RolledBack(Exception):  # noqa: N818 - nothing went wrong
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one operation has found.
+    """The answer to one operation.
 
     Attributes:
         value: Its micro-operations, with the reads filled.
@@ -183,7 +183,7 @@ class Session:
         self.process.ok(
             found.value,
             tid=done.tid,
-            # One that has travelled as one request has read nothing: its tid was given before.
+            # A transaction that was sent as one request has read nothing; the CSN in its tid is older.
             snapshot=tx.snapshot_csn if tx.lease_s else None,
             csn=done.csn,
             replica=tx.holder,

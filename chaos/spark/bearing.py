@@ -1,4 +1,4 @@
-"""Which failures of a job of Spark a user has to bear."""
+"""Tells failures of Spark jobs that a user repeats from those that the run must report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelock import errors
 _NAME: Final = re.compile(r"\b([A-Z][A-Za-z]+(?:Error|Exception))\b")
 #: Errors of Spark that say that a query is wrong, whatever happens to replicas.
 _WRONG_QUERIES: Final = frozenset({"AnalysisException", "ParseException"})
-#: What a user may be told besides, in jobs of Spark: the lease of a job whose driver or home was away.
+#: Errors that end a job, and not its next run: its driver, its home or the network was away for too long.
 _BORNE: Final = (
     errors.SnapshotTooOldError,
     errors.TokenFinishedError,

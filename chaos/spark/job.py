@@ -1,4 +1,4 @@
-"""What a workload lets a session of Spark do."""
+"""A job that a workload hands to a session of Spark."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class SparkEndedError(Exception):
 class SparkSession(Protocol):
     """A session, as a job sees it."""
 
-    #: Which of the sessions it is.
+    #: Its number, from 1 on.
     number: int
 
     def call(self, job: str, **args: Any) -> Any:
-        """Run a method of `chaos.spark.driver.Jobs`, and return its result.
+        """Run a method of `chaos.spark.jobs.Jobs`, and return its result.
 
         Raises:
             SparkJobError: It failed.

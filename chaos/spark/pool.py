@@ -38,7 +38,7 @@ class Pool:
         self._lives = itertools.count(1)
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
-        #: What has ended a session and none has to bear; the run has failed.
+        #: Errors that have ended a session and that no user should see: the run has failed.
         self.errors: list[BaseException] = []
         #: Jobs that have ended well.
         self.done = 0

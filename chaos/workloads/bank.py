@@ -1,6 +1,6 @@
 """Accounts in two tables, and transfers between them: the total is constant.
 
-A transfer reads two accounts and writes both anew, so it conflicts with every other one that touches either.
+A transfer reads two accounts and replaces both rows, so it conflicts with any other that touches one of them.
 Each row has a stamp that only one transfer writes, so an account is a register whose versions tell which
 transfer a reader has seen.
 """

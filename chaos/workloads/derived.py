@@ -22,7 +22,7 @@ TOTALS_SCHEMA: Final = pa.schema([("k", pa.int64()), ("total", pa.int64()), ("ro
 COUNTS_SCHEMA: Final = pa.schema([("rows", pa.int64()), ("inserts", pa.int64())])
 _KEYS: Final = 4
 _VALUE: Final[list[Operation]] = [["r", SOURCE, None], ["r", TOTALS, None], ["r", COUNTS, None]]
-#: What the tables must have by their definitions, and what they have: table, k, total, rows.
+#: The rows that the definitions ask for, and those of the tables: table, k, total, rows.
 _SQL: Final = f"""
     select '{SOURCE}' as t, k, sum(n)::bigint as total, count(*)::bigint as rows from {SOURCE} group by k
     union all select '{TOTALS}', k, sum(total)::bigint, sum(rows)::bigint from {TOTALS} group by k

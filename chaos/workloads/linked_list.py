@@ -1,6 +1,6 @@
 """A linked list in a table: nodes are put in and taken out, and no link dangles.
 
-Each change writes the node before anew, so two changes next to each other exclude each other.
+A change replaces the row of the node before it, so of two changes next to each other one is refused.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ _OPERATIONS: Final = (1, 2, 2, 3, 4)
 _READS, _TEXTS = 0.3, 0.4
 #: Share of the transactions with reads that are serializable.
 _SERIALIZABLE: Final = 0.3
-#: Clients that only insert rows, those that also read and merge texts, and their pauses; the pauses of one
-#: who reads the feed, and of all readers together.
+#: Clients that only insert rows, those that also read and merge texts, and their pauses; the pause of the
+#: reader of the feed, and that of all other readers together.
 _INSERTING, _INSERT_PAUSE_S = 3, 0.35
 _MIXING, _MIX_PAUSE_S = 3, 2.5
 _FOLLOW_PAUSE_S, _READ_PAUSE_S = 4.0, 1.5
@@ -109,7 +109,7 @@ class Follower:
 
     def __init__(self, csn: int) -> None:
         self.csn = csn
-        #: What it was told: the CSN of each element.
+        #: The CSN of each element, as the feed has told it.
         self.told: CommitOrder = {}
 
     def follow(self, session: Session) -> None:

@@ -1,7 +1,7 @@
 """Pairs: +n in one table and -n in another, in one transaction, while compaction and collection are quick.
 
 After ClickHouse's 01174: pairs are inserted and deleted by transactions, parts are merged and old ones thrown
-away all the time, and whoever looks sees the whole of each pair or nothing of it.
+away all the time, and every reader sees the whole of a pair or nothing of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tables with a unique key: upserts of the same keys by many clients, and inserts of which one wins.
 
-Each row of the table that replaces has a stamp, so a key is a register; whoever looks finds each key once,
-with the newest value. In the table that refuses, several clients insert each key, and one of them is told
-that it has.
+Each row of the table that replaces has a stamp, so a key is a register: a reader finds each key once, with
+its newest value. In the table that refuses, several clients insert each key, and one of them is acknowledged.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a workload is: tables, clients that use them as users do, and a judge of what they were told."""
+"""The interface of a workload: tables, clients that use them as users do, and a judge of their answers."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def adya() -> Path:
 
 
 def test_a_good_history_is_clean(adya: Path, tmp_path: Path) -> None:
-    """What one client after the other has done is what it promises; also at the level above."""
+    """Transactions one after the other keep this level, and the one above it."""
     path = tmp_path / "good.jsonl"
     chosen = random.Random(7)
     lists: dict[str, list[int]] = {f"la{number}/1": [] for number in range(4)}

@@ -83,7 +83,7 @@ class Cuts:
             f"-A {_ARRIVING} -s {addresses[other]} -j {DROP}" for other in others if self.between(other, name)
         ]
         leaving = [f"-A {_LEAVING} -d {addresses[CLIENTS]} -j {DROP}"] if self.between(name, CLIENTS) else []
-        # What a node sends to itself does not pass the interface.
+        # Packets of a node to itself do not pass the interface, so none of them is lost.
         lost = [
             f"-A {chain} {side} {INTERFACE} -m statistic --mode random --probability {share} -j {DROP}"
             for loser, share in sorted(self.lossy)

@@ -71,7 +71,7 @@ def test_an_acknowledged_element_without_a_csn_must_be_there_at_the_end() -> Non
 
 
 def test_a_process_that_goes_back_is_found() -> None:
-    """What a process has committed is in its next snapshot."""
+    """A snapshot below the last commit of the same process is told."""
     plant = Planted()
     plant.operation([["add", "a", 1]], f="add", process=1, csn=5, tid="4-r1-1-1")
     plant.operation([["r", "a", []]], f="read", process=1, snapshot=4)

@@ -143,7 +143,7 @@ def _attempts(**options: Any) -> Callable[[], Attempt]:
 
 
 def test_each_attempt_is_an_operation_of_its_own(run: Callable[[_Database], _Run]) -> None:
-    """What is retriable, or begins again by the table, is tried again with a new element."""
+    """A retriable error, or one of "begin again", leads to another attempt with a new element."""
     on = run(_Database(FencedError("x"), TransactionClosedError("x"), NoConnectionError("x"), None))
     done = on.session.write(_attempts())
     assert done is not None
@@ -166,7 +166,7 @@ def test_each_attempt_is_an_operation_of_its_own(run: Callable[[_Database], _Run
     assert last["began_ns"] <= last["ns"]
 
 
-def test_the_loop_ends(run: Callable[[_Database], _Run]) -> None:
+def test_the_loop_ends_after_some_tries(run: Callable[[_Database], _Run]) -> None:
     """After as many tries as the documented loop has, the work is given up."""
     on = run(_Database(FencedError("x")))
     assert on.session.write(_attempts()) is None
@@ -224,7 +224,7 @@ def test_a_rollback_is_no_failure(run: Callable[[_Database], _Run]) -> None:
 def test_an_unknown_outcome_is_asked_for(
     run: Callable[[_Database], _Run], decision: Decision | Exception, ends: list[str]
 ) -> None:
-    """What is committed counts, what is aborted begins again, and what nobody knows stays unknown."""
+    """A committed one counts, an aborted one begins again, and without an answer it stays unknown."""
     on = run(_Database(CommitUnknownError("x", tid="4-r2-1-9"), None, decision=decision))
     done = on.session.write(_attempts())
     assert [line["type"] for line in on.history] == ends
@@ -284,7 +284,9 @@ def test_a_last_read_must_have_an_answer(run: Callable[[_Database], _Run]) -> No
         (DiskFullError("x"), "fail"),
     ],
 )
-def test_rows_land_once(run: Callable[[_Database], _Run], error: Exception | None, end: str) -> None:
+def test_rows_that_land_are_sent_once(
+    run: Callable[[_Database], _Run], error: Exception | None, end: str
+) -> None:
     """A client that lands rows sends none of them again."""
     on = run(_Database(error))
     assert on.session.land("landed", pa.table({"e": [1]}), [["add", "landed", 1]]) == (end == "ok")
@@ -292,7 +294,7 @@ def test_rows_land_once(run: Callable[[_Database], _Run], error: Exception | Non
 
 
 def test_a_client_of_a_replica_that_has_left_goes_to_another(run: Callable[[_Database], _Run]) -> None:
-    """A member that was replaced is not asked for ever."""
+    """It does not go on asking a member that was replaced."""
     on = run(_Database(None))
     on.session.replica = "r9"
     on.session.read([], lambda _: Found([]))

@@ -132,7 +132,7 @@ def test_a_labelled_job_is_run_until_it_is_known_to_be_done(world: World, histor
     ],
 )
 def test_what_users_of_spark_have_to_bear(message: str, bearable: bool) -> None:
-    """What may be repeated, and what comes from a node that is away; nothing else."""
+    """Retriable errors and those of a node that is away are borne; all others end the run."""
     require_bearable(SparkEndedError(message))
     if bearable:
         require_bearable(SparkJobError(message))
@@ -220,7 +220,7 @@ def test_last_jobs_must_succeed(world: World) -> None:
 
 
 def test_a_driver_is_killed_in_a_job(world: World) -> None:
-    """One that runs a job, and the proof says which; it is none while the process lives."""
+    """An idle driver is let alone; the proof names the job, and says nothing while the process lives."""
     idle, busy = _Driver(1), _Driver(2)
     busy.job = "streams, the query"
     world.drivers.update({"s1": cast("Driver", idle), "s2": cast("Driver", busy)})

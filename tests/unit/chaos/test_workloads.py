@@ -73,7 +73,7 @@ def _lists() -> Planted:
         ),
     ],
 )
-def test_lists(tmp_path: Path, claims: set[str], plant: Plant) -> None:
+def test_anomalies_in_lists_are_found(tmp_path: Path, claims: set[str], plant: Plant) -> None:
     """Both checkers, and the rule of texts."""
     planted = _lists()
     plant(planted)
@@ -82,7 +82,7 @@ def test_lists(tmp_path: Path, claims: set[str], plant: Plant) -> None:
     assert bool(found) == bool(claims)
 
 
-def test_feeds_are_compared() -> None:
+def test_feeds_that_differ_are_told() -> None:
     """A CSN that is told otherwise, an element more or less: all are found."""
     order = {("la0", 1): 5, ("la0", 4): 7, ("la1", 9): 6}
     assert list_append.feeds_differ("r1", dict(order), order) == []
@@ -117,7 +117,7 @@ def test_rows_that_the_feed_does_not_tell_of_are_found(tmp_path: Path) -> None:
     assert "[7]" in found.story
 
 
-def test_keys_rotate() -> None:
+def test_keys_take_turns_after_twelve_changes() -> None:
     """A key is changed about twelve times, and the newest are read."""
     keys = list_append.Keys()
     drawn = [keys.change(random.Random(number)) for number in range(360)]
@@ -145,7 +145,7 @@ def _accounts(total: int, **others: list[int]) -> Plant:
         (True, _accounts(bank.TOTAL, bank_b__0=[])),
     ],
 )
-def test_totals(wrong: bool, plant: Plant) -> None:
+def test_a_total_that_changes_is_found(wrong: bool, plant: Plant) -> None:
     """Money that was made or lost, and an account that is there twice or not at all."""
     planted = Planted()
     plant(planted)
@@ -185,7 +185,7 @@ def test_a_long_fork_is_found(tmp_path: Path) -> None:
     assert {"EXT", "G-nonadjacent"} <= claims
 
 
-def test_unique_keys() -> None:
+def test_a_key_that_is_there_twice_is_found() -> None:
     """A key that is there twice, and two inserts of a key that were both acknowledged."""
     planted = Planted()
     planted.operation([["w", "unique_first/1", 1]], tid="1-r1-1-1", csn=2)
@@ -202,7 +202,7 @@ def test_unique_keys() -> None:
 # -- sets of rows -------------------------------------------------------------------------------------------
 
 
-def test_torn_pairs() -> None:
+def test_half_of_a_pair_is_found() -> None:
     """A number without its counterpart, in either table."""
     for plus, minus, wrong in (([1, 2], [-1, -2], False), ([1, 2], [-1], True), ([1], [-1, -1], True)):
         planted = Planted()
@@ -221,7 +221,9 @@ def test_torn_pairs() -> None:
         (moves.ALL, (99,), True),
     ],
 )
-def test_moved_rows(here: Sequence[int], there: Sequence[int], wrong: bool) -> None:
+def test_a_row_that_is_not_in_one_table_is_found(
+    here: Sequence[int], there: Sequence[int], wrong: bool
+) -> None:
     """A row that is lost, one in both tables, and one that nobody has made."""
     planted = Planted()
     value = [["r", table, list(rows)] for table, rows in zip(moves.TABLES, (here, there), strict=True)]
@@ -253,7 +255,7 @@ def test_moved_rows_are_the_same_everywhere() -> None:
         ([(0, -1), (1, -1)], "nodes [1] that nothing leads to"),
     ],
 )
-def test_links(links: list[tuple[int, int]], fault: str | None) -> None:
+def test_links_that_make_no_chain_are_found(links: list[tuple[int, int]], fault: str | None) -> None:
     """A chain, and everything that is none."""
     assert linked_list.fault_of(links) == fault
     planted = Planted()
@@ -263,7 +265,7 @@ def test_links(links: list[tuple[int, int]], fault: str | None) -> None:
     )
 
 
-def test_lists_that_disagree() -> None:
+def test_two_chains_at_one_csn_are_found() -> None:
     """Two chains at one CSN."""
     planted = Planted()
     for links in ([[0, -1]], [[0, 1], [1, -1]]):
@@ -284,7 +286,7 @@ def _sums(source: int, totals: int, counted: int, *, inserts: int = 1) -> Plante
     return planted
 
 
-def test_derived_tables() -> None:
+def test_a_derived_table_that_lags_is_found() -> None:
     """A derived table that lags, one of the second level that does, and rows that are lost or made up."""
     for good in (_sums(5, 5, 1), _sums(14, 14, 1)):
         assert derived.unequal(good.ended) == derived.sums_lost(good.ended) == []
@@ -309,7 +311,7 @@ def test_derived_tables() -> None:
         (True, lambda of: of.operation([["r", "labels_jobs/2", []]], snapshot=7)),
     ],
 )
-def test_labels(wrong: bool, plant: Plant) -> None:
+def test_a_labelled_job_not_done_once_is_found(wrong: bool, plant: Plant) -> None:
     """A job that is there twice, acknowledged twice, or said to be done and not there."""
     planted = Planted()
     planted.operation([["append", "labels_jobs/1", 1]], tid="1-r1-1-1", csn=5)
@@ -347,7 +349,7 @@ def test_orders_and_line_items() -> None:
         ((5, 5, 15, 0), [(2, 2, 3, 0)] * 3, False, "the source has not 3 to 4 rows"),
     ],
 )
-def test_streams(
+def test_a_stream_not_exactly_once_is_found(
     source: Sequence[int], targets: Sequence[Sequence[int]], last: bool, wrong: str | None
 ) -> None:
     """Every way in which a stream can be less or more than exactly once."""
