@@ -1,4 +1,4 @@
-"""The faults of a run as bands in time, out of its journal, and which replicas were well when. Pure."""
+"""The faults of a run as bands in time, out of its journal, and when commits were promised. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from chaos.faults.fault import Fault
 from chaos.tolerance import Act, Shape, demands_commits
 
 #: A node that comes back may still answer with what happened to it before, in ns.
@@ -64,6 +65,12 @@ def bands(lines: Iterable[Mapping[str, Any]]) -> list[Band]:
 def at(moments: Sequence[Band], ns: int, *, aftermath_ns: int = AFTERMATH_NS) -> list[Band]:
     """Return the bands that a moment lies in, or not long after."""
     return [band for band in moments if band.begin_ns <= ns <= band.well_ns + aftermath_ns]
+
+
+def acts_of(moments: Sequence[Band], kinds: Sequence[type[Fault]]) -> Mapping[int, Act]:
+    """Return what each fault did, by its number; KeyError if a kind does not exist any more."""
+    known = {kind.kind: kind for kind in kinds}
+    return {band.fault: Act.of(known[band.kind], band.targets) for band in moments}
 
 
 def shapes(lines: Iterable[Mapping[str, Any]]) -> list[tuple[int, Shape]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from chaos.faults.waiting import comes_true
 from chaos.statuses import until_caught_up
 from chaos.violation import Violation
 from chaos.violations import Violations
+from chaos.waiting import comes_true
 from chaos.world import World
 from tidelock.errors import TidelockError
 

@@ -23,8 +23,6 @@ from typing import Any, Final
 Operation = list[Any]
 
 TXN: Final = "txn"
-#: The facts of an answer that mean the same in every history.
-FACTS: Final = ("tid", "snapshot", "csn", "replica", "fresh")
 
 
 class History:

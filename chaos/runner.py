@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import chaos.report
 from chaos import availability, checks, faults, plants, workloads
-from chaos.faults.waiting import comes_true
 from chaos.healing import commit_again, converge, heal
 from chaos.injector import Injector
 from chaos.journal import Journal, load
@@ -27,6 +26,7 @@ from chaos.spark.pool import Pool
 from chaos.versions import versions
 from chaos.violation import Violation
 from chaos.violations import Violations
+from chaos.waiting import comes_true
 from chaos.workloads.workload import Workload
 from chaos.world import World
 from tidelock.testing import Cluster

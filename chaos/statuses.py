@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from chaos.faults.seeing import status
+from chaos.seeing import status
 from chaos.world import World
 
 #: Pause between two looks, in seconds.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from chaos.faults.fault import Aim, Fault
 
 #: Aims that name replicas.
-OF_REPLICAS = frozenset({Aim.REPLICA, Aim.PAIR, Aim.LINK})
+OF_REPLICAS = frozenset({Aim.REPLICA, Aim.PAIR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,6 @@ def choices(shape: Shape, aim: Aim) -> list[tuple[str, ...]]:
             return list(itertools.permutations(shape.replicas, 2))
         case Aim.ZOOKEEPER:
             return [(server,) for server in shape.zookeepers]
-        case Aim.LINK:
-            return list(itertools.product(shape.replicas, shape.zookeepers))
         case Aim.ALL:
             return [(*shape.replicas, *shape.zookeepers)]
         case Aim.CLIENT:
@@ -79,17 +77,11 @@ def choices(shape: Shape, aim: Aim) -> list[tuple[str, ...]]:
 def unharmed(shape: Shape, acts: Collection[Act]) -> tuple[str, ...]:
     """Return the replicas that no fault has harmed as a whole.
 
-    A fault of the whole cluster that harms leaves none: which replica it harms when is not known. A replica
-    that has lost one server of ZooKeeper goes to another one; without any server left it is harmed.
+    A fault of the whole cluster that harms leaves none: which replica it harms when is not known.
     """
     if any(act.aim is Aim.ALL and act.harms for act in acts):
         return ()
     harmed = {target for act in acts if act.harms and act.aim is Aim.REPLICA for target in act.targets}
-    there = set(shape.zookeepers) - _absent(shape, acts)
-    for replica in shape.replicas:
-        cut = {act.targets[1] for act in acts if act.aim is Aim.LINK and act.targets[0] == replica}
-        if not there - cut:
-            harmed.add(replica)
     return tuple(replica for replica in shape.replicas if replica not in harmed)
 
 
@@ -131,8 +123,8 @@ def refusal(shape: Shape, acts: Sequence[Act], fresh: Act) -> str | None:
         return f"{fresh.kind} acts"
     if fresh.aim in OF_REPLICAS and not set(fresh.targets) <= {*shape.replicas, *shape.zookeepers}:
         return f"{', '.join(fresh.targets)}: not all of them are there"
-    taken = {target for act in acts if act.aim is not Aim.ALL for target in _exclusive(act)}
-    if fresh.aim is not Aim.ALL and (both := taken & _exclusive(fresh)):
+    taken = {target for act in acts if act.aim is not Aim.ALL for target in act.targets}
+    if fresh.aim is not Aim.ALL and (both := taken & {*fresh.targets}):
         return f"{min(both)} is the target of another fault"
     if fresh.halts or any(act.halts for act in acts):
         return _beside_a_halt(acts, fresh)
@@ -166,8 +158,3 @@ def _absent(shape: Shape, acts: Collection[Act]) -> set[str]:
     """Return the servers that are away, or may be: also a harmless fault may pick one of them to die."""
     down = {target for act in acts if act.aim is Aim.ZOOKEEPER for target in act.targets}
     return down & set(shape.zookeepers)
-
-
-def _exclusive(act: Act) -> set[str]:
-    """Return the nodes that no other fault may touch; a server of ZooKeeper may lose several links."""
-    return set(act.targets[:1]) if act.aim is Aim.LINK else set(act.targets)

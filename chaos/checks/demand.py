@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from chaos import faults
-from chaos.acts import acts_of
-from chaos.bands import Band, bands, promised, shapes
+from chaos.bands import Band, acts_of, bands, promised, shapes
 from chaos.checks.check import Check
 from chaos.journal import load
 from chaos.tolerance import Act
@@ -40,14 +39,14 @@ def stalls(
     """Return the times without a commit that are too long. Pure.
 
     Args:
-        lines: The journal; commits are demanded between the phases `faults` and `check`.
+        lines: The journal; commits are demanded between the phases `faults` and `heal`.
         acts: What each fault did, by its number.
         stall_max_s: The bound.
         grace_s: So long nothing is demanded after enough is well again.
     """
     moments = bands(lines)
     begin_ns = _phase(lines, "faults")
-    end_ns = _clients_end_ns(lines)
+    end_ns = _phase(lines, "heal")
     if begin_ns is None or end_ns is None:
         return []
     commits = sorted(
@@ -82,8 +81,3 @@ def _violation(before: int, after: int, moments: Iterable[Band]) -> Violation:
 
 def _phase(lines: Iterable[Mapping[str, Any]], name: str) -> int | None:
     return next((line["ns"] for line in lines if line["what"] == "phase" and line["name"] == name), None)
-
-
-def _clients_end_ns(lines: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return when the last fault was healed: clients end some time later."""
-    return _phase(lines, "heal")

@@ -41,7 +41,7 @@ class Logs(Check):
 
 def disks_hurt(moments: Iterable[Band], kinds: Iterable[type[Fault]]) -> set[str]:
     """Return the replicas whose disk was lost, damaged, full or failing: they may stop for it. Pure."""
-    of_disks = {kind.kind for kind in kinds if kind.loses_disk or {"disk", "fsync"} & {*kind.kind.split()}}
+    of_disks = {kind.kind for kind in kinds if kind.loses_disk or kind.hurts_disk}
     return {target for band in moments if band.kind in of_disks for target in band.targets}
 
 

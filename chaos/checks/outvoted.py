@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from chaos.bands import bands
+from chaos import faults
+from chaos.bands import Band, bands
 from chaos.checks.check import Check
+from chaos.faults.fault import Fault
 from chaos.journal import load
 from chaos.violation import Violation
 from chaos.world import World
@@ -20,12 +22,18 @@ class Outvoted(Check):
 
     def judge(self, world: World) -> Sequence[Violation]:  # noqa: D102
         lines = list(load(world.journal.path))
-        damaged = {target for band in bands(lines) if "flip" in band.kind for target in band.targets}
+        damaged = flipped(bands(lines), faults.ALL)
         found: list[Violation] = []
         for replica in sorted({line["replica"] for line in lines if line["what"] == "csn"}):
             text = world.cluster.node(replica).log()
             found += disagreements(replica, text.splitlines(), damaged)
         return found
+
+
+def flipped(moments: Iterable[Band], kinds: Iterable[type[Fault]]) -> set[str]:
+    """Return the replicas of whose files bytes have become others. Pure."""
+    flipping = {kind.kind for kind in kinds if kind.flips_bits}
+    return {target for band in moments if band.kind in flipping for target in band.targets}
 
 
 def disagreements(replica: str, lines: Iterable[str], damaged: Iterable[str]) -> list[Violation]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from chaos import faults
-from chaos.acts import acts_of
-from chaos.bands import Band, at, bands
+from chaos.bands import Band, acts_of, at, bands
 from chaos.checks.check import Check
 from chaos.faults.fault import Aim
 from chaos.journal import load

@@ -1,5 +1,8 @@
 """The faults: what can happen to a cluster. One file for each kind; the list is `ALL`.
 
+The interface is `fault.py`; all other files of this folder are kinds. What several kinds have in common is
+in the folder `shared`.
+
 A heal waits until its target serves again, and that may need the end of another fault: faults that act at
 the same time must be healed independently of each other.
 """

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again, there
-from chaos.faults.seeing import LogSince
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared.reviving import serve_again, there
+from chaos.faults.shared.signs import Signs, shown
+from chaos.seeing import LogSince
 from chaos.world import World
 
 #: Tables that every start reads, or the first records.

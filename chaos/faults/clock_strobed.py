@@ -8,10 +8,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
-from chaos.faults.clocks import ahead, right
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import there
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared.clocks import ahead, right
+from chaos.faults.shared.reviving import there
+from chaos.faults.shared.signs import Signs, shown
 from chaos.world import World
 
 #: Seconds that a clock is off in between.

@@ -7,12 +7,12 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from chaos.faults.cutting import Dropped, cut
-from chaos.faults.ensemble import connected
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs, shown
-from chaos.faults.waiting import NOTICE_TIMEOUT_S, until
+from chaos.faults.shared.cutting import Dropped, cut
+from chaos.faults.shared.ensemble import connected
+from chaos.faults.shared.reviving import serve_again
+from chaos.faults.shared.signs import Signs, shown
+from chaos.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 
 

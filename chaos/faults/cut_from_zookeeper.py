@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from chaos.faults.cutting import Dropped, cut
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again
-from chaos.faults.seeing import silent, status
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared.cutting import Dropped, cut
+from chaos.faults.shared.reviving import serve_again
+from chaos.faults.shared.signs import Signs, shown
+from chaos.seeing import silent, status
 from chaos.world import World
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
-from chaos.faults.waiting import NOTICE_TIMEOUT_S, comes_true
 from chaos.spark.driver import Driver
+from chaos.waiting import NOTICE_TIMEOUT_S, comes_true
 from chaos.world import World
 
 

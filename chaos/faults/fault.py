@@ -18,7 +18,6 @@ class Aim(StrEnum):
     REPLICA = "one replica"
     PAIR = "two replicas"
     ZOOKEEPER = "one server of ZooKeeper"
-    LINK = "a replica and a server of ZooKeeper"
     ALL = "the whole cluster"
     CLIENT = "sessions of Spark"
 
@@ -52,6 +51,10 @@ class Fault(ABC):
     alone: ClassVar[bool] = False
     #: Whether the data of its targets is lost: every commit must be on `copies` others before.
     loses_disk: ClassVar[bool] = False
+    #: Whether the disk of its targets fails or is full, and no data is lost: its agent may stop for it.
+    hurts_disk: ClassVar[bool] = False
+    #: Whether bytes of its targets become others: it may show other rows until they are mended.
+    flips_bits: ClassVar[bool] = False
     #: Whether a run ends with it: what it leaves is well, but the log before it cannot be read any more.
     last: ClassVar[bool] = False
     #: Seconds that it acts, at least and at most, of which the plan draws one.

@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
-from chaos.faults import tracing
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again
-from chaos.faults.seeing import LogSince, gone
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared import tracing
+from chaos.faults.shared.reviving import serve_again
+from chaos.faults.shared.signs import Signs, shown
+from chaos.seeing import LogSince, gone
 from chaos.world import World
 
 #: The words of the system, and of SQLite, for EIO.
@@ -29,6 +29,7 @@ class FsyncFailing(Fault):
 
     kind: ClassVar[str] = "fsync failing"
     aim: ClassVar[Aim] = Aim.REPLICA
+    hurts_disk: ClassVar[bool] = True
 
     @classmethod
     def lack(cls) -> str:

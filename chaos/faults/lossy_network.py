@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-from chaos.faults.cutting import Dropped
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again, there
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared.cutting import Dropped
+from chaos.faults.shared.reviving import serve_again, there
+from chaos.faults.shared.signs import Signs, shown
 from chaos.world import World
 
 #: Shares of the packets that are lost, at least and at most, in each direction.

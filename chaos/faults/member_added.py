@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.members import added, member, removed
-from chaos.faults.reviving import there
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared.members import added, member, removed
+from chaos.faults.shared.reviving import there
+from chaos.faults.shared.signs import Signs, shown
 from chaos.world import World
 
 

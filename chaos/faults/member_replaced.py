@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.members import added, member
-from chaos.faults.signs import Signs
+from chaos.faults.shared.members import added, member
+from chaos.faults.shared.signs import Signs
 from chaos.world import World
 
 

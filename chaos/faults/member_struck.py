@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.members import change, member
-from chaos.faults.reviving import serve_again, there
-from chaos.faults.seeing import LogSince
-from chaos.faults.signs import Signs
+from chaos.faults.shared.members import change, member
+from chaos.faults.shared.reviving import serve_again, there
+from chaos.faults.shared.signs import Signs
+from chaos.seeing import LogSince
 from chaos.world import World
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.rotting import Place, flip_bit, rotten
+from chaos.faults.shared.rotting import Place, flip_bit, rotten
 from chaos.world import World
 
 
@@ -22,6 +22,7 @@ class PackFlipped(Fault):
     kind: ClassVar[str] = "bit flip in a pack"
     aim: ClassVar[Aim] = Aim.REPLICA
     loses_disk: ClassVar[bool] = True
+    flips_bits: ClassVar[bool] = True
 
     @contextlib.contextmanager
     def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:  # noqa: D102

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.rotting import Place, rotten
+from chaos.faults.shared.rotting import Place, rotten
 from chaos.world import World
 
 

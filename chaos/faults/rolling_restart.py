@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again, there
-from chaos.faults.seeing import status
-from chaos.faults.signs import Signs, shown
-from chaos.faults.waiting import until
+from chaos.faults.shared.reviving import serve_again, there
+from chaos.faults.shared.signs import Signs, shown
+from chaos.seeing import status
+from chaos.waiting import until
 from chaos.world import World
 
 

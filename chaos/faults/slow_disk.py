@@ -7,10 +7,10 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from chaos.faults import tracing
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared import tracing
+from chaos.faults.shared.reviving import serve_again
+from chaos.faults.shared.signs import Signs, shown
 from chaos.world import World
 
 
@@ -24,6 +24,7 @@ class SlowDisk(Fault):
 
     kind: ClassVar[str] = "slow disk"
     aim: ClassVar[Aim] = Aim.REPLICA
+    hurts_disk: ClassVar[bool] = True
 
     @classmethod
     def lack(cls) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again, there
-from chaos.faults.signs import Signs, shown
+from chaos.faults.shared.reviving import serve_again, there
+from chaos.faults.shared.signs import Signs, shown
 from chaos.world import World
 from tidelock.errors import TidelockError
 from workloads.agents import get

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.reviving import serve_again
-from chaos.faults.seeing import LogSince, status
-from chaos.faults.signs import Signs, shown
-from chaos.faults.waiting import NOTICE_TIMEOUT_S, until
+from chaos.faults.shared.reviving import serve_again
+from chaos.faults.shared.signs import Signs, shown
+from chaos.seeing import LogSince, status
+from chaos.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 from tidelock.errors import UnavailableError
 from tidelock.testing import commands

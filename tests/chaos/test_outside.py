@@ -1,6 +1,7 @@
 """The outside checker judges histories of lists: good ones are clean, and planted anomalies are found.
 
-It is a program in Rust: `chaos/outside.py` says how it is installed. Without it these tests are skipped.
+It is a program in Rust: `tests/checkers/outside.py` says how it is installed. Without it these tests are
+skipped.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos import outside
 from chaos.history import History, Operation
-from chaos.outside import MODEL, Judgement
+from tests.checkers import outside
+from tests.checkers.outside import MODEL, Judgement
 from tests.support.project.source import ROOT
 
 _BAD = ROOT / "tests" / "testdata" / "histories"
@@ -43,7 +44,7 @@ def adya() -> Path:
     """Return the program."""
     found = outside.program()
     if found is None:
-        pytest.skip("adya is not installed; chaos/outside.py says how")
+        pytest.skip("adya is not installed; tests/checkers/outside.py says how")
     return found
 
 

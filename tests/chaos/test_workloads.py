@@ -12,16 +12,17 @@ from typing import Any, Final
 
 import pytest
 
-from chaos import outside, workloads
+from chaos import workloads
 from chaos.faults.driver_killed import DriverKilled
 from chaos.history import lines
 from chaos.journal import Journal, load
-from chaos.outside import Judgement
 from chaos.spark.pool import Pool
 from chaos.violation import Violation
 from chaos.workloads.list_append import texts_of
 from chaos.workloads.workload import Client, Workload
 from chaos.world import World
+from tests.checkers import outside
+from tests.checkers.outside import Judgement
 from tests.support.waiting import eventually
 from tidelock.testing import Cluster
 
@@ -125,7 +126,7 @@ def test_the_lists_are_clean_for_an_outside_checker(done: _Run) -> None:
     """The program that others have written judges the same history, where it is installed."""
     adya = outside.program()
     if adya is None:
-        pytest.skip("adya is not installed; chaos/outside.py says how")
+        pytest.skip("adya is not installed; tests/checkers/outside.py says how")
     path = done.world.history("list_append.ordered")
     texts = path.with_name("texts.jsonl")
     lines_of_texts = texts_of(lines(path))

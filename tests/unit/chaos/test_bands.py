@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from chaos import faults
-from chaos.acts import acts_of
-from chaos.bands import at, bands, promised, shapes
+from chaos.bands import acts_of, at, bands, promised, shapes
 from tests.unit.chaos.lines import S, fault, phase, run
 
 

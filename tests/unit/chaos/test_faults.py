@@ -12,31 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from chaos import faults
-from chaos.faults import ensemble, rotting, waiting
+from chaos import faults, waiting
 from chaos.faults.catalog_damaged import TABLES, damage
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
-from chaos.faults.signs import Signs
-from chaos.faults.tracing import Traced, family, injected
+from chaos.faults.shared import ensemble, rotting
+from chaos.faults.shared.signs import Signs
+from chaos.faults.shared.tracing import Traced, family, injected
 from chaos.world import World
 from tests.support.faults import ability
+from tests.unit.chaos.hurried import Hurried
 from tests.unit.chaos.stand_in import SESSION, idle_world, write_catalog
 from tidelock.errors import TidelockError, UnavailableError
-
-
-class Hurried:
-    """Time that passes as soon as somebody waits."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-
-    def monotonic(self) -> float:
-        """Return the time."""
-        return self._now_s
-
-    def sleep(self, seconds: float) -> None:
-        """Let it pass: more than is asked for, so that nobody asks often."""
-        self._now_s += 100 * seconds
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from chaos.bands import bands
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
-from chaos.faults.signs import Signs
+from chaos.faults.shared.signs import Signs
 from chaos.injector import Injector
 from chaos.journal import Journal, load
 from chaos.plan import Plan, Step

@@ -66,7 +66,6 @@ def test_what_asks_for_more_than_is_promised_is_refused(
         (THREE, [KILLED], CLOCK),
         (THREE, [KILLED, CLOCK], SERVER),
         (THREE, [], one("cut", "r1", "r2", aim=Aim.PAIR)),
-        (THREE, [SERVER], one("link", "r1", "z2", aim=Aim.LINK)),
         (FIVE, [KILLED, FROZEN], one("stopped", "r3")),
         (FIVE, [LOST], one("killed", "r2")),
         (THREE, [], one("rolling restart", "r1", "r2", "r3", aim=Aim.ALL)),
@@ -86,13 +85,6 @@ def test_two_replicas_that_are_cut_from_each_other_commit_by_the_third() -> None
     assert well(THREE, [cut, one("killed", "r3")]) == set()
 
 
-def test_a_replica_without_any_server_of_zookeeper_is_not_well() -> None:
-    """It goes to another server as long as there is one."""
-    links = [one(f"link {server}", "r1", server, aim=Aim.LINK) for server in ("z2", "z3")]
-    assert well(THREE, links) == {"r1", "r2", "r3"}
-    assert well(THREE, [*links, SERVER]) == {"r2", "r3"}
-
-
 def test_commits_are_not_demanded_without_copies_or_majority() -> None:
     """They are as long as `copies` replicas are well and a majority of ZooKeeper is there."""
     assert demands_commits(THREE, [KILLED, SERVER])
@@ -107,7 +99,6 @@ def test_commits_are_not_demanded_without_copies_or_majority() -> None:
         (Aim.REPLICA, 3, ("r1",)),
         (Aim.PAIR, 6, ("r1", "r2")),
         (Aim.ZOOKEEPER, 3, ("z1",)),
-        (Aim.LINK, 9, ("r1", "z1")),
         (Aim.ALL, 1, (*THREE.replicas, *THREE.zookeepers)),
         (Aim.CLIENT, 1, ()),
     ],

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chaos import faults
-from chaos.acts import acts_of
-from chaos.bands import bands
+from chaos.bands import acts_of, bands
 from chaos.checks.demand import stalls
 from chaos.violation import Violation
 from tests.unit.chaos.lines import S, call, fault, phase, run

@@ -9,7 +9,7 @@ import pytest
 from chaos import faults
 from chaos.bands import bands
 from chaos.checks.logs import disks_hurt, unforeseen
-from chaos.checks.outvoted import disagreements
+from chaos.checks.outvoted import disagreements, flipped
 from tests.unit.chaos.lines import fault
 
 
@@ -52,3 +52,14 @@ def test_a_disagreement_is_told_unless_bytes_were_damaged() -> None:
     assert disagreements("r1", lines, ["r3"]) == []
     assert disagreements("r1", lines, ["r1"]) == []
     assert len(disagreements("r1", lines, ["r4"])) == 1
+
+
+def test_only_flipped_bits_excuse_a_replica_that_differs() -> None:
+    """A replica that was killed, or whose disk was full, has to show what the others do."""
+    lines = [
+        *fault(1, "bit flip in a part", ["r1"], 1, 2, 3),
+        *fault(2, "bit flip in a pack", ["r2"], 1, 2, 3),
+        *fault(3, "disk full", ["r3"], 1, 2, 3),
+        *fault(4, "killed", ["r4"], 1, 2, 3),
+    ]
+    assert flipped(bands(lines), faults.ALL) == {"r1", "r2"}

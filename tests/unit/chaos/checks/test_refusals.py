@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from chaos import faults
-from chaos.acts import acts_of
-from chaos.bands import bands
+from chaos.bands import acts_of, bands
 from chaos.checks.refusals import refusals
 from tests.unit.chaos.lines import call, fault, run
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from chaos.faults.seeing import answering
-from chaos.faults.signs import Look
+from chaos.faults.shared.signs import Look
+from chaos.seeing import answering
 from chaos.world import World
 from tidelock.testing import CLIENTS
 

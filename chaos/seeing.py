@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -27,16 +26,6 @@ def status(world: World, replica: str) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(answer)
     return found
-
-
-def metric(world: World, replica: str, name: str) -> float | None:
-    """Return a metric without labels; None if the replica does not answer, or has none of this name."""
-    try:
-        text = get(f"{world.cluster.url(replica)}/metrics", timeout_s=ANSWER_S, token=world.cluster.secret)
-    except TidelockError:
-        return None
-    found = re.search(rf"^{name} (\S+)$", text.decode(), re.MULTILINE)
-    return float(found[1]) if found else None
 
 
 def others(world: World, replica: str) -> list[str]:
