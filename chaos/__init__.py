@@ -9,5 +9,13 @@ a bounded time. At the end the checks (`checks/`) judge the histories of the wor
 run and the state of all replicas, and the report shows what happened (`report/`).
 
 A workload, a fault and a check are each one small file with one class, and one line in the list of their
-folder. docs/testing.md says how one is added.
+folder. docs/testing.md says how one is added. They share a `World` (`world.py`): the cluster, the journal
+and the seed.
+
+The rest, in the order of a run: `plan.py` draws and `tolerance.py` bounds the faults; `runner.py` goes
+through the phases; `load.py` runs the clients, whose calls `session.py` makes and `history.py` writes down,
+and `spark/` the sessions of Spark; `injector.py` lets the faults happen; `sampler.py`, `statuses.py` and
+`seeing.py` ask the replicas; `healing.py` ends everything. `journal.py` is what all of them write. At the
+end `bands.py` and `availability.py` read it, `judging.py` and `presence.py` judge histories, and `result.py`
+sums up. `plants/` has bugs that a run must find.
 """

@@ -14,6 +14,8 @@ SETTINGS: Final[dict[str, object]] = {
     "retry_wait_max_s": 0.5,
     "blocked_after_s": 2,
     "reader_workers": 1,
+    # So that there are parts with files of their own: some faults damage these.
+    "inline_part_bytes_max": 16 << 10,
     "clock_check_interval_s": 1,
     "tick_interval_s": 2,
     # Rot is found by the first of these: a reader, the scrubber, or the comparison of states.

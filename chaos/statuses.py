@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from chaos.seeing import status
+from chaos.waiting import comes_true
 from chaos.world import World
 
-#: Pause between two looks, in seconds.
-_LOOK_S: Final = 0.2
 _AT_ONCE: Final = 8
 
 
@@ -49,11 +47,14 @@ def until_caught_up(world: World, replicas: Collection[str], *, timeout_s: float
     Returns:
         What is lacking after the timeout, by replica; nothing if all are well.
     """
-    deadline = time.monotonic() + timeout_s
     csn = newest(statuses(world, world.cluster.replicas))
-    while True:
+    lacking: dict[str, str] = {}
+
+    def caught_up() -> bool:
+        nonlocal lacking
         there = [replica for replica in replicas if replica in world.cluster.replicas]
         lacking = behind(statuses(world, there), there, csn)
-        if not lacking or time.monotonic() > deadline:
-            return lacking
-        time.sleep(_LOOK_S)
+        return not lacking
+
+    comes_true(caught_up, timeout_s)
+    return lacking

@@ -53,6 +53,7 @@ def attach(
             are given, or `at` has no time zone.
         UnknownTableError: A table does not exist at the CSN.
         NoSuchCsnError, SnapshotTooOldError, StandbyError: The CSN cannot be read; see `Database.snapshot`.
+        StandbyError: Also if the replica joins, or is struck, so that nothing can be read from it now.
         UnavailableError: No replica answers.
     """
     wanted = None if tables is None else list(tables)

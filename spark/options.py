@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelock.errors import BadRequestError, UnavailableError
+from tidelock.errors import BadRequestError, StandbyError, TidelockError, UnavailableError
 
 #: How long a reader that can ask another replica waits for a connection, and for the next byte of an answer,
 #: in seconds. A replica that works on an answer says so every `SIGN_S` (`replica_agent/readers/signs.py`), so
@@ -87,15 +87,14 @@ def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: in
         rotation: Any number.
 
     Raises:
-        BadRequestError: The replica ``pinned`` does not exist.
+        BadRequestError: The replica ``pinned`` does not exist, or was removed.
+        StandbyError: It is a member, and cannot be read now: it joins, or it is struck.
         UnavailableError: No replica has an address.
     """
-    readable = [row for row in rows if row.get("data") and row.get("state") not in _EXCLUDED]
+    known = list(rows)
+    readable = [row for row in known if row.get("data") and row.get("state") not in _EXCLUDED]
     if pinned is not None and pinned not in {row["id"] for row in readable}:
-        names = ", ".join(row["id"] for row in readable) or "none"
-        raise BadRequestError(
-            f"there is no replica {pinned!r} to read from; readable replicas: {names}", replica=pinned
-        )
+        raise _not_readable(pinned, known, ", ".join(row["id"] for row in readable) or "none")
     if not readable:
         raise UnavailableError(
             "no replica has published the address of its snapshot file system yet; see `tidelock status`"
@@ -106,6 +105,19 @@ def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: in
         key=lambda row: (row["id"] != pinned, not row.get("alive", True))
     )  # stable: the rotation stays
     return [Replica(row["id"], row["data"]) for row in rotated]
+
+
+def _not_readable(pinned: str, known: Iterable[Mapping[str, Any]], names: str) -> TidelockError:
+    states = {row["id"]: row.get("state") or "joining" for row in known}
+    if states.get(pinned, "removed") == "removed":
+        return BadRequestError(
+            f"there is no replica {pinned!r} to read from; readable replicas: {names}", replica=pinned
+        )
+    return StandbyError(
+        f"replica {pinned!r} cannot be read now, it is {states[pinned]}; try again later, or read from one of: "
+        f"{names}",
+        replica=pinned,
+    )
 
 
 def timeouts_s(status: Mapping[str, Any], replicas: int) -> tuple[float, float]:

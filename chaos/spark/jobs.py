@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -46,17 +47,26 @@ class Jobs:
         self,
         tables: Sequence[str],
         queries: dict[str, str],
-        replica: str | None = None,
-        failover: bool = True,
+        *,
+        pinned: bool,
+        failover: bool,
     ) -> dict[str, Any]:
-        """Return the rows of queries, by their names, over tables that are all attached at one CSN."""
-        with tl.attach(
-            self._spark, self._joined(), tables=tables, replica=replica, failover=failover
-        ) as snap:
+        """Return the rows of queries, by their names, over tables that are all attached at one CSN.
+
+        Args:
+            tables: The tables.
+            queries: SQL, by names.
+            pinned: At a replica that serves, by what the cluster says of itself; else at any.
+            failover: Whether to go on at another replica.
+        """
+        db = self._joined()
+        serving = [row["id"] for row in db.status()["replicas"] if row["state"] == "serving"]
+        replica = random.choice(serving) if pinned and serving else None
+        with tl.attach(self._spark, db, tables=tables, replica=replica, failover=failover) as snap:
             rows = {
                 name: [list(row) for row in self._spark.sql(sql).collect()] for name, sql in queries.items()
             }
-            return {"csn": snap.csn, "rows": rows}
+            return {"csn": snap.csn, "rows": rows, "replica": replica}
 
     def save(self, table: str, number: int, stamp: int, label: str, *, source: bool) -> int | None:
         """Write a row under a label, unless that was done; return the CSN.

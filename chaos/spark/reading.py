@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -61,7 +60,6 @@ def _read(
     pinned: bool,
     failover: bool,
 ) -> None:
-    replica = random.choice(sorted(load.world.cluster.replicas)) if pinned else None
     process = history.process()
     began_ns = process.invoke(value, f)
     note = partial(
@@ -71,20 +69,16 @@ def _read(
         process=process.number,
         f="read",
         began_ns=began_ns,
-        replica=replica,
         spark=session.number,
     )
     try:
-        answer = session.call(
-            "rows", tables=list(tables), queries=queries, replica=replica, failover=failover
-        )
+        answer = session.call("rows", tables=list(tables), queries=queries, pinned=pinned, failover=failover)
     except (SparkJobError, SparkEndedError) as error:
         process.fail(value, error=type(error).__name__)
         note(end="fail", error=type(error).__name__, message=str(error)[:1000])
-        if replica is None or replica in load.world.cluster.replicas:  # it may have left the cluster
-            require_bearable(error)
+        require_bearable(error)
         raise
     read = found(answer["rows"])
-    where = f"Spark at {replica or 'any'}{' with failover' if failover else ''}"
+    where = f"Spark at {answer['replica'] or 'any'}{' with failover' if failover else ''}"
     process.ok(read.value, snapshot=answer["csn"], replica=where, fresh=False, **read.facts)
-    note(end="ok", csn=answer["csn"])
+    note(end="ok", csn=answer["csn"], replica=answer["replica"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
-from tidelock.errors import BadRequestError, UnavailableError, UnknownTableError, UnsupportedTypeError
+from tidelock.errors import BadRequestError, StandbyError, UnavailableError, UnknownTableError, UnsupportedTypeError
 from tidelock.replica_agent.readers.signs import SIGN_S
 from tidelock.spark.options import ADDRESSES, SILENCE_S, ReadRoute, Replica, order, route
 from tidelock.spark.schema import struct_of, type_of
@@ -154,8 +154,20 @@ def test_an_unknown_replica_is_named() -> None:
     """The message lists the existing replicas; a cluster without addresses is another error."""
     with pytest.raises(BadRequestError, match=r"r9.*r1, r2, r3"):
         _ids(_rows(), pinned="r9")
+    with pytest.raises(BadRequestError, match=r"r3.*r1, r2"):
+        _ids(_rows(r3="removed"), pinned="r3")
     with pytest.raises(UnavailableError):
         _ids([{"id": "r1", "data": ""}])
+
+
+@pytest.mark.parametrize(
+    "row", [{"id": "r4", "data": "", "state": "joining"}, {"id": "r4", "data": "r4:1", "state": "struck"}]
+)
+def test_a_member_that_cannot_be_read_yet_is_worth_another_try(row: dict[str, Any]) -> None:
+    """A replica that joins, or that is struck and may come back, exists: the error is retriable."""
+    with pytest.raises(StandbyError, match=f"r4.*{row['state']}.*r1, r2, r3") as refused:
+        _ids([*_rows(), row], pinned="r4")
+    assert refused.value.retriable
 
 
 @pytest.mark.parametrize(
