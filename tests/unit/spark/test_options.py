@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
-from tidelock.errors import BadRequestError, StandbyError, UnavailableError, UnknownTableError, UnsupportedTypeError
+from tidelock.errors import (
+    BadRequestError,
+    StandbyError,
+    UnavailableError,
+    UnknownTableError,
+    UnsupportedTypeError,
+)
 from tidelock.replica_agent.readers.signs import SIGN_S
 from tidelock.spark.options import ADDRESSES, SILENCE_S, ReadRoute, Replica, order, route
 from tidelock.spark.schema import struct_of, type_of
