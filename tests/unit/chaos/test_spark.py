@@ -90,8 +90,8 @@ def _reads(world: World, history: History) -> list[SparkJob]:
 def test_reads_by_each_way(world: World, history: History) -> None:
     """A read tells its CSN and how it was read; one that fails is told too, and raised."""
     any_, pinned, failover = _reads(world, history)
-    for job in (any_, pinned, failover):
-        job.run(cast("Driver", _Driver(1, {"csn": 7, "rows": {"a": [[1]]}, "replica": "r2"})))
+    for job, replica in ((any_, None), (pinned, "r1"), (failover, "r1")):
+        job.run(cast("Driver", _Driver(1, {"csn": 7, "rows": {"a": [[1]]}, "replica": replica})))
     for error in (SparkJobError("Py4JJavaError: no connection"), SparkEndedError("x")):
         with pytest.raises(type(error)):
             any_.run(cast("Driver", _Driver(1, error)))
