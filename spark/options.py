@@ -114,8 +114,8 @@ def _not_readable(pinned: str, known: Iterable[Mapping[str, Any]], names: str) -
             f"there is no replica {pinned!r} to read from; readable replicas: {names}", replica=pinned
         )
     return StandbyError(
-        f"replica {pinned!r} cannot be read now, it is {states[pinned]}; try again later, or read from one of: "
-        f"{names}",
+        f"replica {pinned!r} cannot be read now, it is {states[pinned]}; try again later, or read from "
+        f"one of: {names}",
         replica=pinned,
     )
 
