@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chaos import faults, plants, workloads
+from chaos import faults, images, plants, workloads
 from chaos.plan import Plan, draw, enabled
 from chaos.result import Result, told
 from chaos.runner import Options, chosen_workloads, run
+from demo.failure import DemoError
 from tidelock.errors import TidelockError
 
 
@@ -24,10 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(end, signal.default_int_handler)
     try:
         plans = plans_of(given)
-        options = Options(
-            given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20, image_tag=given.image_tag
-        )
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        tag = given.image_tag
+        if tag is None and plans[0].place == "containers":
+            tag = images.build(spark=plans[0].spark_workers > 0)
+        options = Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20, image_tag=tag)
+    except (DemoError, ValueError, KeyError, TypeError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
     base: Path = given.folder or Path("chaos-runs") / time.strftime("%Y%m%d-%H%M%S")
@@ -58,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--minutes", type=float, default=3.0, help="how long faults come; default 3")
     found.add_argument("--containers", action="store_true", help="containers instead of processes")
-    found.add_argument("--image-tag", help="of tidelock-agent, tidelock-zookeeper, tidelock-spark; e.g. demo")
+    found.add_argument("--image-tag", help="take images with this tag in place of building them")
     found.add_argument("--replicas", type=int, default=3, choices=(3, 4, 5))
     found.add_argument("--copies", type=int, default=2)
     found.add_argument("--zookeepers", type=int, default=3, choices=(1, 3))
