@@ -95,6 +95,7 @@ def nemesis(cluster: ClusterFactory, tmp_path: Path) -> Iterator[Nemesis]:
         servers.kill()
 
 
+@pytest.mark.scenario("S61", "S65", "S71", "S72")
 def test_no_commit_is_lost_and_no_well_replica_refuses(nemesis: Nemesis, tmp_path: Path, tell: Tell) -> None:
     """No acknowledged commit is lost, no read is wrong, and no replica that is well refuses a write."""
     report = Path(os.environ.get("TIDELOCK_LIVING_REPORT", tmp_path / "report"))

@@ -140,6 +140,7 @@ def require_struck_and_back(local: LocalCluster, stuck: contextlib.AbstractConte
     require_clean_audit(local)
 
 
+@pytest.mark.scenario("S44", "S47")
 def test_a_living_replica_that_gets_no_parts_is_struck(cluster: ClusterFactory, tmp_path: Path) -> None:
     """It answers, and its session lives: what it holds back counts, not only its silence."""
     gates = Gates(tmp_path / "gates", {AWAY: dict.fromkeys(NO_PARTS, "always")})
@@ -167,6 +168,7 @@ def test_a_living_replica_whose_disk_stays_full_is_struck(cluster: ClusterFactor
 MISSED: Final = 5000
 
 
+@pytest.mark.scenario("S43", "S75")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kept", [2 * MISSED, MISSED // 10], ids=["it follows", "it clones"])

@@ -117,28 +117,33 @@ def _tests(path: str, body: Iterable[ast.stmt], marks: list[ast.expr]) -> Iterat
     for node in body:
         match node:
             case ast.ClassDef():
-                yield from _tests(path, node.body, [*marks, *node.decorator_list])
+                inside = [*marks, *node.decorator_list]
+                own = list(_tests(path, node.body, inside))
+                yield from own or _covers(path, node.name, inside)
             case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name.startswith("test_"):
-                found = list(_marks([*marks, *node.decorator_list]))
-                names = {name for name, _ in found}
-                codes = tuple(dict.fromkeys(code for name, codes in found if name == MARK for code in codes))
-                if codes:
-                    yield Cover(path, node.name, codes, _run(path, names), "slow" in names)
+                yield from _covers(path, node.name, [*marks, *node.decorator_list])
+
+
+def _covers(path: str, name: str, marks: list[ast.expr]) -> Iterator[Cover]:
+    """Yield a test, or a class that inherits its tests, if it has the mark."""
+    codes = tuple(dict.fromkeys(code for mark, texts in _marks(marks) if mark == MARK for code in texts))
+    # Of a mark inside of another one, e.g. on a single case, it is not said that it is on the whole test.
+    whole = {ast.unparse(one) for mark in marks for one in (mark.elts if isinstance(mark, ast.List) else [mark])}
+    if codes:
+        yield Cover(path, name, codes, _run(path, whole), "pytest.mark.slow" in whole)
 
 
 def _marks(expressions: Iterable[ast.expr]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name and the texts of each mark in these expressions."""
+    """Yield the name and the texts of each mark with arguments in these expressions."""
     for expression in expressions:
         for node in ast.walk(expression):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="mark"), attr=name), args=args):
-                    yield name, [one.value for one in args if isinstance(one, ast.Constant)]  # type: ignore[misc]
-                case ast.Attribute(value=ast.Attribute(attr="mark"), attr=name):
-                    yield name, []
+                    yield name, [str(one.value) for one in args if isinstance(one, ast.Constant)]
 
 
-def _run(path: str, names: set[str]) -> str:
-    if "docker" in names:
+def _run(path: str, marks: set[str]) -> str:
+    if "pytest.mark.docker" in marks:
         return "container"
     return next(runs for prefix, runs in _RUNS.items() if path.startswith(prefix))
 

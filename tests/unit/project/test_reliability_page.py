@@ -66,7 +66,7 @@ def test_what_is_right_is_no_flaw() -> None:
 
 
 def test_marks_are_read_where_pytest_takes_them_from() -> None:
-    """Of the module, of a class, of a test, and of a case; other marks say how it runs."""
+    """Of the module, of a class, also one that inherits its tests, of a test, and of a case."""
     text = """
 pytestmark = pytest.mark.scenario("S01")
 
@@ -82,6 +82,15 @@ def test_c(x): ...
 
 def helper(): ...
 """
+    inherited = text + """
+@pytest.mark.scenario("S06")
+class TestD(Suite):
+    @pytest.fixture
+    def world(self): ...
+"""
+    assert scenarios.in_source(FILE, inherited)[2:] == [
+        Cover(FILE, "TestD", ("S01", "S06"), "process", slow=False)
+    ]
     assert scenarios.in_source(FILE, text) == [
         Cover(FILE, "test_b", ("S01", "S02", "S03", "S04"), "process", slow=True),
         Cover(FILE, "test_c", ("S01", "S05"), "container", slow=False),
