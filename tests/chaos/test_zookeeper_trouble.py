@@ -1,4 +1,4 @@
-"""Trouble with ZooKeeper that lasts, under load: no quorum, flapping and one-way links, servers that lag or go.
+"""Trouble with ZooKeeper that lasts, under load: no quorum, bad connections, servers that lag or go.
 
 The load is that of tests/support/histories: its history is judged as a whole behind each fault.
 """
@@ -159,7 +159,7 @@ def in_use(local: LocalCluster) -> tuple[int, int]:
 def test_a_link_of_one_direction(
     cluster: ClusterFactory, zookeeper: str, tmp_path: Path, direction: Direction
 ) -> None:
-    """What one side sends arrives, and nothing of the other: unknown or refused, and decided in the end."""
+    """Requests arrive and answers do not, or the reverse: unknown or refused, and decided in the end."""
     with behind_proxies(cluster, {"r1": zookeeper}) as (local, proxies):
         with Workload(local, tmp_path, "oneway", writers=(*WRITERS, "r1"), timeout_s=4.0) as load:
             for _ in range(3):
@@ -239,6 +239,7 @@ def test_a_new_session_at_a_server_that_lags(cluster: ClusterFactory, ensemble: 
         local.up()
         with local.connect("r2") as db, stepping(local) as seen:
             db.create_table("t", ROW.schema)
+            last = 0
             for _ in range(ROUNDS):
                 for server in others:
                     ways[server.address].refuse()
@@ -250,7 +251,7 @@ def test_a_new_session_at_a_server_that_lags(cluster: ClusterFactory, ensemble: 
                     eventually(lambda: not alive(local, "r2", "r1"), what="the end of r1's session")
                 eventually(lambda: alive(local, "r2", "r1"), what="a session at the server that lagged")
                 with local.connect("r1") as reader:
-                    assert again(lambda: fresh(reader)) >= last  # noqa: B023 - called at once
+                    assert again(lambda: fresh(reader)) >= last
                 for way in ways.values():
                     way.heal()
             assert len(set(seen)) > ROUNDS

@@ -6,8 +6,8 @@ The agents' wall clocks jump while they run (`tests/support/clusters/clocks.py`)
 from __future__ import annotations
 
 import itertools
-import threading
 import json
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial

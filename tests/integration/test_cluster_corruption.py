@@ -246,7 +246,7 @@ def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> Non
 
 @pytest.mark.scenario("S41")
 def test_another_valid_file_is_not_taken_for_the_part(local: LocalCluster) -> None:
-    """A holder's file is that of another table, a good one: the checksum decides, and both get the right one."""
+    """A holder's file is that of another table, and a good one: the checksum decides."""
     local.kill("r3")
     stored, other = Stored.insert(local, "file"), Stored.insert(local, "file")
     shutil.copyfile(other.file("r1"), stored.file("r1"))

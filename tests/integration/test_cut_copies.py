@@ -1,4 +1,4 @@
-"""Copies that are cut short: a manifest without its record, a source that dies, parts that nobody has decided."""
+"""Copies that are cut short: manifests without a record, a source that dies, undecided parts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def aborted(local: LocalCluster, replica: str, tid: str) -> bool:
 
 @pytest.mark.scenario("S12")
 def test_a_manifest_whose_home_dies_before_the_record(cluster: ClusterFactory, tmp_path: Path) -> None:
-    """Peers have it and the parts, and no record names it: all of them delete it, also while the home is dead."""
+    """Peers have it and the parts, and no record names it: they delete it while the home is dead."""
     gates = Gates(tmp_path / "gates", {"r1": {BEFORE: "crash"}})
     settings = SETTINGS | {"inline_entries_bytes_max": 100, "undecided_check_s": 2}
     local = cluster(settings=settings, environment_of={"r1": gates.environment("r1")})
@@ -119,7 +119,7 @@ def test_a_holder_dies_in_mid_transfer(
 def test_a_restart_with_a_wrong_clock_keeps_what_is_undecided(
     cluster: ClusterFactory, tmp_path: Path, threads: ThreadPoolExecutor, days: int
 ) -> None:
-    """Of two transactions without outcome one is aborted and its parts go; those of the other stay, and count."""
+    """Parts of an aborted transaction go; those of one that waits for its commit stay, and count."""
     clocks = Clocks(tmp_path, ["r2"])
     gates = Gates(tmp_path / "gates", {"r1": {BEFORE: "pause"}, "r3": {BEFORE: "crash"}})
     environment = {replica: gates.environment(replica) for replica in ("r1", "r3")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from typing import Final
 
 import psutil
@@ -12,9 +13,9 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import require_clean_audit
-from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import ReplicaId
+from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
@@ -34,7 +35,7 @@ def write_ticks(connect: str, count: int) -> None:
     async def write() -> None:
         store = ZkStore(connect, session_timeout_s=30.0, request_timeout_s=60.0, multi_bytes_max=1 << 19)
         await store.open()
-        tick = codec.encode_commit(ReplicaId("r1"), own_clock()(), [])
+        tick = codec.encode_commit(ReplicaId("r1"), ClockReading(time.time_ns() // 10**6), [])
         left = itertools.repeat(Create(tree.record_prefix(0), tick, sequential=True), count)
 
         async def one_of_many() -> None:

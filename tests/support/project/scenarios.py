@@ -27,7 +27,7 @@ MARK: Final = "scenario"
 KINDS: Final = "PSCM"
 EXCUSED_MAX: Final = 6
 
-#: How the tests of a folder run; the first prefix that fits. What is behind them is named by the test's marks.
+#: How the tests of a folder run; the first prefix that fits. A mark says that it is a container.
 _RUNS: Final = {
     "tests/chaos/test_power_cuts": "crash image",
     "tests/chaos/test_crashes": "crash image",
@@ -128,7 +128,9 @@ def _covers(path: str, name: str, marks: list[ast.expr]) -> Iterator[Cover]:
     """Yield a test, or a class that inherits its tests, if it has the mark."""
     codes = tuple(dict.fromkeys(code for mark, texts in _marks(marks) if mark == MARK for code in texts))
     # Of a mark inside of another one, e.g. on a single case, it is not said that it is on the whole test.
-    whole = {ast.unparse(one) for mark in marks for one in (mark.elts if isinstance(mark, ast.List) else [mark])}
+    whole = {
+        ast.unparse(one) for mark in marks for one in (mark.elts if isinstance(mark, ast.List) else [mark])
+    }
     if codes:
         yield Cover(path, name, codes, _run(path, whole), "pytest.mark.slow" in whole)
 
@@ -232,7 +234,7 @@ def main() -> int:
     page: Path = source.ROOT / PAGE
     page.write_text(page_with_table(page.read_text(encoding="utf-8")), encoding="utf-8")
     wrong = flaws(scenarios(), covers())
-    print("\n".join(wrong))
+    sys.stdout.writelines(f"{line}\n" for line in wrong)
     return 1 if wrong else 0
 
 

@@ -46,11 +46,15 @@ def test_the_scenarios_are_whole() -> None:
     ("known", "marked", "flaw"),
     [
         ([scenario("S01")], [], "S01 has no test"),
-        ([scenario("S01")], [cover("S01", "S99")], "S99 is no scenario"),
+        ([scenario("S01")], [cover("S01", "S999")], "S999 is no scenario"),
         ([scenario("S01", kinds="PS")], [cover("S01", runs="unit")], "S01 needs a test that runs processes"),
         ([scenario("S01", kinds="X")], [cover("S01")], "S01: kinds are letters"),
         ([scenario("S01", excused="why")], [cover("S01")], "S01 is excused, and test_a covers it"),
-        ([scenario(f"S0{number}", excused="why") for number in range(7)], [], "7 scenarios are excused, 6 may"),
+        (
+            [scenario(f"S0{number}", excused="why") for number in range(7)],
+            [],
+            "7 scenarios are excused, 6 may",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(known: list[Scenario], marked: list[Cover], flaw: str) -> None:
@@ -82,12 +86,15 @@ def test_c(x): ...
 
 def helper(): ...
 """
-    inherited = text + """
+    inherited = (
+        text
+        + """
 @pytest.mark.scenario("S06")
 class TestD(Suite):
     @pytest.fixture
     def world(self): ...
 """
+    )
     assert scenarios.in_source(FILE, inherited)[2:] == [
         Cover(FILE, "TestD", ("S01", "S06"), "process", slow=False)
     ]
