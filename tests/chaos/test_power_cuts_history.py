@@ -136,7 +136,6 @@ def one_part(data_dir: Path, table: str) -> bool:
     return len(part_rows(data_dir, table)) == 1
 
 
-@pytest.mark.scenario("S78")
 @pytest.mark.parametrize("point", OF_COMPACTION)
 def test_a_power_cut_in_a_compaction_leaves_all_rows(world: World, local: LocalCluster, point: str) -> None:
     """The compaction is committed or not; the rows are the same, and missing work is done later."""

@@ -65,7 +65,6 @@ def removed(local: LocalCluster, replica: str) -> int:
         return int(db.execute("SELECT count(*) FROM parts WHERE removal_csn IS NOT NULL").fetchone()[0])
 
 
-@pytest.mark.scenario("S77")
 @pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_lost_disk_comes_back_although_history_was_collected(
     cluster: ClusterFactory, replicas: int

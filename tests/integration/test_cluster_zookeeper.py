@@ -140,7 +140,7 @@ def every(n: int, actions: tuple[Action, ...]) -> Hook:
     return hook
 
 
-@pytest.mark.scenario("S24")
+@pytest.mark.scenario("S24", "S26")
 def test_a_replica_without_zookeeper(local: LocalCluster, proxy: Proxy, tmp_path: Path) -> None:
     """Without a session a replica takes no work and serves known CSNs; with a new one it goes on."""
     with Workload(local, tmp_path, "cut", writers=(*REPLICAS, *REPLICAS), readers=("r2",)) as load:

@@ -114,7 +114,39 @@ def test_a_holder_dies_in_mid_transfer(
     require_clean_audit(local, deep=True)
 
 
-@pytest.mark.scenario("S59", "S38")
+@pytest.mark.scenario("S77")
+def test_history_waits_for_a_replica_that_is_starting(
+    cluster: ClusterFactory, tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    """r3 stands in its start before a part that is removed meanwhile: the part stays until r3 has it."""
+    gates = Gates(tmp_path / "gates", {"r3": {FETCH: "pause"}})
+    history = {"history_retention_s": 0.5, "horizon_interval_s": 0.2, "inline_part_bytes_max": 16 << 10}
+    local = cluster(settings=SETTINGS | history, environment_of={"r3": gates.environment("r3")})
+    with local.connect("r1") as db:
+        db.create_table("t", SCHEMA)
+        db.insert("t", rows(1), wait="all")
+        local.kill("r3")
+        csn = db.insert("t", rows(*range(LARGE))).csn or 0
+        with gates.open("r3", FETCH):
+            started = threads.submit(local.start, "r3")
+            gates.await_hit("r3", FETCH)
+            db.truncate("t")
+            last = max(db.insert("t", rows(number)).csn or 0 for number in range(20))
+
+            def waits() -> bool:
+                held = ask(local, "r1", "/status")["holding_back"]
+                return bool(held and (held["kind"], held["name"]) == ("oldest", "r3"))
+
+            eventually(waits, what="history that waits for r3")
+            assert ask(local, "r1", "/status")["horizon"] < csn
+        started.result()
+        eventually(lambda: ask(local, "r3", "/status")["snapshot_csn"] >= last, what="r3 at the end")
+        eventually(lambda: ask(local, "r1", "/status")["horizon"] >= csn, what="history that goes on")
+    assert "clone_installed" not in local.log("r3").read_text(encoding="utf-8")
+    require_clean_audit(local)
+
+
+@pytest.mark.scenario("S59")
 @pytest.mark.parametrize("days", [400, -400])
 def test_a_restart_with_a_wrong_clock_keeps_what_is_undecided(
     cluster: ClusterFactory, tmp_path: Path, threads: ThreadPoolExecutor, days: int
