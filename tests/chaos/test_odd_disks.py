@@ -137,7 +137,7 @@ def slow_flushes(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.scenario("S60")
-def test_a_slow_disk(cluster: ClusterFactory, tmp_path: Path) -> None:
+def test_commits_go_on_beside_a_slow_disk(cluster: ClusterFactory, tmp_path: Path) -> None:
     """Its session lives on, the others do not wait for it, and it goes on when the disk is quick again."""
     # A busy machine holds up an agent whose calls are traced: that alone must not end its session.
     patient = {"session_timeout_s": 10, "commit_timeout_s": 20}
@@ -228,7 +228,7 @@ def test_an_old_disk_comes_back(cluster: ClusterFactory, tmp_path: Path, kept: i
             local.start(ODD)
         while not starting.done():
             insert(local, 5, "r1", "r2")
-        assert kept < passed or starting.result() is None  # type: ignore[func-returns-value]
+        assert kept < passed or starting.result() is None
     last = insert(local, 6, *REPLICAS)
     eventually(functools.partial(agrees, local, last), what="its return")
     require_clean_audit(local, deep=True)

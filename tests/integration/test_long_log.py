@@ -55,7 +55,10 @@ def write_ticks(connect: str, count: int) -> None:
 @pytest.mark.timeout(1800)
 def test_a_replica_starts_behind_a_hundred_thousand_records(cluster: ClusterFactory) -> None:
     """One replica follows them as they come, the other one starts behind them; both serve and commit."""
-    kept = {"log_keep_records": 3 * RECORDS, "max_records": 3 * RECORDS}
+    kept = {
+        **dict.fromkeys(("log_keep_records", "max_records"), 3 * RECORDS),
+        **dict.fromkeys(("log_keep_bytes", "max_records_bytes"), 1 << 30),
+    }
     local = cluster(replicas=2, epoch_limit=3 * RECORDS, settings=QUICK | kept)
     with local.connect("r1") as db:
         db.create_table("t", ROWS.schema)
