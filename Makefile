@@ -9,6 +9,10 @@ SHELL := /bin/bash
 SF ?= 0.1
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+# `make chaos`: the seed of faults and clients (default: the time), how long faults come, and further options.
+SEED ?=
+MINUTES ?= 3
+CHAOS_ARGS ?=
 # A folder of tests/unit, e.g. csnlog or replica_agent/storage.
 PART ?=
 # What `make coverage` runs: a folder of tests, or all of them.
@@ -32,13 +36,16 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 # An agent is several processes and tests start hundreds: to compile all modules each time doubles their start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all check lint types unit coverage docs bench lock clean
+.PHONY: help demo compose-demo sbom test test-all check lint types unit coverage docs bench chaos lock clean
 
 help: ## list the targets
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## the product on real data: a cluster, writers, Spark, a replica killed (SF=0.1)
 	@$(PYTHON) -m demo --scale-factor $(SF)
+
+compose-demo: $(STAMP) ## the same in containers: docker/compose.yaml, with a Spark cluster (SF=0.1)
+	@$(PYTHON) -m demo.containers --scale-factor $(SF)
 
 test: $(CLASSES) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
@@ -66,6 +73,12 @@ docs: $(STAMP) ## the documentation as a site in site/; a dead link fails
 
 bench: $(STAMP) $(DUCKLAKE)/stamp $(SPARK35)/stamp ## benchmarks against peers and physical limits (BENCH_ARGS="commits spark --quick")
 	@$(PYTHON) -m bench $(BENCH_ARGS)
+
+chaos: $(CLASSES) ## a cluster under load and faults drawn from a seed, judged (SEED=7 MINUTES=3 CHAOS_ARGS="--containers")
+	@$(PYTHON) -m chaos $(if $(SEED),--seed $(SEED)) --minutes $(MINUTES) $(CHAOS_ARGS)
+
+sbom: $(STAMP) ## what the images hold, anew: docs/sbom/*.json (needs a container engine)
+	@$(PYTHON) -m demo.containers.sbom
 
 LOCK := uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-header --no-annotate

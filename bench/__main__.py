@@ -1,10 +1,10 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--before CHECKOUT] [--out DIR]`: measures.
 
-Parts: commits, landing, raw, peers, lag, forced, load, spark, stalls, compaction, mutations, spark_writes,
-write_memory, streams, start, pauses, growth, clone, clone_small, endurance, spark_peers; all of them without
-a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md and a picture
-for each question to DIR. With --before, commits, lag, load, spark and mutations are measured in a checkout of
-an earlier commit, too, each group right before that of this state.
+Parts: commits, landing, raw, peers, lag, forced, load, spark, stalls, client_stalls, compaction, mutations,
+spark_writes, write_memory, streams, start, pauses, growth, clone, clone_small, endurance, spark_peers; all of
+them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md
+and a picture for each question to DIR. With --before, commits, lag, load, spark and mutations are measured in
+a checkout of an earlier commit, too, each group right before that of this state.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rich.table import Table
 from bench.output import report
 from bench.output.plot import draw
 from bench.parts import (
+    client_stalls,
     clone,
     commits,
     compaction,
@@ -65,6 +66,7 @@ class BenchScale:
     spark_pace: ClientPace
     scale_factor: float
     repeats: int
+    hits: int
     small_parts: int
     merged_parts: int
     inserts: int
@@ -91,6 +93,7 @@ FULL: Final = BenchScale(
     spark_pace=ClientPace(2.0, 10.0),
     scale_factor=1.0,
     repeats=5,
+    hits=15,
     small_parts=500,
     merged_parts=140,
     inserts=2000,
@@ -116,6 +119,7 @@ QUICK: Final = BenchScale(
     spark_pace=ClientPace(0.2, 0.5),
     scale_factor=0.05,
     repeats=1,
+    hits=1,
     small_parts=20,
     merged_parts=21,
     inserts=100,
@@ -181,12 +185,16 @@ def _tables(scale: BenchScale, folder: Path, wanted: set[str]) -> Figures:
                 cluster, folder, repeats=scale.repeats, small_parts=scale.small_parts
             )
         if "stalls" in wanted:
-            figures["stalls"] = stalls.run(cluster, folder, repeats=scale.repeats)
+            figures["stalls"] = stalls.run(cluster, folder, repeats=scale.repeats, hits=scale.hits)
         if "compaction" in wanted:
             figures["compaction"] = compaction.run(
                 cluster, folder, parts=scale.merged_parts, inserts=scale.inserts, repeats=scale.repeats
             )
     return figures
+
+
+def _client_stalls(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"client_stalls": client_stalls.run(folder, repeats=scale.hits)}
 
 
 def _mutations(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
@@ -254,6 +262,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"peers"}, _peers),
     ({"forced"}, _forced),
     ({"load", "spark", "stalls", "compaction"}, _tables),
+    ({"client_stalls"}, _client_stalls),
     ({"mutations"}, _mutations),
     ({"spark_writes", "write_memory", "streams"}, _writes),
     ({"start"}, _start),

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Final
 
+from demo import entry
 from demo.command import run
-from tidelock.errors import TidelockError
-from tidelock.exits import Exit, exit_of
-
-_SCALE_FACTOR_MIN: Final = 0.001
-_SECONDS_MIN: Final = 1.0
 
 
 def main() -> int:
     """Run the demo; returns an exit code of `tidelock.exits`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m demo",
-        description="See it work: a cluster, TPC-H, writers, Spark, and a replica killed in mid-query.",
-    )
-    parser.add_argument(
-        "--scale-factor", type=float, default=0.1, metavar="SF", help="of TPC-H; 0.1 has 600,000 line items"
+    parser = entry.parser(
+        "python -m demo", "See it work: a cluster, TPC-H, writers, Spark, and a replica killed in mid-query."
     )
     parser.add_argument(
         "--data-dir",
@@ -30,28 +20,16 @@ def main() -> int:
         metavar="DIR",
         help="an empty folder for everything; default: a temporary one",
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long the writers write at full pace")
-    parser.add_argument("--keep", action="store_true", help="leave the cluster running, for inspection")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON, for programs")
-    chosen = parser.parse_args()
-    if chosen.scale_factor < _SCALE_FACTOR_MIN:
-        parser.error(f"--scale-factor {chosen.scale_factor:g}: expected {_SCALE_FACTOR_MIN:g} or more")
-    if chosen.seconds < _SECONDS_MIN:
-        parser.error(f"--seconds {chosen.seconds:g}: expected {_SECONDS_MIN:g} or more")
-    try:
-        return run(
+    chosen = entry.parsed(parser)
+    return entry.exit_code(
+        lambda: run(
             chosen.scale_factor,
             chosen.data_dir,
             seconds=chosen.seconds,
             keep=chosen.keep,
             json_out=chosen.json,
         )
-    except TidelockError as error:
-        notes = [f" ({note})" for note in getattr(error, "__notes__", ())]
-        sys.stderr.write(f"demo: {error.message}{''.join(notes)}\n")
-        return exit_of(error)
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+    )
 
 
 if __name__ == "__main__":

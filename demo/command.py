@@ -18,6 +18,7 @@ from rich.console import Console
 from demo.narrator import Narrator
 from demo.report import DemoReport, as_json, next_steps, print_report
 from demo.scenario import DemoScenario
+from tidelock import secret_file
 from tidelock.cluster import LocalCluster
 from tidelock.errors import ConfigError
 from workloads import spark_session
@@ -28,7 +29,7 @@ EXIT_OK: Final = 0
 EXIT_VIOLATION: Final = 5
 REPLICAS: Final = 3
 #: Width of the table where there is no terminal.
-_WIDTH_PIPED: Final = 140
+WIDTH_PIPED: Final = 140
 
 
 def run(
@@ -59,7 +60,7 @@ def run(
     narrator = Narrator(Console(stderr=True, highlight=False))
     cluster = LocalCluster.create(folder, replicas=REPLICAS)
     try:
-        with _ended_by_signals():
+        with ended_by_signals():
             report = _play(cluster, narrator, scale_factor, seconds)
     except BaseException as error:
         cluster.down()
@@ -86,7 +87,7 @@ def run(
 
 def _results() -> Console:
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_PIPED)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH_PIPED)
 
 
 def _play(cluster: LocalCluster, narrator: Narrator, scale_factor: float, seconds: float) -> DemoReport:
@@ -99,13 +100,13 @@ def _play(cluster: LocalCluster, narrator: Narrator, scale_factor: float, second
         narrator,
         scale_factor=scale_factor,
         seconds=seconds,
-        token=os.environ.get("TIDELOCK_SECRET"),
+        token=secret_file.of_environment(os.environ),
     )
     return scenario.run()
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def ended_by_signals() -> Iterator[None]:
     """Turn signals that would end this process at once into SystemExit, so that the cluster ends as well."""
 
     def end(signum: int, _frame: object) -> NoReturn:

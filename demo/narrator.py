@@ -14,11 +14,16 @@ _DRAWN_PER_S = 4
 
 
 class Narrator:
-    """The output on a console, each line with the seconds since the beginning."""
+    """The output on a console, each line with the seconds since the beginning.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: The console.
+        elapsed_s: How long ago the demo has begun, in another process.
+    """
+
+    def __init__(self, console: Console, *, elapsed_s: float = 0.0) -> None:
         self.console = console
-        self._begin = time.monotonic()
+        self._begin = time.monotonic() - elapsed_s
 
     @property
     def elapsed_s(self) -> float:

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from demo.cluster import DemoCluster
 from demo.failure import DemoError
-from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
 from workloads.agents import Agents, Served
 
@@ -63,7 +63,7 @@ class Watch:
 class Nemesis:
     """The watcher that strikes one replica."""
 
-    def __init__(self, context: SparkContext, cluster: LocalCluster, agents: Agents, victim: str) -> None:
+    def __init__(self, context: SparkContext, cluster: DemoCluster, agents: Agents, victim: str) -> None:
         self._tracker = context.statusTracker()
         self._cluster = cluster
         self._agents = agents

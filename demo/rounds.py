@@ -19,11 +19,10 @@ from workloads.tpch.queries import TABLES, TpchQuery
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelock.spark import SparkSnapshot
-
 #: How long to wait for a commit after the last round, in seconds.
 NEXT_CSN_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.05
+_FILE_SYSTEM: Final = "org.apache.hadoop.fs.FileSystem"
 
 
 class FaultKind(Enum):
@@ -124,7 +123,7 @@ class RoundRunner:
             result.served = {replica: after[replica].since(before[replica]) for replica in after}
             if result.strike is not None:
                 result.served[self._replica] = result.strike.served
-                _forget(self._spark, snap)
+                _forget(self._spark)
         return result
 
     def _ask(self, query: TpchQuery) -> RoundAnswer:
@@ -145,13 +144,15 @@ class RoundRunner:
             time.sleep(_POLL_S)
 
 
-def _forget(spark: SparkSession, snap: SparkSnapshot) -> None:
-    """Let the next round begin with replica 1 again.
+def _forget(spark: SparkSession) -> None:
+    """Let the next round begin with replica 1 again, in the driver and in all executors.
 
     Hadoop's client keeps the replica to which it has switched until its process ends. That is right for
-    jobs, and wrong for a demo that wants to strike the same replica twice, so this one client is closed.
+    jobs, and wrong for a demo that wants to strike the same replica twice, so all clients are closed.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001 - Spark has no public way to Hadoop's classes
-    hadoop = jvm.org.apache.hadoop.fs
-    path = hadoop.Path(snap.path(TABLES[0]))
-    path.getFileSystem(spark._jsc.hadoopConfiguration()).close()  # noqa: SLF001 - as above
+    # One task each would do; some more, since the scheduler promises nothing.
+    tasks = 4 * spark.sparkContext.defaultParallelism
+    # Spark offers no other way to the JVM of an executor.
+    spark.range(0, tasks, numPartitions=tasks).selectExpr(f"reflect('{_FILE_SYSTEM}', 'closeAll')").collect()
+    jvm: Any = spark._jvm  # noqa: SLF001 - nor to Hadoop's classes in this one
+    jvm.org.apache.hadoop.fs.FileSystem.closeAll()

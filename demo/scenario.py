@@ -13,6 +13,7 @@ from typing import Any, Final
 from demo import checks, report
 from demo.client_process import Setup
 from demo.clients import ClientProcesses
+from demo.cluster import DemoCluster
 from demo.failure import DemoError, Findings
 from demo.narrator import Narrator
 from demo.nemesis import Nemesis
@@ -20,12 +21,11 @@ from demo.rounds import FaultKind, Round, RoundRunner
 from demo.second_opinion import SecondOpinion
 from demo.writer import OrderKeys
 from tidelock.client import Database
-from tidelock.cluster import LocalCluster
 from workloads import checker, history
 from workloads.agents import Agents
 from workloads.compare import first_difference
 from workloads.history import CallEnd, Recorder
-from workloads.spark_session import MASTER, QUICK_START, session
+from workloads.spark_session import QUICK_START, session
 from workloads.tpch import data, queries
 from workloads.tpch.data import Loaded
 from workloads.tpch.tables import TABLES
@@ -105,17 +105,19 @@ class DemoScenario:
         folder: For generated data, histories, copies of parts and Spark's files.
         seconds: How long the writers write at full pace.
         token: The agents' shared secret, if they have one.
+        spark: Settings that bring Spark to a master; without them it runs in this process.
     """
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        cluster: DemoCluster,
         folder: Path,
         narrator: Narrator,
         *,
         scale_factor: float,
         seconds: float,
         token: str | None,
+        spark: Mapping[str, str] | None = None,
     ) -> None:
         self.findings = Findings()
         self._cluster = cluster
@@ -124,6 +126,7 @@ class DemoScenario:
         self._scale_factor = scale_factor
         self._seconds = seconds
         self._token = token
+        self._spark = {**_SPARK, **(spark or {})}
         self._agents = Agents(cluster, token=token)
         self._history = folder / "history"
         others = [replica for replica in cluster.replicas if replica != VICTIM]
@@ -174,9 +177,10 @@ class DemoScenario:
 
     @contextmanager
     def _session(self, db: Database) -> Iterator[RoundRunner]:
-        with session(self._folder, app="tidelock demo", settings=_SPARK, jvm=QUICK_START) as spark:
+        with session(self._folder, app="tidelock demo", settings=self._spark, jvm=QUICK_START) as spark:
             self._narrator.say(
-                f"Spark {spark.version} runs as {MASTER}, pinned to {VICTIM}, failover allowed"
+                f"Spark {spark.version} runs as {spark.sparkContext.master}, pinned to {VICTIM}, "
+                "failover allowed"
             )
             nemesis = Nemesis(spark.sparkContext, self._cluster, self._agents, VICTIM)
             yield RoundRunner(spark, db, self._agents, nemesis, VICTIM)

@@ -28,5 +28,5 @@ shutil.copytree(java.find({"PATH": ""}).home, context / "java", symlinks=True)
 for jar in zookeeper.class_path():
     shutil.copy(jar, context / "lib")
 PY
-cp docker/zoo.cfg "$context"
+cp docker/zookeeper-entrypoint.sh "$context"
 docker build --tag "$tag" ${BASE:+--build-arg BASE="$BASE"} --file docker/zookeeper.Dockerfile "$context"

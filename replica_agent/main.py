@@ -45,6 +45,8 @@ ENV_FENCED = "TIDELOCK_FENCED_BOOTS"
 #: A boot that has lasted for so long was well, so the next fence is the first of a new series (seconds).
 _WELL_S = 600.0
 _PAUSE_MAX_S = 60.0
+#: The module that is run as an agent.
+PROGRAM = "tidelock.replica_agent.main"
 
 
 async def run(settings: AgentSettings) -> BootEnd:
@@ -92,8 +94,13 @@ def pause_after(boots: int) -> float:
     return 0.0 if boots <= 1 else min(_PAUSE_MAX_S, 2.0 ** (boots - 2))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the agent and return the exit code."""
+def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
+    """Run the agent and return the exit code.
+
+    Args:
+        argv: Its flags; by default those of this process.
+        program: The module that this process runs, which is started again for another boot.
+    """
     try:
         _require_assertions()
         settings = load(sys.argv[1:] if argv is None else argv)
@@ -118,10 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ[ENV_FENCED] = str(boots)
     if ended in {BootEnd.FENCED, BootEnd.CLONING}:
         # These ends are followed by a new boot. A fresh process cannot carry old state over by mistake.
-        os.execv(
-            sys.executable,
-            [sys.executable, "-m", "tidelock.replica_agent.main", *(sys.argv[1:] if argv is None else argv)],
-        )
+        flags = sys.argv[1:] if argv is None else argv
+        os.execv(sys.executable, [sys.executable, "-m", program, *flags])
     if ended is BootEnd.REPLACED:
         return Exit.USAGE
     return Exit.OK if ended is BootEnd.ASKED else Exit.CORRUPT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Self
 
@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TransactionClosedError, UnknownTableError
+from tidelock.loopback_names import reachable
 from tidelock.spark.options import ReadRoute, order, route
 from tidelock.spark.pinning import pin
 from tidelock.spark.schema import struct_of
@@ -178,7 +179,7 @@ class SparkSnapshot:
         try:
             replicas = order(status["replicas"], pinned=self._replica, rotation=self._rotation)
             to_replicas = route(
-                replicas,
+                [replace(one, data=reachable(one.data)) for one in replicas],
                 status,
                 failover=self._failover,
                 name_services=name_services(self._spark),

@@ -13,12 +13,15 @@ from typing import Any
 
 from tidelock.errors import BadRequestError, UnavailableError
 
-#: Time to connect before the next replica is tried, in seconds.
-CONNECT_TIMEOUT_S = 2.0
-#: Time that a reader waits for an answer beyond the agents' `read_wait_s`, in seconds. An agent that has not
-#: answered by then is frozen, or slower than another one would be.
-READ_MARGIN_S = 2.0
-#: The same of a reader that has one replica only: to leave it early wins nothing.
+#: How long a reader that can ask another replica waits for a connection, and for the next byte of an answer,
+#: in seconds. A replica that works on an answer says so every `SIGN_S` (`replica_agent/readers/signs.py`), so
+#: one that is silent for this long is frozen, or gone. Hadoop's client waits twice where a replica freezes in
+#: the middle of a file: it asks the same one again before it goes on (see docs/spark-settings.md). Both
+#: together stay below 3 s.
+SILENCE_S = 1.25
+#: How long a reader waits that has one replica only, in seconds: for a connection, and beyond the agents'
+#: `read_wait_s` for the next byte. To leave it early wins nothing.
+LONE_CONNECT_S = 2.0
 LONE_READ_MARGIN_S = 7.0
 #: Number of tries of a request for each replica before it fails, also of the data source. The agents wait,
 #: not the client between the tries. Like the other constants here, this one follows from the behaviour of
@@ -105,14 +108,18 @@ def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: in
     return [Replica(row["id"], row["data"]) for row in rotated]
 
 
-def read_timeout_s(status: Mapping[str, Any], replicas: int) -> float:
-    """Return how long a reader that can ask so many replicas waits for an answer of one, in seconds.
+def timeouts_s(status: Mapping[str, Any], replicas: int) -> tuple[float, float]:
+    """Return how long a reader that can ask so many replicas waits for one, in seconds.
+
+    First for a connection, then for the next byte of an answer.
 
     Args:
         status: An agent's status.
         replicas: The number of replicas.
     """
-    return float(status["read_wait_s"]) + (READ_MARGIN_S if replicas > 1 else LONE_READ_MARGIN_S)
+    if replicas > 1:
+        return SILENCE_S, SILENCE_S
+    return LONE_CONNECT_S, float(status["read_wait_s"]) + LONE_READ_MARGIN_S
 
 
 def route(
@@ -133,9 +140,10 @@ def route(
     """
     used = list(replicas if failover else replicas[:1])
     tries = ROUNDS * len(used) if failover else 1
+    connect_s, read_s = timeouts_s(status, len(used))
     connection = {
-        "dfs.webhdfs.socket.connect-timeout": _milliseconds(CONNECT_TIMEOUT_S),
-        "dfs.webhdfs.socket.read-timeout": _milliseconds(read_timeout_s(status, len(used))),
+        "dfs.webhdfs.socket.connect-timeout": _milliseconds(connect_s),
+        "dfs.webhdfs.socket.read-timeout": _milliseconds(read_s),
         "dfs.http.client.retry.max.attempts": str(tries - 1),
         "dfs.http.client.failover.max.attempts": str(tries - 1),
     }

@@ -79,10 +79,12 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """In CI a missing engine is a failure: a job that silently tests less would be worth nothing."""
     if item.get_closest_marker("docker") and not engine.answers():
-        pytest.fail("CI=true, but no container engine answers", pytrace=False)
+        pytest.fail("CI=true, but no container engine with compose answers", pytrace=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say in one line what was left out."""
     if left_out := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"left out: {left_out} docker test(s): no container engine answers")
+        terminalreporter.write_line(
+            f"left out: {left_out} docker test(s): no container engine with compose answers"
+        )

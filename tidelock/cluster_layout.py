@@ -22,17 +22,20 @@ class ReplicaPorts:
 
     Attributes:
         joins: Whether it was added to the cluster after the bootstrap.
+        host: The address at which it listens; another one than this machine's loopback address belongs to a
+            network of the machine's own (`tidelock.testing`).
     """
 
     id: str
     api: int
     data: int
     joins: bool = False
+    host: str = HOST
 
     @property
     def address(self) -> str:
         """The address of its API, `host:port`."""
-        return f"{HOST}:{self.api}"
+        return f"{self.host}:{self.api}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,22 @@ class ClusterLayout:
             epoch_limit=epoch_limit,
         )
 
-    def with_replica(self, replica: str) -> ClusterLayout:
+    def with_replica(self, replica: str, *, host: str = HOST) -> ClusterLayout:
         """Return the layout with one replica more, on ports that are free now."""
         if any(ports.id == replica for ports in self.replicas):
             raise ConfigError(f"the cluster has a replica {replica} already; choose another id")
         api, data = free_ports(2)
-        return replace(self, replicas=(*self.replicas, ReplicaPorts(replica, api, data, joins=True)))
+        return replace(
+            self, replicas=(*self.replicas, ReplicaPorts(replica, api, data, joins=True, host=host))
+        )
+
+    def without(self, replica: str) -> ClusterLayout:
+        """Return the layout without a replica that was removed.
+
+        The cluster exists, so the founders that are left join it: they cannot make it any more.
+        """
+        left = tuple(replace(one, joins=True) for one in self.replicas if one.id != replica)
+        return replace(self, replicas=left)
 
     @classmethod
     def open(cls, folder: Path) -> ClusterLayout:

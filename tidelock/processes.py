@@ -87,10 +87,19 @@ def start(
 
 def record(pid: int, pid_file: Path) -> Identity:
     """Write the identity of a process that was just started to its pid file, and return the identity."""
-    fields = stat_of(pid)
-    identity = Identity(pid, int(fields[START_TICKS]) if fields else 0, boot_id())
+    identity = _identity(pid)
     pid_file.write_text(json.dumps(dataclasses.asdict(identity)) + "\n", encoding="utf-8")
     return identity
+
+
+def me() -> Identity:
+    """Return the identity of this process."""
+    return _identity(os.getpid())
+
+
+def _identity(pid: int) -> Identity:
+    fields = stat_of(pid)
+    return Identity(pid, int(fields[START_TICKS]) if fields else 0, boot_id())
 
 
 def load(pid_file: Path) -> Identity | None:

@@ -81,15 +81,21 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class ZooKeeperServer:
-    """One server: its folder and the port for its clients."""
+    """One server: its folder, and the port and the host for its clients.
+
+    Attributes:
+        prefix: Words before its command, of a program that executes it, e.g. in a network of its own.
+    """
 
     folder: Path
     port: int
+    host: str = HOST
+    prefix: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
         """The address for clients, `host:port`."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def process(self) -> processes.Identity | None:
@@ -108,6 +114,7 @@ class ZooKeeperServer:
             if self.alive:
                 return
             command = [
+                *self.prefix,
                 str(runtime.executable),
                 *(self.folder / "jvm.options").read_text(encoding="utf-8").splitlines(),
                 "-XX:+UseSerialGC",  # the smallest
@@ -140,7 +147,7 @@ class ZooKeeperServer:
     def ask(self, word: str) -> str | None:
         """Return the answer to a four-letter word, or None if no answer arrives in time."""
         try:
-            with socket.create_connection((HOST, self.port), ANSWER_TIMEOUT_S) as connection:
+            with socket.create_connection((self.host, self.port), ANSWER_TIMEOUT_S) as connection:
                 connection.sendall(word.encode("ascii"))
                 with connection.makefile("rb") as answer:
                     return answer.read().decode("utf-8", errors="replace")
@@ -223,15 +230,23 @@ class LocalZooKeeper:
             server.kill()
 
 
-def create(folder: Path, *, size: int = 1, options: Options | None = None) -> LocalZooKeeper:
+def create(
+    folder: Path, *, size: int = 1, options: Options | None = None, hosts: Sequence[str] = ()
+) -> LocalZooKeeper:
     """Set up an ensemble of `size` servers in a folder, or return the existing one; no server is started.
 
-    An existing ensemble keeps its options. ConfigError if it has another size.
+    An existing ensemble keeps its options and hosts. ConfigError if it has another size.
+
+    Args:
+        folder: Folder of the ensemble.
+        size: Number of servers.
+        options: The settings of the servers.
+        hosts: Where each server listens; by default all listen on the loopback address.
     """
     folder = folder.resolve()
     with processes.locked(folder / "lock"):
         if (existing := load(folder)) is None:
-            _write(folder, size, options or Options())
+            _write(folder, hosts or [HOST] * size, options or Options())
             existing = load(folder)
     if existing is None or len(existing.servers) != size:
         raise ConfigError(
@@ -250,11 +265,11 @@ def load(folder: Path) -> LocalZooKeeper | None:
         return None
     if not addresses:  # the machine crashed during the write of this file, so no client knows the ports
         return None
-    ports = [int(address.rpartition(":")[2]) for address in addresses[0].split(",")]
-    return LocalZooKeeper(
-        folder,
-        tuple(ZooKeeperServer(folder / f"server-{number}", port) for number, port in enumerate(ports, 1)),
-    )
+    servers = []
+    for number, address in enumerate(addresses[0].split(","), 1):
+        host, _, port = address.rpartition(":")
+        servers.append(ZooKeeperServer(folder / f"server-{number}", int(port), host))
+    return LocalZooKeeper(folder, tuple(servers))
 
 
 def class_path() -> list[Path]:
@@ -275,30 +290,33 @@ def class_path() -> list[Path]:
     return [found[-1] for found in jars.values()]
 
 
-def _write(folder: Path, size: int, options: Options) -> None:
+def _write(folder: Path, hosts: Sequence[str], options: Options) -> None:
     """Write the files of all servers, and `connect` last."""
+    size = len(hosts)
     ports = free_ports(size * 3)
     clients, quorum, election = ports[:size], ports[size : 2 * size], ports[2 * size :]
     members = [
-        f"server.{number}={HOST}:{quorum[number - 1]}:{election[number - 1]}" for number in range(1, size + 1)
+        f"server.{number}={host}:{quorum[number - 1]}:{election[number - 1]}"
+        for number, host in enumerate(hosts, 1)
     ]
-    for number, port in enumerate(clients, 1):
+    for number, (host, port) in enumerate(zip(hosts, clients, strict=True), 1):
         server = folder / f"server-{number}"
         (server / "data").mkdir(parents=True, exist_ok=True)
         (server / "data" / "myid").write_text(f"{number}\n", encoding="utf-8")
         (server / "zoo.cfg").write_text(
-            _zoo_cfg(options, port, members if size > 1 else []), encoding="utf-8"
+            _zoo_cfg(options, f"{host}:{port}", members if size > 1 else []), encoding="utf-8"
         )
         (server / "log4j2.properties").write_text(_log4j2(options), encoding="utf-8")
         jvm = "\n".join((f"-Xmx{options.heap_mb}m", *options.jvm))
         (server / "jvm.options").write_text(f"{jvm}\n", encoding="utf-8")
-    connect = ",".join(f"{HOST}:{port}" for port in clients)
+    connect = ",".join(f"{host}:{port}" for host, port in zip(hosts, clients, strict=True))
     (folder / "connect").write_text(f"{connect}\n", encoding="utf-8")
 
 
-def _zoo_cfg(options: Options, port: int, members: Sequence[str]) -> str:
+def _zoo_cfg(options: Options, address: str, members: Sequence[str]) -> str:
     # Java reads this file as Latin-1, so it must not contain a path of the user; a server's working directory
     # is its folder.
+    host, _, port = address.rpartition(":")
     lines = [
         f"tickTime={options.tick_time_ms}",
         "initLimit=20",
@@ -306,7 +324,7 @@ def _zoo_cfg(options: Options, port: int, members: Sequence[str]) -> str:
         f"maxSessionTimeout={options.session_timeout_max_ms}",
         "dataDir=./data",
         f"clientPort={port}",
-        f"clientPortAddress={HOST}",
+        f"clientPortAddress={host}",
         "maxClientCnxns=1000",
         "forceSync=yes",
         f"autopurge.snapRetainCount={options.snapshots_kept}",

@@ -1,4 +1,4 @@
-"""Access to single agents of a local cluster over HTTP: API, metrics, lists and bytes of parts."""
+"""Access to single agents of a cluster over HTTP: API, metrics, lists and bytes of parts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import urllib3
 import xxhash
 
-from tidelock.cluster import LocalCluster
 from tidelock.errors import CorruptError, UnavailableError, from_answer, from_wire
 
 #: How long an agent may take for an answer, in seconds. A busy machine is slow; a dead agent refuses at once.
@@ -25,6 +24,20 @@ _COPIES_AT_ONCE: Final = 4
 #: Connections are kept for all threads of this process.
 _POOL: Final = urllib3.PoolManager(num_pools=32, maxsize=16, retries=False)
 _METRIC: Final = re.compile(r"^(tidelock_\w+) (\S+)$", re.MULTILINE)
+
+
+class Addressed(Protocol):
+    """A cluster whose replicas have addresses: a local one, or one in containers."""
+
+    @property
+    def replicas(self) -> list[str]:
+        """The ids of all replicas."""
+
+    def url(self, replica: str) -> str:
+        """Return the address of an agent's API."""
+
+    def data_address(self, replica: str) -> str:
+        """Return the address of an agent's snapshot file system, `host:port`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +84,7 @@ class ListedPart:
 
 
 def ask(
-    cluster: LocalCluster, replica: str, path: str, *, timeout_s: float = 30.0, token: str | None = None
+    cluster: Addressed, replica: str, path: str, *, timeout_s: float = 30.0, token: str | None = None
 ) -> Any:
     """Return the answer of a replica to GET of a path below /api/v1.
 
@@ -93,21 +106,20 @@ def get(url: str, *, timeout_s: float = TIMEOUT_S, token: str | None = None) -> 
 
 
 class Agents:
-    """All agents of a local cluster; any number of threads may use the object.
+    """All agents of a cluster; any number of threads may use the object.
 
     Args:
         token: The agents' shared secret, if they have one.
     """
 
-    def __init__(self, cluster: LocalCluster, *, token: str | None = None) -> None:
+    def __init__(self, cluster: Addressed, *, token: str | None = None) -> None:
         self._cluster = cluster
         self._token = token
-        self._data = {ports.id: ports.data for ports in cluster.layout.replicas}
 
     @property
     def replicas(self) -> list[str]:
         """The ids of all replicas."""
-        return list(self._data)
+        return self._cluster.replicas
 
     def metrics(self, replica: str) -> Mapping[str, float]:
         """All metrics without labels of an agent; UnavailableError when it does not answer."""
@@ -141,7 +153,7 @@ class Agents:
 
     def read(self, replica: str, csn: int, part: ListedPart) -> bytes:
         """Yield a part's bytes from an agent's snapshot file system as they arrive; errors as in `ask`."""
-        url = f"http://127.0.0.1:{self._data[replica]}/snapshots/{csn}/{quote(part.file, safe='/=')}"
+        url = f"http://{self._cluster.data_address(replica)}/snapshots/{csn}/{quote(part.file, safe='/=')}"
         return get(url, token=self._token)
 
     def copy_parts(self, replica: str, csn: int, table: str, folder: Path) -> list[Path]:

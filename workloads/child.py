@@ -10,7 +10,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -22,11 +22,12 @@ class ChildEndedError(Exception):
 
 
 class Child:
-    """A process of this Python that runs a module.
+    """A process of Python, by default of this one, that runs a module.
 
     Args:
         module: Its import name.
         arguments: Its command line.
+        python: The command that starts its Python, which may be in a container.
         log: Where its standard error is added; None = it is that of this process.
         folder: Its working directory; None = that of this process.
         env: Its environment; None = that of this process.
@@ -37,6 +38,7 @@ class Child:
         self,
         module: str,
         *arguments: str,
+        python: Sequence[str] = (sys.executable,),
         log: Path | None = None,
         folder: Path | None = None,
         env: Mapping[str, str] | None = None,
@@ -45,7 +47,7 @@ class Child:
         self.log = log
         with contextlib.ExitStack() as opened:
             self.process: Final = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [*python, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=opened.enter_context(log.open("ab")) if log else None,

@@ -23,6 +23,14 @@ _TIMES: Final[Mapping[tuple[str, int], float]] = {
     ("p50_ms", 1): 0.62,
 }
 
+#: How long a reader may be without an answer when its replica is hit, in seconds.
+_READER_STALLS_S: Final[Mapping[str, float]] = {"frozen": 3.0, "killed": 1.0}
+#: The same of writers, by the event and the client.
+_WRITER_STALLS_S: Final[Mapping[tuple[str, str], float]] = {
+    ("killed", "writer, a peer is hit, inserts"): 2.0,
+    ("killed", "writer, home is hit, documented loop"): 10.0,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Aim:
@@ -105,8 +113,15 @@ def _reads(figures: Mapping[str, Any]) -> Iterator[Aim]:
                 yield Aim(f"Spark, geometric mean of the ratios, {way.replace('_', ' ')}", bound, mean)
         yield Aim("Spark, worst ratio of a query, loopback", 1.5, spark["loopback"]["worst_ratio"])
     for run in figures.get("stalls", ()):
-        longest_s = {"frozen": 3.0, "killed": 1.0}[run["event"]]
-        yield Aim(f"stall of a Spark job, replica {run['event']}, s", longest_s, run["stall_s"])
+        longest_s = _READER_STALLS_S[run["event"]]
+        yield Aim(f"stall of a Spark job, replica {run['event']}, s, largest", longest_s, run["stall_max_s"])
+    for run in figures.get("client_stalls", ()):
+        event, who = run["event"], run["who"]
+        bound_s = _WRITER_STALLS_S.get((event, who))
+        if who.startswith("reader"):
+            bound_s = _READER_STALLS_S[event]
+        if bound_s is not None:
+            yield Aim(f"stall of a {who}, replica {event}, s, largest", bound_s, run["stall_max_s"])
     if growth := figures.get("growth"):
         yield Aim(f"cold listing of {growth['listed']:,} parts, s", 0.3, growth["listing_s"])
     if compaction := figures.get("compaction"):

@@ -1,21 +1,26 @@
-"""The stall of a Spark job whose replica is frozen or killed in its middle.
+"""The stall of a Spark job whose replica is frozen or killed, at drawn moments of the job.
 
-The job reads a snapshot at one replica, by name, and its tasks go on at the others. The stall is its time
-above that of an undisturbed job.
+The job reads a snapshot at one replica, by name, and its tasks go on at the others. The stall is the longest
+time in which no task gets a byte, from the hit on: on a busy machine the time of a whole job says less. In an
+undisturbed job tasks get no byte while they work on those that they have, which takes a while, too.
 """
 
 from __future__ import annotations
 
+import itertools
+import random
 import signal
 import statistics
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 import tidelock.spark as tl
+from bench.parts.client_stalls import EVENTS, await_serving
 from bench.tools import tpch
 from bench.tools.spark import session
 from tidelock.cluster import LocalCluster
@@ -26,33 +31,65 @@ from workloads.tpch.tables import LINEITEM
 _READ, _ASKED = "r2", "r1"
 #: Jobs before the first one that counts.
 _WARM_UPS: Final = 3
-#: Share of the usual time after which the replica is hit.
-_WHEN: Final = 0.4
-_READY_S: Final = 60.0
-_LOOK_S: Final = 0.1
+#: The replica is hit between the begin of the job and this share of the usual time.
+_UNTIL: Final = 0.8
+#: How often the bytes that tasks have got are looked at: the resolution of a stall, in seconds.
+_LOOK_S: Final = 0.02
+_SEED: Final = 1
 
 
-def run(cluster: LocalCluster, folder: Path, *, repeats: int) -> list[dict[str, Any]]:
-    """Time the job undisturbed, then with each event; lineitem must be loaded.
+@dataclass(frozen=True)
+class _Job:
+    """One run of the query.
+
+    Attributes:
+        rows: Its rows.
+        took_s: Its time.
+        moments: When it began, when tasks got bytes, and when it ended (`time.monotonic`).
+    """
+
+    rows: object
+    took_s: float
+    moments: list[float]
+
+    def stall_s(self, since: float = 0.0) -> float:
+        """Return the longest time without a byte that ends after a moment."""
+        pairs = itertools.pairwise(self.moments)
+        return max((end - max(begin, since) for begin, end in pairs if end > since), default=0.0)
+
+
+def run(cluster: LocalCluster, folder: Path, *, repeats: int, hits: int) -> list[dict[str, Any]]:
+    """Time the job undisturbed, then hit its replica so many times in each way; lineitem must be loaded.
 
     Raises:
         RuntimeError: A job gave other rows than the first one, or the replica does not serve again.
     """
+    drawn = random.Random(_SEED)
     with session(folder) as spark:
-        _, expected = _job(cluster, spark)
+        expected = _job(cluster, spark).rows
         for _ in range(_WARM_UPS):
             _checked(cluster, spark, expected)
-        usual_s = statistics.median(_checked(cluster, spark, expected) for _ in range(repeats))
+        usual = [_checked(cluster, spark, expected) for _ in range(repeats)]
         found = []
-        for event, signum in (("frozen", signal.SIGSTOP), ("killed", signal.SIGKILL)):
-            taken = [_disturbed(cluster, spark, expected, signum, _WHEN * usual_s) for _ in range(repeats)]
+        for event, signum in EVENTS:
+            before: list[_Job] = []
+            stalls, longer = [], []
+            for _ in range(hits):
+                before.append(_checked(cluster, spark, expected))
+                usual_s = statistics.median(job.took_s for job in [*usual, *before][-repeats:])
+                job, hit = _disturbed(cluster, spark, expected, signum, drawn.uniform(0.0, _UNTIL) * usual_s)
+                stalls.append(job.stall_s(hit))
+                longer.append(job.took_s - usual_s)
             found.append(
                 {
                     "event": event,
                     "scale_factor": tpch.scale_factor(folder),
-                    "usual_s": round(usual_s, 2),
-                    "stall_s": round(statistics.median(taken) - usual_s, 2),
-                    "stall_max_s": round(max(taken) - usual_s, 2),
+                    "times": hits,
+                    "usual_s": round(statistics.median(job.took_s for job in before), 2),
+                    "longer_s": round(statistics.median(longer), 2),
+                    "usual_stall_s": round(statistics.median(job.stall_s() for job in before), 2),
+                    "stall_s": round(statistics.median(stalls), 2),
+                    "stall_max_s": round(max(stalls), 2),
                 }
             )
     return found
@@ -60,46 +97,68 @@ def run(cluster: LocalCluster, folder: Path, *, repeats: int) -> list[dict[str, 
 
 def _disturbed(
     cluster: LocalCluster, spark: SparkSession, expected: object, signum: signal.Signals, when_s: float
-) -> float:
-    """Return the seconds of a job in whose middle the replica gets a signal; the replica serves again."""
-    hit = threading.Timer(when_s, cluster.kill, (_READ, signum))
-    hit.start()
+) -> tuple[_Job, float]:
+    """Run a job while the replica gets a signal; return it and the moment. The replica serves again."""
+    moments: list[float] = []
+
+    def hit() -> None:
+        moments.append(time.monotonic())
+        cluster.kill(_READ, signum)
+
+    timer = threading.Timer(when_s, hit)
+    timer.start()
     try:
-        return _checked(cluster, spark, expected)
+        job = _checked(cluster, spark, expected)
     finally:
-        hit.join()
+        timer.join()
         if signum is signal.SIGSTOP:
             cluster.kill(_READ, signal.SIGCONT)
         else:
             cluster.start(_READ)
-        _await_serving(cluster)
+        await_serving(cluster, _READ)
         _job(cluster, spark)  # the next one meets what it is used to
+    return job, moments[0]
 
 
-def _checked(cluster: LocalCluster, spark: SparkSession, expected: object) -> float:
-    took_s, rows = _job(cluster, spark)
-    if rows != expected:
+def _checked(cluster: LocalCluster, spark: SparkSession, expected: object) -> _Job:
+    job = _job(cluster, spark)
+    if job.rows != expected:
         raise RuntimeError(f"{Q1.name} gives other rows than before")
-    return took_s
+    return job
 
 
-def _job(cluster: LocalCluster, spark: SparkSession) -> tuple[float, object]:
-    """Return the seconds of a query over a new snapshot, and its rows."""
+def _job(cluster: LocalCluster, spark: SparkSession) -> _Job:
+    """Run the query over a new snapshot."""
     with (
         cluster.connect(_ASKED) as db,
         tl.attach(spark, db, tables=[LINEITEM.name], replica=_READ) as snap,
     ):
         tl.read(spark, snap, LINEITEM.name).createOrReplaceTempView(LINEITEM.name)
+        over = threading.Event()
+        moments: list[float] = []
+        watching = threading.Thread(target=_watch, args=(spark, over, moments))
         begun = time.monotonic()
-        rows = spark.sql(Q1.for_spark).collect()
-        return time.monotonic() - begun, rows
+        watching.start()
+        try:
+            rows = spark.sql(Q1.for_spark).collect()
+        finally:
+            ended = time.monotonic()
+            over.set()
+            watching.join()
+        return _Job(rows, ended - begun, [begun, *(at for at in moments if begun < at < ended), ended])
 
 
-def _await_serving(cluster: LocalCluster) -> None:
-    until = time.monotonic() + _READY_S
-    while time.monotonic() < until:
-        states = {row["id"]: row.get("state") for row in cluster.status()["replicas"]}
-        if states.get(_READ) == "serving":
-            return
-        time.sleep(_LOOK_S)
-    raise RuntimeError(f"{_READ} does not serve {_READY_S:g} s after it was hit")
+def _watch(spark: SparkSession, over: threading.Event, moments: list[float]) -> None:
+    """Note when the tasks of this process have got bytes from replicas."""
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - there is no public way to its counters
+    statistics_of = jvm.org.apache.hadoop.fs.FileSystem.getGlobalStorageStatistics
+    found = statistics_of().get("webhdfs")
+    last = None
+    while not over.wait(_LOOK_S):
+        if found is None:
+            found = statistics_of().get("webhdfs")
+            continue
+        read = found.getLong("bytesRead")
+        if last is not None and read != last:
+            moments.append(time.monotonic())
+        last = read

@@ -29,7 +29,7 @@ environment over the file. Durations are in seconds, sizes in bytes. Unknown nam
 def _shown(default: Any) -> str:
     if default is PydanticUndefined:
         return "required"
-    if default in ("", []):
+    if default in ("", [], None):
         return "empty"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 

@@ -6,12 +6,14 @@ They are a part of :class:`tidelock.replica_agent.config.settings.AgentSettings`
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_settings import NoDecode
 
+from tidelock import secret_file
 from tidelock.csnlog.core.ids import replica_id
+from tidelock.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0)]
 Bytes = Annotated[int, Field(ge=1)]
@@ -44,6 +46,13 @@ class IdentitySettings(BaseModel):
     rack: str = Field("", description="Where the replica stands; shown in status.")
     secret: str = Field(
         "", repr=False, description="Shared secret of the shard; needed when bind is not a loopback address."
+    )
+    secret_file: Path | None = Field(
+        None,
+        description=(
+            "File with the shared secret, in place of secret; white space at its ends does not count. The "
+            "environment of a process is shown to its user and by container engines, a file need not be."
+        ),
     )
     insecure: bool = Field(False, description="Allow a non-loopback bind without a secret.")
 
@@ -80,6 +89,20 @@ class IdentitySettings(BaseModel):
         description="Records of an epoch before the log rolls over. Kept at the bootstrap.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _secret_of_file(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or not values.get("secret_file"):
+            return values
+        if values.get("secret"):
+            msg = "secret and secret_file are both set; set one of them"
+            raise ValueError(msg)
+        try:
+            return {**values, "secret": secret_file.read(Path(values["secret_file"]))}
+        except ConfigError as error:
+            # With all other errors of the settings, in one message.
+            raise ValueError(error.message) from error
+
     @field_validator("replica")
     @classmethod
     def _replica_form(cls, value: str) -> str:
@@ -112,8 +135,8 @@ class IdentitySettings(BaseModel):
     def _secure(self) -> IdentitySettings:
         if self.bind not in _LOOPBACK and not self.secret and not self.insecure:
             msg = (
-                f"bind={self.bind} is not a loopback address: set a shared secret (TIDELOCK_SECRET), "
-                "or allow it with --insecure"
+                f"bind={self.bind} is not a loopback address: set a shared secret "
+                "(TIDELOCK_SECRET_FILE or TIDELOCK_SECRET), or allow it with --insecure"
             )
             raise ValueError(msg)
         if self.bootstrap and not self.join and self.replica not in self.bootstrap:

@@ -375,8 +375,8 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     read_wait_s: Positive = Field(
         1.0,
         description=(
-            "How long a read of a file of a snapshot waits for its CSN before it is answered 'standby'; "
-            "Spark's read timeout is this + 2 s."
+            "How long a read of a file of a snapshot waits for its CSN before it is answered 'standby'. "
+            "Meanwhile signs of life keep Spark from leaving."
         ),
     )
     read_chunk_bytes: Bytes = Field(

@@ -14,6 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from tidelock.errors import BadRequestError, UnavailableError
+from tidelock.loopback_names import as_reached
 from tidelock.replica_agent.readers.disconnects import while_waiting
 from tidelock.replica_agent.readers.paths import RequestTarget
 
@@ -47,12 +48,13 @@ class Forward:
         path = "/".join(quote(segment, safe="") for segment in target.segments)
         url = URL(f"http://{self._api}/{path}?{urlencode(target.query)}", encoded=True)
         try:
-            return await while_waiting(request, self._ask(self._session, request.method, url))
+            return await while_waiting(request, self._ask(self._session, request, url))
         except (aiohttp.ClientError, OSError) as error:
             raise UnavailableError("this replica's agent does not answer now; try again") from error
 
-    async def _ask(self, session: aiohttp.ClientSession, method: str, url: URL) -> web.Response:
-        async with session.request(method, url, allow_redirects=False) as found:
+    async def _ask(self, session: aiohttp.ClientSession, request: web.Request, url: URL) -> web.Response:
+        async with session.request(request.method, url, allow_redirects=False) as found:
             body = await found.read()
-        headers = {"Location": found.headers["Location"]} if "Location" in found.headers else None
+        location = found.headers.get("Location")
+        headers = None if location is None else {"Location": as_reached(request.host, location)}
         return web.Response(status=found.status, body=body, headers=headers)

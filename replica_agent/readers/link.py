@@ -17,8 +17,8 @@ from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.workers.child import STARTED, requests_async
 from tidelock.replica_agent.workers.frames import pack
 
-#: The agent bounds the wait itself; this limit only covers an agent that hangs. Spark's read timeout is the
-#: bound + 2 s, so the sum must stay below that.
+#: The agent bounds the wait itself; this limit only covers an agent that hangs. The sum of both must stay
+#: below the time for which signs of life are sent and one patience of Spark more (`readers/signs.py`).
 ANSWER_GRACE_S = 1.0
 #: Most CSNs whose report is remembered; above it those that may be reported again are forgotten.
 READ_CSNS_MAX = 10_000

@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import http_parser, web
 
 from tidelock.errors import StandbyError, TidelockError
-from tidelock.replica_agent.readers import plain, webhdfs
+from tidelock.replica_agent.readers import plain, signs, webhdfs
 from tidelock.replica_agent.readers.counters import ReaderCounters
 from tidelock.replica_agent.readers.forward import Forward
 from tidelock.replica_agent.readers.link import AgentLink
@@ -72,7 +72,8 @@ class Worker:
         speaks_webhdfs = request.raw_path.startswith("/webhdfs/")
         try:
             require_plain_body(request)
-            return await self._answer(request, parse_target(request.raw_path))
+            with signs.during(request, self._config.read_wait_s):
+                return await self._answer(request, parse_target(request.raw_path))
         except TidelockError as error:
             failure: Exception = error
         except Exception as error:
@@ -106,6 +107,7 @@ async def _serve(given: Given) -> None:
     config = msgspec.json.decode(given.config, type=ReaderConfig)
     link = await AgentLink.connect(given.connection, read_report_s=config.read_report_s)
     app = web.Application()
+    app.on_response_prepare.append(signs.end_before_answer)
     app.on_response_prepare.append(webhdfs.no_content_type)
     app.router.add_route("*", "/{path:.*}", Worker(config, link).handle)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, **ACCEPTANCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections import OrderedDict
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from tidelock import secret_file
 from tidelock.client import Database, connect
 from tidelock.spark.options import Replica, order
 from tidelock.spark.source.options import TableTarget
@@ -18,6 +20,15 @@ CLIENTS_KEPT: Final = 8
 
 _lock = threading.Lock()
 _clients: OrderedDict[tuple[tuple[str, ...], str | None, str | None], Database] = OrderedDict()
+
+
+def environment() -> Mapping[str, str]:
+    """Return the environment of this process, with the secret of the file that it may name.
+
+    ConfigError if it names one without a secret.
+    """
+    secret = secret_file.of_environment(os.environ)
+    return os.environ if secret is None else {**os.environ, secret_file.VARIABLE: secret}
 
 
 @contextmanager

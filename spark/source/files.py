@@ -11,8 +11,10 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from tidelock.errors import CorruptError, StandbyError, TidelockError, UnavailableError, from_answer
+from tidelock.loopback_names import reachable
 from tidelock.ranged_file import RangedFile
-from tidelock.spark.options import CONNECT_TIMEOUT_S, ROUNDS
+from tidelock.spark.options import ROUNDS
+from tidelock.spark.source import silent
 
 #: Pause after every replica has refused or failed once, in seconds.
 PAUSE_S: Final = 0.5
@@ -25,14 +27,16 @@ class SnapshotFiles:
 
     Args:
         csn: CSN of the snapshot.
-        addresses: `host:port` of the snapshot file systems, in the order in which they are asked.
-        read_timeout_s: Time to wait for an agent's answer: its `read_wait_s` and a margin.
+        addresses: `host:port` of the snapshot file systems, in the order in which they are asked. One that
+            has not answered a task of this process lately is asked after the others.
+        connect_s: Time to wait for a connection.
+        read_s: Time to wait for the next byte of an answer, also of an interim one.
     """
 
-    def __init__(self, csn: int, addresses: Sequence[str], *, read_timeout_s: float) -> None:
+    def __init__(self, csn: int, addresses: Sequence[str], *, connect_s: float, read_s: float) -> None:
         self._csn = csn
-        self._addresses = list(addresses)
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
+        self._addresses = silent.last(addresses)
+        timeout = urllib3.Timeout(connect=connect_s, read=read_s)
         self._pool = urllib3.PoolManager(num_pools=len(addresses), timeout=timeout, retries=False)
 
     def close(self) -> None:
@@ -71,12 +75,13 @@ class SnapshotFiles:
         raise UnavailableError(f"no replica returns {file} at CSN {self._csn} ({reasons}); run the job again")
 
     def _ask(self, address: str, file: str, start: int, end: int) -> bytes:
-        url = f"http://{address}/snapshots/{self._csn}/{quote(file)}"
+        url = f"http://{reachable(address)}/snapshots/{self._csn}/{quote(file)}"
         try:
             answer = self._pool.request(
                 "GET", url, headers={"Range": f"bytes={start}-{end - 1}"}, redirect=False
             )
         except (HTTPError, OSError) as error:
+            silent.note(address)
             raise UnavailableError(f"no complete answer ({type(error).__name__})") from error
         if answer.status not in {_WHOLE, _PARTIAL}:
             raise _refusal(answer.status, answer.data)

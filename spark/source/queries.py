@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from tidelock.client.agents.transport import Timeouts, Transport
 from tidelock.client.reads.stream import BatchStream
-from tidelock.errors import UnavailableError
+from tidelock.errors import NoAnswerError, NoConnectionError, UnavailableError
+from tidelock.spark.source import silent
 from tidelock.spark.source.retries import retry_while_unavailable
 from tidelock.spark.source.rows import shaped
 from tidelock.wire.reads import QueryRequest
@@ -67,9 +68,13 @@ class PartQuery:
 
         def attempt() -> BatchStream:
             last: UnavailableError | None = None
-            for address in self.addresses:
+            for address in silent.last(self.addresses):
                 try:
-                    return BatchStream(transport.stream(address, "/query", body), address)
+                    response = transport.stream(address, "/query", body, elsewhere=len(self.addresses) > 1)
+                    return BatchStream(response, address)
+                except (NoAnswerError, NoConnectionError) as error:
+                    silent.note(address)
+                    last = error
                 except UnavailableError as error:
                     last = error
             assert last is not None, "a query needs an address"

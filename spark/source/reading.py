@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from tidelock.client import Snapshot
 from tidelock.errors import UnavailableError
-from tidelock.spark.options import read_timeout_s
+from tidelock.spark.options import timeouts_s
 from tidelock.spark.pinning import pin
 from tidelock.spark.source.connections import connected, replicas_of
 from tidelock.spark.source.files import SnapshotFiles
@@ -34,15 +34,17 @@ class SnapshotRoute:
 
     Attributes:
         addresses: `host:port` of the replicas' file systems, in the order in which they are asked.
-        read_timeout_s: Time to wait for a replica's answer.
+        connect_s: Time to wait for a connection to a replica.
+        read_s: Time to wait for the next byte of its answer.
     """
 
     addresses: tuple[str, ...]
-    read_timeout_s: float
+    connect_s: float
+    read_s: float
 
     def files(self, csn: int) -> SnapshotFiles:
         """Return the files at a CSN; the caller closes the result."""
-        return SnapshotFiles(csn, self.addresses, read_timeout_s=self.read_timeout_s)
+        return SnapshotFiles(csn, self.addresses, connect_s=self.connect_s, read_s=self.read_s)
 
 
 class Pieces(InputPartition):
@@ -75,7 +77,7 @@ def snapshot_route(status: Mapping[str, Any], target: TableTarget, *, failover: 
     """Return the route of tasks to snapshots; errors as `replicas_of`."""
     replicas = replicas_of(status, target)
     used = replicas if failover else replicas[:1]
-    return SnapshotRoute(tuple(replica.data for replica in used), read_timeout_s(status, len(used)))
+    return SnapshotRoute(tuple(replica.data for replica in used), *timeouts_s(status, len(used)))
 
 
 class TidelockReader(DataSourceReader):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from tidelock.errors import BadRequestError, TidelockError
 from tidelock.spark.schema import struct_of
+from tidelock.spark.source.connections import environment
 from tidelock.spark.source.options import check, read_options, streams
 from tidelock.spark.source.reading import TidelockReader, choose
 from tidelock.spark.source.stream_options import read_stream_options
@@ -49,15 +49,15 @@ class TidelockSource(DataSource):
         """Return the table's schema: for a stream the newest, else at the CSN that this call chooses."""
         try:
             if streams(self.options):
-                return stream_schema(read_stream_options(self.options, os.environ))
-            self._csn, definition = choose(read_options(self.options, os.environ))
+                return stream_schema(read_stream_options(self.options, environment()))
+            self._csn, definition = choose(read_options(self.options, environment()))
             return struct_of(definition)
         except TidelockError as error:
             raise error.with_traceback(None) from None  # Spark shows users every frame, above the one line
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a query, which plans the read."""
-        options = read_options(self.options, os.environ)
+        options = read_options(self.options, environment())
         csn = choose(options)[0] if self._csn is None else self._csn
         reader = TidelockReader(options, csn, schema)
         self.options = {}  # Spark sends the source to tasks with the reader; the reader has all they need
@@ -90,5 +90,5 @@ class TidelockSource(DataSource):
         """
         if self._csn is None and self.options:
             with contextlib.suppress(BadRequestError):  # options of a stream, or wrong options: see reader()
-                self._csn, _ = choose(read_options(self.options, os.environ))
+                self._csn, _ = choose(read_options(self.options, environment()))
         return self.__dict__

@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from tidelock.errors import RefusedError, UnavailableError
+from tidelock.loopback_names import reachable
 
 #: Encoded bytes are sent in chunks of at least this size; a smaller file is sent whole.
 CHUNK_BYTES: Final = 1 << 20
@@ -152,7 +153,7 @@ class Upload:
 
 
 def _connect(address: str) -> http.client.HTTPConnection:
-    host, _, port = address.rpartition(":")
+    host, _, port = reachable(address).rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=CONNECT_TIMEOUT_S)
     try:
         connection.connect()

@@ -6,7 +6,6 @@ where it tails the table (`table_tailer`); and, pickled, in each task. Making a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from tidelock.errors import SchemaMismatchError
 from tidelock.spark.schema import struct_of
-from tidelock.spark.source.connections import connected, shared_client
+from tidelock.spark.source.connections import connected, environment, shared_client
 from tidelock.spark.source.feed_columns import Inserted, marked, require_feed, with_feed, without_feed
 from tidelock.spark.source.files import SnapshotFiles
 from tidelock.spark.source.pieces import Piece, groups, pieces
@@ -103,7 +102,7 @@ class TidelockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_user_options": user_options, "_schema": self._schema, "_open_tailer": None}
 
     def _options(self) -> ReadStreamOptions:
-        return read_stream_options(self._user_options, os.environ)
+        return read_stream_options(self._user_options, environment())
 
     def _tailer(self) -> TableTailer:
         """Return the tailer of this process; the first call makes it."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from tidelock.errors import BadRequestError, LabelExistsError, NotCommittedError, UnsealedWriteError
-from tidelock.spark.source.connections import shared_client
+from tidelock.spark.source.connections import environment, shared_client
 from tidelock.spark.source.options import TableTarget
 from tidelock.spark.source.stream_options import WriteStreamOptions, write_stream_options
 from tidelock.spark.source.writing import Job, Written, begin_job, commit_job, roll_back, write_task
@@ -150,7 +149,7 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
         self._options()
 
     def _options(self) -> WriteStreamOptions:
-        return write_stream_options(self._user_options, os.environ)
+        return write_stream_options(self._user_options, environment())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Upload the rows of one attempt of a task.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from tidelock.errors import (
 )
 from tidelock.partition_paths import texts_of
 from tidelock.spark.schema import arrow_of, struct_of
-from tidelock.spark.source.connections import connected
+from tidelock.spark.source.connections import connected, environment
 from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.heartbeat import kept_alive
 from tidelock.spark.source.options import WriteOptions, write_options
@@ -216,7 +215,7 @@ class TidelockWriter(DataSourceArrowWriter):
                 raise
 
     def _options(self) -> WriteOptions:
-        return write_options(self._user_options, os.environ)
+        return write_options(self._user_options, environment())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one attempt of a task."""

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.project.source import ROOT
 from tests.support.runs import held_tests
-from tests.support.runs.marked import kill_marked, marked
 from tests.support.waiting import eventually
+from tidelock.testing.leftovers import kill_marked, marked
 
 #: An environment variable of every process that a run of these tests has started.
 TRACE = "TIDELOCK_INTERRUPTED_RUN"

@@ -153,7 +153,7 @@ def test_a_living_replica_whose_disk_stays_full_is_struck(cluster: ClusterFactor
     """It cannot even clone until there is room, and then it does so by itself."""
     local = cluster(settings=STRIKING, start=False)
     disk = SmallDisk(local.data_dir(AWAY))
-    if not disk.mount():
+    if not disk.mounted():
         ability.require(NO_DISK)
     try:
         local.up()

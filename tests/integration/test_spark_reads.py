@@ -20,11 +20,14 @@ import pyarrow as pa
 import pytest
 
 from tests.support.replicas.datadir import DataDir
+from tests.support.replicas.open_port import OpenPort
 from tests.support.replicas.readers import ReaderHost
 from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tidelock.csnlog.core.ids import PartId
 from tidelock.replica_agent.readers import counters
+from tidelock.replica_agent.readers.signs import SIGN_S
+from tidelock.spark.options import SILENCE_S, Replica, route
 
 pytestmark = pytest.mark.spark
 
@@ -96,6 +99,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(data, [[PARTS * ROWS, sum(range(PARTS * ROWS)), int(values.sum())]])
 
 
+#: Places of a file that are read one after the other.
+PLACES = [1000, 50_000, 90_000]
 NUMBERS_QUERY = "SELECT count(*), sum(id), sum(v) FROM numbers"
 
 
@@ -419,6 +424,52 @@ def test_without_failover_the_job_fails(
     with pytest.raises(SparkJobError):
         spark.receive()
     assert pair.served(1)["opens"] == 0
+
+
+def _seek(spark: SparkProcess, one: OpenPort, two: OpenPort) -> None:
+    """Read some bytes at three places of a file, as Spark does: with Hadoop's client, at two replicas."""
+    replicas = [Replica(port.name, port.address) for port in (one, two)]
+    to = route(replicas, {"read_wait_s": 1.0}, failover=True)
+    spark.call("seek", path=f"webhdfs://{to.authority}/file", options=to.options, places=PLACES)
+
+
+@only("classic")
+def test_a_replica_that_freezes_in_the_middle_of_a_file_is_waited_for_twice(spark: SparkProcess) -> None:
+    """Hadoop's client asks it again after the seek that failed, once, and then the next one: no third wait.
+
+    `SILENCE_S` is chosen by that: twice it is below the time for which a reader may stand still.
+    """
+    asked: list[tuple[str, int | None]] = []
+    with OpenPort("r1", asked, freezes_after=2) as frozen, OpenPort("r2", asked) as other:
+        _seek(spark, frozen, other)
+    first, middle, last = PLACES
+    assert asked == [
+        ("r1", None),
+        ("r1", first),
+        ("r1", middle),
+        ("r1", middle),
+        ("r2", middle),
+        ("r2", last),
+    ]
+
+
+@only("classic")
+def test_a_replica_that_freezes_before_a_file_is_opened_is_waited_for_once(spark: SparkProcess) -> None:
+    """The next one answers this request, and all that follow."""
+    asked: list[tuple[str, int | None]] = []
+    with OpenPort("r1", asked, freezes_after=0) as frozen, OpenPort("r2", asked) as other:
+        _seek(spark, frozen, other)
+    assert [name for name, _ in asked] == ["r1", *["r2"] * (1 + len(PLACES))]
+
+
+@only("classic")
+def test_a_replica_that_is_only_slow_keeps_its_readers(spark: SparkProcess) -> None:
+    """Each answer takes longer than a frozen replica is waited for; signs of life come before it."""
+    asked: list[tuple[str, int | None]] = []
+    signs = round(2 * SILENCE_S / SIGN_S)
+    with OpenPort("r1", asked, signs=signs) as slow, OpenPort("r2", asked) as other:
+        _seek(spark, slow, other)
+    assert {name for name, _ in asked} == {"r1"}
 
 
 @only("classic")

@@ -130,7 +130,7 @@ def test_commits_go_on_while_a_real_disk_is_full(module_cluster: ClusterFactory)
     """As above, with a file system that has no byte left; with room the replica comes back by itself."""
     local = module_cluster(settings=SETTINGS, start=False)
     disk = SmallDisk(local.data_dir(STUCK))
-    if not disk.mount():
+    if not disk.mounted():
         ability.require(NO_DISK)
     try:
         local.up()
@@ -165,7 +165,7 @@ def test_a_disk_in_its_reserve_goes_on_with_what_others_need(module_cluster: Clu
     collecting = {"history_retention_s": 1, "horizon_interval_s": 0.2}
     local = module_cluster(settings=SETTINGS | reserve | collecting, start=False)
     disk = SmallDisk(local.data_dir("r1"))
-    if not disk.mount():
+    if not disk.mounted():
         ability.require(NO_DISK)
     try:
         local.up()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tidelock import secret_file
 from tidelock.client import Database, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError
@@ -26,7 +28,12 @@ Url = Annotated[str | None, typer.Option("--url", envvar="TIDELOCK_URL", help="A
 Zk = Annotated[str | None, typer.Option("--zk", help="ZooKeeper of the cluster, host:port/root.")]
 Replica = Annotated[str | None, typer.Option("--replica", help="Talk to this replica only.")]
 Token = Annotated[
-    str | None, typer.Option("--token", envvar="TIDELOCK_SECRET", help="Shared secret of the agents.")
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="TIDELOCK_SECRET",
+        help="Shared secret of the agents; default: in the file that TIDELOCK_SECRET_FILE names.",
+    ),
 ]
 Timeout = Annotated[
     float,
@@ -59,7 +66,7 @@ class ClusterOptions:
 
         Raises:
             BadRequestError: More than one cluster is named, or an address has another form.
-            ConfigError: The folder holds no cluster.
+            ConfigError: The folder holds no cluster, or the file of the secret has none.
             UnavailableError: No agent answers.
         """
         cluster = self.local()
@@ -68,7 +75,8 @@ class ClusterOptions:
             address: str | list[str] = [cluster.url(replica) for replica in running or cluster.replicas]
         else:
             address = self.url or f"zk://{self.zk}"
-        return connect(address, replica=self.replica, token=self.token, timeout_s=self.timeout_s)
+        token = self.token or secret_file.of_environment(os.environ)
+        return connect(address, replica=self.replica, token=token, timeout_s=self.timeout_s)
 
 
 def on_target(command: Callable[..., None]) -> Callable[..., None]:

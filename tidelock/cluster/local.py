@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 import urllib3
 
-from tidelock import processes, zookeeper
+from tidelock import processes, secret_file, zookeeper
 from tidelock.client import Database, connect
 from tidelock.client.agents.discovery import members
 from tidelock.cluster import process_groups
@@ -146,6 +146,11 @@ class LocalCluster:
         """Return the address of an agent's API."""
         return f"http://{self._ports(replica).address}"
 
+    def data_address(self, replica: str) -> str:
+        """Return the address of an agent's snapshot file system, `host:port`."""
+        ports = self._ports(replica)
+        return f"{ports.host}:{ports.data}"
+
     def log(self, replica: str) -> Path:
         """Return the log file of an agent."""
         return self.folder / replica / "agent.log"
@@ -171,7 +176,7 @@ class LocalCluster:
 
     @property
     def _secret(self) -> str | None:
-        return self.environment.get("TIDELOCK_SECRET") or os.environ.get("TIDELOCK_SECRET")
+        return secret_file.of_environment({**os.environ, **self.environment})
 
     def _ports(self, replica: str) -> ReplicaPorts:
         for ports in self.layout.replicas:
@@ -224,13 +229,19 @@ class LocalCluster:
                 "docs/operations.md says how a replica is added"
             )
 
-    def start(self, replica: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Start one agent unless it runs, and wait until it is ready; errors as in `up`."""
+    def start(self, replica: str, *, timeout_s: float = READY_TIMEOUT_S, wait: bool = True) -> None:
+        """Start one agent unless it runs, and wait until it is ready if `wait`; errors as in `up`."""
         log_begins = {replica: self._log_size(replica)}
         launched = {replica} if self._start(replica) else set()
-        self._wait_ready(log_begins, launched, timeout_s, lambda _: None)
+        if wait:
+            self._wait_ready(log_begins, launched, timeout_s, lambda _: None)
 
-    def add_replica(self, replica: str) -> None:
+    def ready(self, replica: str) -> bool:
+        """Return whether an agent says that it is ready."""
+        answer = self._get(replica, "/readyz")
+        return answer is not None and answer.status == 200  # noqa: PLR2004 - HTTP's own number
+
+    def add_replica(self, replica: str, *, host: str = HOST) -> None:
         """Register a replica in the cluster, which must run, and lay it out in the folder; then `start` it.
 
         Raises:
@@ -238,11 +249,27 @@ class LocalCluster:
             MembershipError: The cluster refuses it.
         """
         with processes.locked(self.folder / "lock"):
-            layout = self.layout.with_replica(replica)
+            layout = self.layout.with_replica(replica, host=host)
             with self.connect() as db:
                 db.membership.add(replica)
             layout.save(self.folder)
             self.layout = layout
+
+    def replace_replica(self, dead: str, fresh: str, *, host: str = HOST) -> None:
+        """Replace a dead member by a fresh one; then `start` it. Errors as in `add_replica`."""
+        with processes.locked(self.folder / "lock"):
+            layout = self.layout.without(dead).with_replica(fresh, host=host)
+            with self.connect() as db:
+                db.membership.replace(dead, fresh)
+            layout.save(self.folder)
+            self.layout = layout
+
+    def forget(self, replica: str) -> None:
+        """Take a replica that was removed from the cluster out of the folder's layout; its data stays."""
+        with processes.locked(self.folder / "lock"):
+            self._ports(replica)
+            self.layout = self.layout.without(replica)
+            self.layout.save(self.folder)
 
     def kill(self, replica: str, signum: signal.Signals = signal.SIGKILL) -> bool:
         """Send a signal to an agent and its workers; return False if none runs.
@@ -307,7 +334,8 @@ class LocalCluster:
             *("--replica", replica),
             *("--data-dir", str(self.data_dir(replica))),
             *("--zk", self.zk),
-            *("--bind", HOST),
+            *("--bind", ports.host),
+            *(() if ports.host == HOST else ("--advertise", ports.host)),
             *("--api-port", str(ports.api)),
             *("--data-port", str(ports.data)),
             *self._first_start(ports),
@@ -334,13 +362,13 @@ class LocalCluster:
         return {"replicas": replicas, "zookeeper": self._zookeeper_status()}
 
     def _status_of(self, replica: str) -> dict[str, Any]:
-        ports, pid = self._ports(replica), self.pid(replica)
+        pid = self.pid(replica)
         answer = self._get(replica, "/api/v1/status") if pid is not None else None
         reported = answer.json() if answer is not None and answer.status == 200 else {}  # noqa: PLR2004 - HTTP's
         return {
             "id": replica,
             "url": self.url(replica),
-            "data": f"{HOST}:{ports.data}",
+            "data": self.data_address(replica),
             "state": reported.get("state", "down" if pid is None else "silent"),
             "snapshot_csn": reported.get("snapshot_csn"),
             "pid": pid,
@@ -375,8 +403,7 @@ class LocalCluster:
         waiting = list(log_begins)
         while waiting:
             for replica in list(waiting):
-                answer = self._get(replica, "/readyz")
-                if answer is not None and answer.status == 200:  # noqa: PLR2004 - HTTP's own number
+                if self.ready(replica):
                     waiting.remove(replica)
                     report(replica)
                 elif self.pid(replica) is None:

@@ -8,10 +8,10 @@ that was requested is decided.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 
@@ -177,7 +177,7 @@ class Commits:
         """
         timeout = self.settings.commit_timeout_s * 2 if timeout_s is None else timeout_s
         until = self.clock() + timeout
-        tx.ending.commit_task = asyncio.create_task(self._stage_and_decide(tx, stage), name=f"write {tx.tid}")
+        tx.ending.commit_task = _started(self._stage_and_decide(tx, stage), f"write {tx.tid}")
         done = await self._await_decision(tx, timeout)
         return None if done is None else await self.applied.wait(tx.tid, done, wait, until - self.clock())
 
@@ -189,7 +189,7 @@ class Commits:
         if tx.ending.commit_task is None:
             self.transactions.require_open(tx)
             tx.ending.seal()
-            tx.ending.commit_task = asyncio.create_task(self._decide(tx), name=f"commit {tx.tid}")
+            tx.ending.commit_task = _started(self._decide(tx), f"commit {tx.tid}")
         try:
             return await asyncio.wait_for(asyncio.shield(tx.ending.commit_task), timeout_s)
         except TimeoutError:
@@ -352,6 +352,19 @@ class Commits:
                 "tidelock status"
             )
             raise UnavailableError(msg, replicas=list(found.stuck))
+
+
+def _started(work: Coroutine[Any, Any, Committed | None], name: str) -> asyncio.Task[Committed | None]:
+    """Start the task that decides; its callers may all have given up by the time that it refuses."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_heard)
+    return task
+
+
+def _heard(done: asyncio.Task[Committed | None]) -> None:
+    """Take note of a refusal, which was logged as one; whatever else ends the task was logged as well."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _refusal(tx: Transaction, error: TidelockError) -> TidelockError:

@@ -63,7 +63,7 @@ def disks(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
         start=False,
     )
     small = {replica: SmallDisk(local.data_dir(replica)) for replica in (HOME, PEER)}
-    mounted = {replica: disk for replica, disk in small.items() if disk.mount()}
+    mounted = {replica: disk for replica, disk in small.items() if disk.mounted()}
     try:
         local.up()
         yield Disks(local, gates, mounted)

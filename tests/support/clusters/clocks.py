@@ -1,18 +1,16 @@
-"""Wall clocks of agents that a test sets: each agent reads how far its clock is off from a file.
+"""Wall clocks of agents that a test sets (`tidelock.testing.clock`).
 
-The agents are forked (`forked.py`), so the template replaces the clock before an agent begins. The monotonic
-clock, and the clock of ZooKeeper, stay as they are.
+The agents are forked (`forked.py`), so the template replaces the clock before an agent begins.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-VARIABLE: Final = "TIDELOCK_TESTS_CLOCK"
+from tidelock.testing.clock import VARIABLE, Clock
+
 DAY_S: Final = 86_400.0
 #: Settings of agents that look at the clocks, and forget, very often.
 ATTENTIVE: Final = {
@@ -25,13 +23,6 @@ ATTENTIVE: Final = {
 FORGETTING_S: Final = 15 * ATTENTIVE["clean_interval_s"]
 
 
-def set_clock(path: Path, offset_s: float) -> None:
-    """Let the clock that is read through a file jump: it is so many seconds ahead of the true time."""
-    fresh = path.with_suffix(".new")
-    fresh.write_text(str(offset_s))
-    fresh.replace(path)
-
-
 class Clocks:
     """The wall clocks of some agents.
 
@@ -41,28 +32,13 @@ class Clocks:
     """
 
     def __init__(self, folder: Path, replicas: Iterable[str]) -> None:
-        self._files = {replica: folder / f"{replica}.clock" for replica in replicas}
-        for replica in self._files:
-            self.set(replica, 0.0)
+        self._clocks = {replica: Clock(folder / f"{replica}.clock") for replica in replicas}
 
     @property
     def environments(self) -> Mapping[str, Mapping[str, str]]:
         """The environment of each agent."""
-        return {replica: {VARIABLE: str(path)} for replica, path in self._files.items()}
+        return {replica: {VARIABLE: str(clock.file)} for replica, clock in self._clocks.items()}
 
     def set(self, replica: str, offset_s: float) -> None:
         """Let a clock jump: from now on it is so many seconds ahead of the true time."""
-        set_clock(self._files[replica], offset_s)
-
-
-def replace_clock() -> None:
-    """Let this process read its wall clock through the file that its environment names, if it names one."""
-    if (name := os.environ.get(VARIABLE)) is None:
-        return
-    path, true_ns = Path(name), time.time_ns
-
-    def time_ns() -> int:
-        return true_ns() + int(float(path.read_text()) * 1e9)
-
-    time.time_ns = time_ns
-    time.time = lambda: time_ns() / 1e9
+        self._clocks[replica].set(offset_s)

@@ -1,4 +1,4 @@
-"""docker/compose.yaml as values, so that tests check and start the services that users start."""
+"""docker/compose.yaml as values, so that tests check the services that users start."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import yaml  # type: ignore[import-untyped]
 from tests.support.project import source
 
 PATH = source.ROOT / "docker" / "compose.yaml"
-DOCKERFILE = source.ROOT / "docker" / "agent.Dockerfile"
+DOCKERFILE = source.ROOT / "docker" / "Dockerfile"
 
-#: `${NAME:-default}` and `${NAME:?message}`.
-_VARIABLE = re.compile(r"\$\{(\w+):([-?])([^}]*)\}")
+#: `${NAME:-default}`.
+_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+#: The stage of the agent's image in the Dockerfile.
+_AGENT_STAGE = re.compile(r"^FROM runtime AS agent$(.*?)^FROM ", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -23,37 +25,39 @@ class Service:
     """One service.
 
     Attributes:
+        entry: All of it, as the file has it.
         environment: What compose adds to the image's.
         published: Address and port of this machine, by port of the container.
-        aliases: Names on the network, besides the service's own.
-        init: Whether a small init runs in front of the image's program.
+        networks: Its names on each network, besides its own.
         profiles: Profiles with which it starts; none: it always starts.
     """
 
     name: str
+    entry: Mapping[str, Any]
     environment: Mapping[str, str]
     published: Mapping[int, tuple[str, int]]
-    aliases: tuple[str, ...]
-    init: bool
+    networks: Mapping[str, tuple[str, ...]]
     profiles: tuple[str, ...]
 
 
-def services(environ: Mapping[str, str]) -> dict[str, Service]:
-    """Return the services by name; KeyError, with the message of the file, if a variable is missing."""
+def file(environ: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+    """Return the whole file, with these variables in it, and the defaults of all others."""
+    given = environ or {}
+    text = _VARIABLE.sub(lambda match: given.get(match[1], match[2]), PATH.read_text(encoding="utf-8"))
+    tree: Mapping[str, Any] = yaml.safe_load(text)
+    return tree
 
-    def value(match: re.Match[str]) -> str:
-        name, kind, text = match.groups()
-        if name not in environ and kind == "?":
-            raise KeyError(f"{name}: {text}")
-        return environ.get(name, text)
 
-    tree = yaml.safe_load(_VARIABLE.sub(value, PATH.read_text(encoding="utf-8")))
-    return {name: _service(name, entry) for name, entry in tree["services"].items()}
+def services() -> dict[str, Service]:
+    """Return the services by name."""
+    return {name: _service(name, entry) for name, entry in file()["services"].items()}
 
 
 def image_environment() -> dict[str, str]:
     """Return the settings that the agent's image sets."""
-    return dict(re.findall(r"\b(TIDELOCK_\w+)=(\S+)", DOCKERFILE.read_text(encoding="utf-8")))
+    stage = _AGENT_STAGE.search(DOCKERFILE.read_text(encoding="utf-8"))
+    assert stage is not None, "the Dockerfile has no stage `agent`"
+    return dict(re.findall(r"\b(TIDELOCK_\w+)=(\S+)", stage[1]))
 
 
 def _service(name: str, entry: Mapping[str, Any]) -> Service:
@@ -61,12 +65,14 @@ def _service(name: str, entry: Mapping[str, Any]) -> Service:
     for port in entry.get("ports", ()):
         host, outside, inside = port.split(":")
         published[int(inside)] = (host, int(outside))
-    network = entry.get("networks", {}).get("default", {})
+    networks = entry.get("networks", {})
+    if not isinstance(networks, dict):
+        networks = {network: {} for network in networks}
     return Service(
         name=name,
-        environment=entry.get("environment", {}),
+        entry=entry,
+        environment={key: str(value) for key, value in entry.get("environment", {}).items()},
         published=published,
-        aliases=tuple(network.get("aliases", ())),
-        init=bool(entry.get("init", False)),
+        networks={network: tuple(own.get("aliases", ())) for network, own in networks.items()},
         profiles=tuple(entry.get("profiles", ())),
     )

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-
 from tidelock.cluster import LocalCluster
+from tidelock.testing.node import empty
 
 
 def lose_disk(cluster: LocalCluster, replica: str) -> None:
     """Kill an agent, empty its data directory (maybe the root of a disk), and order to go on with that."""
     cluster.kill(replica)
-    for item in cluster.data_dir(replica).iterdir():
-        if item.name != "lost+found":
-            shutil.rmtree(item) if item.is_dir() else item.unlink()
+    empty(cluster.data_dir(replica))
     replace_disk(cluster, replica)
 
 

@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from tests.chaos.launcher import be_supervised
-from tests.support.clusters.clocks import replace_clock
 from tests.support.clusters.forked_workers import fork_workers_here
 from tidelock.csnlog import faults
 from tidelock.replica_agent.main import main
+from tidelock.testing.clock import PROGRAM, replace_clock
 
 #: Largest request: the environment of the tests is part of it.
 _REQUEST_BYTES = 1 << 20
@@ -65,7 +65,7 @@ def become_agent(request: Mapping[str, Any]) -> NoReturn:
             be_supervised(request["supervisor"])
         if "program" in request:
             runpy.run_module(request["program"], run_name="__main__")
-        code = main()
+        code = main(program=PROGRAM)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     except BaseException:  # as the interpreter does at its top level

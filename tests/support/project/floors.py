@@ -129,6 +129,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "spark": ("tidelock", *_CLIENT),
     "spark/source": ("spark", "tidelock", *_CLIENT),
     "pyspark_tidelock": ("spark/source",),
+    "tidelock/testing": ("tidelock", *_CLIENT, "tidelock/cluster"),
     "tidelock/cli": ("tidelock", *_CLIENT, "tidelock/cluster"),
     # Not installed (docs/adr/0018-the-demo-is-not-installed.md).
     "workloads/tpch": ("tidelock", "tidelock/client"),
@@ -137,6 +138,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
         *("spark", "tidelock", "tidelock/cli", "tidelock/client", "tidelock/cluster"),
         *("workloads", "workloads/tpch"),
     ),
+    "demo/containers": ("demo", "tidelock", "tidelock/client", "tidelock/testing", "workloads"),
 }
 #: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
@@ -145,17 +147,23 @@ LEAVES: Final = (
     "tidelock.exits",
     "tidelock.parquet_rows",
     "tidelock.float_mark",
+    "tidelock.loopback_names",
     "tidelock.part_layout",
     "tidelock.partition_paths",
     "tidelock.ranged_file",
+    "tidelock.secret_file",
     "tidelock.table_columns",
     "tidelock.token_text",
     "tidelock.wire",
 )
-#: Single imports through a wall: the path of the module, and what it may import (ADR 0003; fault points).
+#: Single imports through a wall: the path of the module, what it may import (ADR 0003, 0052; fault points).
 DOORS: Final = {
     "tidelock/client/agents/discovery.py": ("tidelock.csnlog.cluster.discovery", "tidelock.cluster_layout"),
     "csnlog/cluster/bootstrap.py": ("tidelock.csnlog.faults",),
+    "tidelock/testing/agent.py": (
+        "tidelock.replica_agent.main",
+        "tidelock.replica_agent.config.lean_start",
+    ),
 }
 
 _BEGIN: Final = "<!-- floors: written by python -m tests.support.project.floors -->\n"

@@ -15,7 +15,7 @@ PACKAGES = ("csnlog", "replication", "replica_agent", "spark", "tidelock")
 ENTRIES = ("pyspark_tidelock",)
 #: Packages of the checkout that are not installed. The first two have walls as the product has.
 WALLED_BESIDE = ("workloads", "demo")
-BESIDE = (*WALLED_BESIDE, "bench", "examples")
+BESIDE = (*WALLED_BESIDE, "bench", "chaos", "examples")
 #: Calls that make a file durable or give it another name, as `module.function`.
 DURABILITY_CALLS = frozenset(
     ("os.fsync", "os.fdatasync", "os.rename", "os.renames", "os.replace", "os.link", "shutil.move")

@@ -204,6 +204,8 @@ class FakeAgent:
         parts = [unquote(part) for part in request.path.split("/")[1:]]
         with self.cluster.lock:
             match request.method, parts:
+                case "GET", ["healthz" | "readyz"]:
+                    return {}
                 case "GET", ["status"]:
                     return self._status()
                 case "POST", ["transactions"]:

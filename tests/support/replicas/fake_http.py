@@ -32,6 +32,8 @@ class Fault(enum.Enum):
     CUT = enum.auto()
     #: Rows: the answer ends properly after the first batch, without the end mark of the Arrow stream.
     SHORT = enum.auto()
+    #: Rows: no more bytes after the first batch until the cluster is closed.
+    HALF = enum.auto()
     #: The agent sends no answer until the cluster is closed.
     SILENCE = enum.auto()
 
@@ -166,9 +168,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._chunk(table.schema.serialize().to_pybytes())
         for batch in table.to_batches():
             self._chunk(batch.serialize().to_pybytes())
-            if fault in {Fault.CUT, Fault.SHORT}:
+            if fault in {Fault.CUT, Fault.SHORT, Fault.HALF}:
                 break
-        if fault is Fault.CUT:
+        if fault is Fault.HALF:
+            self.server.agent.released.wait()
+        if fault in {Fault.CUT, Fault.HALF}:
             self.close_connection = True
             return
         if fault is not Fault.SHORT:

@@ -155,6 +155,22 @@ class Jobs(StreamJobs, BatchJobs):
         """Return the physical plan of a query, as text."""
         return str(_rows(self._spark.sql(f"EXPLAIN FORMATTED {query}"))[0][0])
 
+    def seek(self, path: str, options: dict[str, str], places: list[int]) -> None:
+        """Read 100 bytes at each place of a file with Hadoop's client, all from one open file."""
+        jvm: Any = self._spark.sparkContext._jvm
+        settings = jvm.org.apache.hadoop.conf.Configuration()
+        for name, value in options.items():
+            settings.set(name, value)
+        where = jvm.org.apache.hadoop.fs.Path(path)
+        opened = where.getFileSystem(settings).open(where)
+        try:
+            for place in places:
+                opened.seek(place)
+                for _ in range(100):
+                    opened.read()
+        finally:
+            opened.close()
+
     def raw(self, path: str) -> int:
         """Return the number of rows below a path that is read without the options of `attach`."""
         return self._spark.read.parquet(path).count()

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.support.clusters.clocks import set_clock
 from tests.support.zookeeper.servers import OPTIONS, running
 from tidelock import java, zookeeper
 
@@ -25,7 +24,9 @@ COMPILE_TIMEOUT_S: Final = 120.0
 
 def set_server_clock(server: zookeeper.ZooKeeperServer, offset_s: float) -> None:
     """Let a wall clock jump: it is so many seconds ahead of the true time. The monotonic clock stays."""
-    set_clock(server.folder / "clock", offset_s)
+    fresh = server.folder / "clock.new"
+    fresh.write_text(str(offset_s))
+    fresh.replace(server.folder / "clock")
 
 
 @contextlib.contextmanager

@@ -23,6 +23,23 @@ def test_ports_are_chosen_once(tmp_path: Path) -> None:
     assert (made.layout.copies, made.layout.epoch_limit, made.zk) == (2, 50, "127.0.0.1:2181/x")
 
 
+def test_members_with_hosts_of_their_own_come_and_go(tmp_path: Path) -> None:
+    """A member may have another host; once a founder is gone, those that are left join the cluster."""
+    first = ClusterLayout.choose(replicas=2, copies=None, zk="h:1/x", epoch_limit=None)
+    later = first.with_replica("r9", host="10.0.0.9").without("r1")
+    assert [(one.id, one.joins) for one in later.replicas] == [("r2", True), ("r9", True)]
+    assert later.replicas[1].address.startswith("10.0.0.9:")
+    later.save(tmp_path)
+    assert ClusterLayout.open(tmp_path) == later
+
+
+def test_a_layout_without_hosts_is_read(tmp_path: Path) -> None:
+    """A file of an earlier version names no hosts: all replicas listen on the loopback address."""
+    fields = {"format": 1, "copies": 1, "replicas": [{"id": "r1", "api": 20_001, "data": 20_002}]}
+    (tmp_path / "cluster.json").write_text(json.dumps(fields))
+    assert LocalCluster.open(tmp_path).urls == ["http://127.0.0.1:20001"]
+
+
 def test_single_replica_keeps_one_copy(tmp_path: Path) -> None:
     """By default a commit has two copies, or one copy if the cluster has a single replica."""
     assert LocalCluster.create(tmp_path / "one", replicas=1).layout.copies == 1

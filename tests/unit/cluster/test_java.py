@@ -114,6 +114,17 @@ def test_the_wrapper_drops_one_option(tmp_path: Path) -> None:
     assert done.stdout == "<a b><><-cp><$x*>"
 
 
+def test_a_wrapper_as_java_home_is_kept(tmp_path: Path) -> None:
+    """Where JAVA_HOME is a wrapper already, as in the image of Spark, the option is dropped as well."""
+    real = fake_java(tmp_path / "real", script=REFUSING_VECTOR)
+    image = java.home_for_spark(java.find({"JAVA_HOME": str(real)}), tmp_path / "image")
+    found = java.find({"JAVA_HOME": str(image)})
+    assert (found.executable, found.home) == (image / "bin" / "java", real)
+    home = java.home_for_spark(found, tmp_path / "cache")
+    assert home != real
+    subprocess.run([home / "bin" / "java", java.VECTOR_OPTION, "-version"], check=True, capture_output=True)
+
+
 def test_the_wrapper_is_written_once_and_mended(tmp_path: Path) -> None:
     """A second call does not change a whole wrapper, and replaces one that a crash left incomplete."""
     found = java.find({"JAVA_HOME": str(fake_java(tmp_path / "home", script=REFUSING_VECTOR))})

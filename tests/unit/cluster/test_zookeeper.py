@@ -107,3 +107,16 @@ def test_missing_jar_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
     with pytest.raises(ConfigError, match="has no zookeeper in"):
         zookeeper.class_path()
+
+
+def test_servers_listen_where_they_are_told(tmp_path: Path) -> None:
+    """Each server has an address of its own, in its settings, in those of the others, and for clients."""
+    hosts = ["10.0.0.2", "10.0.0.3", "10.0.0.4"]
+    created = zookeeper.create(tmp_path / "zk", size=3, hosts=hosts)
+    assert [server.host for server in created.servers] == hosts
+    assert [address.partition(":")[0] for address in created.connect_string.split(",")] == hosts
+    for server in created.servers:
+        written = settings(server)
+        assert (written["clientPortAddress"], written["clientPort"]) == (server.host, str(server.port))
+        assert [written[f"server.{one}"].partition(":")[0] for one in (1, 2, 3)] == hosts
+    assert zookeeper.load(tmp_path / "zk") == created

@@ -74,12 +74,18 @@ def test_a_burst_commits_exactly_what_it_is_told(cluster: FakeCluster, tmp_path:
 
 
 def test_a_wave_commits_together(cluster: FakeCluster, tmp_path: Path) -> None:
-    """All batches of a wave are staged before the first of them is committed."""
+    """All batches of a wave are staged before the first of them is committed.
+
+    A writer whose commit was quick may stage a batch of the next wave before the last commit of this one.
+    """
     with clients_of(cluster, tmp_path) as clients:
         clients.burst("r1", 4, 4, 6)
     verbs = [request.path.rpartition("/")[2] for request in cluster["r1"].requests]
     steps = ["commit" if verb == "commit" else "row" for verb in verbs if verb in {"commit", "lineitem"}]
-    assert steps == [*["row"] * 4, *["commit"] * 4, *["row"] * 2, *["commit"] * 2]
+    staged = [steps[:place].count("row") for place, step in enumerate(steps) if step == "commit"]
+    assert staged[0] >= 4
+    assert staged[4:] == [6, 6]
+    assert len(staged) == 6
 
 
 def test_a_process_that_fails_is_told_with_its_last_words(cluster: FakeCluster, tmp_path: Path) -> None:

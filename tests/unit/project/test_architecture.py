@@ -19,8 +19,8 @@ from tests.support.project import source
 from tests.support.project.floors import DOORS, FLOORS, LEAVES, page_with_table
 from tests.support.project.source import Module
 
-#: Folders that need the extra `spark`.
-WITH_SPARK = ("spark/", "pyspark_tidelock/")
+#: Folders that need an extra, and its name.
+EXTRAS = {"spark/": "spark", "pyspark_tidelock/": "spark", "tidelock/testing/": "testing"}
 #: Libraries that come with pydantic and aiohttp, whose interfaces show their types.
 BROUGHT_ALONG = ("pydantic_core", "yarl")
 KAZOO_MODULE = "csnlog/zookeeper/kazoo_store.py"
@@ -99,13 +99,13 @@ def unmarked_cores(modules: Iterable[Module]) -> list[str]:
 
 
 def missing_libraries(modules: Iterable[Module]) -> list[str]:
-    """Return imports of libraries that neither `tidelock` nor, for Spark, `tidelock[spark]` installs."""
+    """Return imports of libraries that neither `tidelock` nor the extra of the folder installs."""
     project = tomllib.loads((source.ROOT / "pyproject.toml").read_text())["project"]
     base = [*project["dependencies"], *BROUGHT_ALONG, *sys.stdlib_module_names, "tidelock"]
-    spark = [*base, *project["optional-dependencies"]["spark"]]
     wrong = []
     for module in modules:
-        found = spark if module.path.startswith(WITH_SPARK) else base
+        extras = [extra for folder, extra in EXTRAS.items() if module.path.startswith(folder)]
+        found = [*base, *(one for extra in extras for one in project["optional-dependencies"][extra])]
         known = {re.split(r"[^\w-]", one)[0].replace("-", "_") for one in found}
         wrong += [
             f"{module.path}:{line} imports {name}"

@@ -70,8 +70,17 @@ FOUND: dict[str, Any] = {
     ],
     "spark": {"scale_factor": 1.0, "small_parts_count": 500, "loopback": WAY},
     "stalls": [
-        {"event": event, "scale_factor": 1.0, "usual_s": 2.5, "stall_s": stall_s, "stall_max_s": 3.4}
-        for event, stall_s in (("frozen", 2.9), ("killed", 1.1))
+        {"event": event, "scale_factor": 1.0, "times": 15, "usual_s": 2.5, "longer_s": 0.3}
+        | {"usual_stall_s": 0.2, "stall_s": 0.5, "stall_max_s": largest_s}
+        for event, largest_s in (("frozen", 2.9), ("killed", 1.1))
+    ],
+    "client_stalls": [
+        {"event": event, "who": who, "times": 15, "usual_s": 0.1, "stall_s": 0.5, "stall_max_s": largest_s}
+        for event, who, largest_s in (
+            ("frozen", "reader, newest rows", 3.1),
+            ("frozen", "writer, home is hit, inserts", 30.0),
+            ("killed", "writer, a peer is hit, inserts", 1.9),
+        )
     ],
     "load": {
         "scale_factor": 1.0,
@@ -288,7 +297,8 @@ def test_aims_of_what_was_measured() -> None:
         "longest pause, commits at once, ms",
         "cold listing of 100,000 parts, s",
         "agent's peak memory, MB",
-        "stall of a Spark job, replica killed, s",
+        "stall of a Spark job, replica killed, s, largest",
+        "stall of a reader, newest rows, replica frozen, s, largest",
         "forced writes per commit, all replicas, 1 client",
         "Spark scan after 2,000 small inserts, ratio to one load",
         "Spark write, 1 replica(s), ratio to plain Parquet",

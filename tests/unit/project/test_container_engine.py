@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.containers import engine as commands
 from tests.support.clusters import engine
 
 CONFTEST = """
@@ -30,10 +31,10 @@ def _nothing_remembered() -> Iterator[None]:
     engine.answers.cache_clear()
 
 
-def fake_docker(folder: Path, script: str) -> None:
-    """Make a `docker` program from a script."""
-    (folder / "docker").write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-    (folder / "docker").chmod(0o755)
+def fake_program(path: Path, script: str) -> None:
+    """Make a program from a script of the shell."""
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,23 @@ def test_an_engine_answers_when_its_client_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: bool
 ) -> None:
     """An engine answers when its client says so in time."""
-    monkeypatch.setattr(engine, "ANSWER_TIMEOUT_S", 0.5 if "sleep" in script else 20.0)
-    fake_docker(tmp_path, script)
+    if "sleep" in script:
+        monkeypatch.setattr(commands, "TIMEOUT_S", 0.5)
+    fake_program(tmp_path / "docker", script)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     assert engine.answers() is expected
+
+
+@pytest.mark.parametrize("own_program", [True, False])
+def test_an_engine_without_compose_is_not_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_program: bool
+) -> None:
+    """Compose is the engine's plugin or a program of its own; without both no test in containers can run."""
+    fake_program(tmp_path / "docker", '[ "$1" != compose ]')
+    if own_program:
+        fake_program(tmp_path / "docker-compose", "exit 0")
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    assert engine.answers() is own_program
 
 
 def test_no_client_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +78,14 @@ def test_no_client_is_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             False,
             "",
             {"passed": 1, "deselected": 1},
-            "left out: 1 docker test(s): no container engine answers",
+            "left out: 1 docker test(s): no container engine with compose answers",
         ),
-        (False, "true", {"passed": 1, "errors": 1}, "*CI=true, but no container engine answers*"),
+        (
+            False,
+            "true",
+            {"passed": 1, "errors": 1},
+            "*CI=true, but no container engine with compose answers*",
+        ),
     ],
 )
 def test_marked_tests_need_an_engine_that_answers(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.project.source import ROOT
 from tidelock import token_text
+from tidelock.replica_agent.readers import signs
 from tidelock.spark import options, writing
 
 PAGE: Final = (ROOT / "docs" / "spark-settings.md").read_text(encoding="utf-8")
@@ -44,6 +45,10 @@ def test_the_values_are_those_of_the_helpers() -> None:
     assert writing.SESSION["spark.sql.parquet.outputTimestampType"] == "TIMESTAMP_MICROS"
     assert writing.SESSION["spark.sql.parquet.datetimeRebaseModeInWrite"] != "LEGACY"
     assert writing.OPTIONS["mapreduce.fileoutputcommitter.algorithm.version"] == "1"
-    assert f"`{options.CONNECT_TIMEOUT_S:.0f}s`" in PAGE
-    assert f"{options.READ_MARGIN_S:.0f} s more than the replicas' `read_wait_s`" in PAGE
+    assert f"`{options.SILENCE_S * 1000:.0f}ms` both" in PAGE
+    assert f"with one replica `{options.LONE_CONNECT_S:.0f}s`" in PAGE
+    assert f"{options.LONE_READ_MARGIN_S:.0f} s more than its `read_wait_s`" in PAGE
+    text = " ".join(PAGE.split())
+    assert f"says so every {signs.SIGN_S} s" in text
+    assert f"stalls for {2 * options.SILENCE_S} s at most" in text
     assert f"`{token_text.PATTERN}`" in PAGE

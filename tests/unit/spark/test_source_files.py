@@ -27,7 +27,7 @@ from tidelock.errors import (
     UnknownTableError,
 )
 from tidelock.spark.options import ROUNDS
-from tidelock.spark.source import encoding, files
+from tidelock.spark.source import encoding, files, silent
 from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles
 from tidelock.spark.source.pieces import groups, pieces
@@ -75,6 +75,7 @@ class Replica(ThreadingHTTPServer):
     def __init__(self, mode: str = "good") -> None:
         self.mode = mode
         self.asked: list[tuple[str, str]] = []
+        self.thawed = threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -96,6 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, self.headers["Range"]))
         first, last = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
         data, mode = DATA[first : last + 1], self.server.mode
+        if mode == "frozen":
+            self.server.thawed.wait()
+            return
+        if mode == "slow":
+            for _ in range(3):
+                self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         errors = {
             "standby": StandbyError("behind"),
             "missing": UnknownTableError("no such file"),
@@ -122,15 +129,17 @@ def replicas() -> Iterator[Callable[..., list[Replica]]]:
         return found
 
     yield start
+    silent.forget()
     for replica in started:
+        replica.thawed.set()
         replica.shutdown()
         replica.server_close()
 
 
-def snapshot(*found: Replica | str) -> SnapshotFiles:
+def snapshot(*found: Replica | str, read_s: float = 5.0) -> SnapshotFiles:
     """Return the files of CSN 7 on some replicas."""
     addresses = [item if isinstance(item, str) else item.address for item in found]
-    return SnapshotFiles(7, addresses, read_timeout_s=5)
+    return SnapshotFiles(7, addresses, connect_s=5, read_s=read_s)
 
 
 @pytest.mark.parametrize("mode", ["standby", "missing", "short", "cut", "dead"])
@@ -148,6 +157,28 @@ def test_another_replica_goes_on(replicas: Callable[..., list[Replica]], mode: s
     assert (len(bad.asked), len(good.asked)) == (asked, 2)
     assert found.read("x", 5, 5) == b""
     found.close()
+
+
+def test_tasks_of_a_process_wait_once_for_a_frozen_replica(
+    replicas: Callable[..., list[Replica]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that comes later asks the others first, for a while; one that only refused is not avoided."""
+    frozen, standby, good = replicas("frozen", "standby", "good")
+    for number in range(3):
+        task = snapshot(frozen, standby, good, read_s=0.2)
+        assert task.read("x", number, number + 2) == DATA[number : number + 2]
+        task.close()
+    assert (len(frozen.asked), len(standby.asked), len(good.asked)) == (1, 3, 3)
+    monkeypatch.setattr(silent, "AVOIDED_S", 0.0)
+    silent.note(frozen.address)
+    assert silent.last([frozen.address, good.address]) == [frozen.address, good.address]
+
+
+def test_signs_of_life_are_read_over(replicas: Callable[..., list[Replica]]) -> None:
+    """A replica that works on an answer says so before it, any number of times."""
+    slow, good = replicas("slow", "good")
+    assert snapshot(slow, good).read("x", 3, 9) == DATA[3:9]
+    assert good.asked == []
 
 
 def test_when_no_replica_can_all_are_asked_again(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tidelock.errors import BadRequestError
+from tidelock.spark.source.connections import environment
 from tidelock.spark.source.options import OPTIONS, Use, check, read_options, write_options
 
 GIVEN: Mapping[str, str] = {"table": "orders", "url": "http://a:1, http://b:2"}
@@ -31,6 +33,17 @@ def test_the_environment_gives_address_and_secret() -> None:
     assert (target.table, target.urls, target.token) == ("sales.orders", ("zk://a:1,b:2/root",), "hush")
     assert "hush" not in repr(read_options({"path": "sales.orders"}, environ))
     assert read_options({**GIVEN, "token": "mine"}, environ).target.token == "mine"
+
+
+def test_the_environment_may_name_the_file_of_the_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The secret of a file is taken as if the environment held it."""
+    (tmp_path / "secret").write_text("hush\n")
+    monkeypatch.delenv("TIDELOCK_SECRET", raising=False)
+    assert read_options(GIVEN, environment()).target.token is None
+    monkeypatch.setenv("TIDELOCK_SECRET_FILE", str(tmp_path / "secret"))
+    assert read_options(GIVEN, environment()).target.token == "hush"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Replicas(SnapshotFiles):
     """Replicas that return these bytes as their only file, or raise an error."""
 
     def __init__(self, **answers: bytes | TidelockError) -> None:
-        super().__init__(7, list(answers), read_timeout_s=1.0)
+        super().__init__(7, list(answers), connect_s=1.0, read_s=1.0)
         self._answers = answers
 
     def _ask(self, address: str, _file: str, start: int, end: int) -> bytes:

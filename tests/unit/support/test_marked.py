@@ -10,8 +10,8 @@ import uuid
 import pytest
 
 from tests.support.project.source import ROOT
-from tests.support.runs.marked import kill_marked, marked
 from tests.support.waiting import eventually
+from tidelock.testing.leftovers import kill_marked, marked
 
 SLEEP = [sys.executable, "-c", "import signal; signal.pause()"]
 #: Forks a child that leads a session of its own, and ends.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_a_child_that_has_ended_is_told_with_its_last_words(tmp_path: Path) -> N
     with pytest.raises(ChildEndedError, match="as I was told"):
         process.send("more")
     process.end(60.0)
+
+
+def test_a_child_may_be_started_by_another_program() -> None:
+    """A command in front of Python starts it, as `docker exec` does in a container."""
+    process = Child(ME, python=("env", "HEARD=1", sys.executable))
+    process.send("hello")
+    assert process.receive() == {"heard": "hello"}
+    process.end(60.0)
+    assert process.process.returncode == 0
 
 
 def test_a_child_that_does_not_end_is_killed() -> None:

@@ -51,13 +51,14 @@ class Connection:
 
     def ask(self, method: str, path: str, *, answer: type[T], first: First = None, **options: Any) -> T:
         """Send a small, repeatable request to one replica after the other; return the first answer."""
-        return self.members.ask(self.small(method, path, answer=answer, **options), first=first)
+        call = self.small(method, path, answer=answer, elsewhere=self.members.others, **options)
+        return self.members.ask(call, first=first)
 
     def ask_and_tell(
         self, method: str, path: str, *, answer: type[T], first: First = None, **options: Any
     ) -> tuple[KnownMember, T]:
         """Like `ask`; also return which replica answered."""
-        call = self.small(method, path, answer=answer, **options)
+        call = self.small(method, path, answer=answer, elsewhere=self.members.others, **options)
         return self.members.ask(lambda member: (member, call(member)), first=first)
 
     def small(

@@ -114,9 +114,17 @@ class KnownMembers:
         return functools.partial(KnownMembers, replica=self._pinned), (self._transport, seeds)
 
     @property
+    def others(self) -> bool:
+        """Return whether another replica can be tried where one does not answer."""
+        return not self.pinned and len(self._members) > 1
+
+    @property
     def patience_s(self) -> float:
-        """Return how long to wait for the answer to a small request while another replica could be tried."""
-        if self.pinned or len(self._members) <= 1:
+        """Return how long to wait for the answer to a small request of an agent that lives.
+
+        One that is frozen is given up earlier where another one can be tried (see `watched`).
+        """
+        if not self.others:
             return self._transport.timeouts.answer_s
         return min(self._transport.timeouts.answer_s, self.wait_bound_s + ANSWER_MARGIN_S)
 
@@ -138,7 +146,11 @@ class KnownMembers:
         return tuple(sorted(ids, key=lambda item: hashlib.sha256(f"{text}\0{item}".encode()).digest()))
 
     def in_order(self, first: First = None) -> list[KnownMember]:
-        """Return the replicas to try, `first` before all others unless it has just failed to answer."""
+        """Return the replicas to try, `first` before all others unless it has failed to answer lately.
+
+        One that has failed to answer comes last until it is seen to serve again. That is looked after now and
+        then, in a thread of its own: no request has to find out that it is frozen still, or has just started.
+        """
         now = time.monotonic()
         ranks = {item: rank for rank, item in enumerate((first,) if isinstance(first, str) else first or ())}
         with self._lock:
@@ -147,13 +159,32 @@ class KnownMembers:
                 if self._pinned is not None
                 else sorted(self._order, key=lambda item: ranks.get(item, len(ranks)))
             )
-            ids.sort(key=lambda item: self._suspect_until_s.get(item, 0.0) > now)
-            return [self._members[item] for item in ids if item in self._members]
+            ids.sort(key=lambda item: item in self._suspect_until_s)
+            found = [self._members[item] for item in ids if item in self._members]
+            again = [item for item in found if self._suspect_until_s.get(item.id, now) < now]
+            for member in again:
+                self._suspect_until_s[member.id] = now + self._transport.timeouts.suspect_s
+        if self.others:
+            for member in again:
+                threading.Thread(
+                    target=self._look_again, args=(member,), name="tidelock-look", daemon=True
+                ).start()
+        return found
+
+    def is_silent(self, member: KnownMember) -> bool:
+        """Return whether a replica has not answered lately, and has not been seen to serve since."""
+        with self._lock:
+            return member.id in self._suspect_until_s
+
+    def _look_again(self, member: KnownMember) -> None:
+        if self._transport.serves(member.api):
+            self.note(member, None)
 
     def ask(self, call: Callable[[KnownMember], T], *, first: First = None) -> T:
         """Return the first answer; after a replica that is unavailable or behind the next one is tried.
 
-        Only for calls that may run twice.
+        If no replica can answer, and some have only been given up since they showed no life in time, these
+        are tried once more, with patience: they may all be slow. Only for calls that may run twice.
 
         Raises:
             StandbyError: All replicas that answer are behind.
@@ -177,7 +208,20 @@ class KnownMembers:
                 self._refresh(member)
                 return answer
             if not self._learn_again(tried):
-                raise _summary(failed)
+                break
+        slow = {item for item, error in failed.items() if error.details.get("silent")}
+        with self._transport.patiently():
+            for member in self.in_order(first) if self.others else []:
+                if member.id not in slow:
+                    continue
+                try:
+                    answer = call(member)
+                except UnavailableError as error:
+                    failed[member.id] = error
+                else:
+                    self.note(member, None)
+                    return answer
+        raise _summary(failed)
 
     def note(self, member: KnownMember, error: UnavailableError | None) -> None:
         """Record whether a replica answered; a replica that did not answer is tried last for a while."""
@@ -198,7 +242,7 @@ class KnownMembers:
                 return
             self._learnt_s, self._doubtful = now, False  # so other threads do not ask as well
         with contextlib.suppress(UnavailableError):
-            self._ask_for_list(member.api)
+            self._ask_for_list(member.api, elsewhere=True)
 
     def _learn_again(self, tried: set[KnownMember]) -> bool:
         """Read the addresses again; return whether a replica is now known that was not tried."""
@@ -213,19 +257,25 @@ class KnownMembers:
         known = [member.api for member in self._members.values()]
         stored = self._stored.api if self._stored else []
         failed: dict[str, UnavailableError] = {}
-        for address in dict.fromkeys((*self._seeds, *known, *stored)):
+        addresses = list(dict.fromkeys((*self._seeds, *known, *stored)))
+        for address in addresses:
             try:
-                self._ask_for_list(address)
+                self._ask_for_list(address, elsewhere=len(addresses) > 1)
             except UnavailableError as error:
                 failed[address] = error
             else:
                 return
         raise _summary(failed)
 
-    def _ask_for_list(self, address: str) -> None:
+    def _ask_for_list(self, address: str, *, elsewhere: bool = False) -> None:
         """Read the member list from one address; UnavailableError without a usable answer."""
         status = self._transport.call(
-            address, "GET", "/status", answer=StatusAnswer, timeout_s=self._status_patience_s()
+            address,
+            "GET",
+            "/status",
+            answer=StatusAnswer,
+            timeout_s=self._status_patience_s(),
+            elsewhere=elsewhere,
         )
         if self._cluster_of(address) not in {None, status.cluster_id}:
             raise UnavailableError(f"{address} is now an agent of another cluster")

@@ -10,10 +10,13 @@ distinguished:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -21,12 +24,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from tidelock.client.agents import begin_order, forks
 from tidelock.client.agents.channel import Channels
 from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp
 from tidelock.client.agents.waits import Waits
+from tidelock.client.agents.watched import LAST_SHOW_S, SHOW_S, WatchedSocket
 from tidelock.errors import (
     BadRequestError,
     NoAnswerError,
@@ -35,10 +39,15 @@ from tidelock.errors import (
     from_answer,
     from_wire,
 )
+from tidelock.loopback_names import reachable
 
 T = TypeVar("T")
 
 API: Final = "/api/v1"
+#: Path of the answer that costs an agent least; it needs no token.
+HEALTH: Final = "/healthz"
+#: Path of the answer that says whether an agent serves; likewise.
+READY: Final = "/readyz"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BYTES: Final = "application/octet-stream"
 JSON: Final = "application/json"
@@ -95,15 +104,17 @@ class Transport:
         self._scheme = scheme
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._pools = _pool_classes(timeouts.answer_s)
-        self._pool = self._new_pool()
+        self._watched_pools = _pool_classes(timeouts.answer_s, lives=self.lives)
+        self._patience = threading.local()
+        self._open_pools()
         plain = PlainHttp(scheme, self._headers, timeouts.connect_s)
         self._channels = Channels(plain, API, self._headers, timeouts.connect_s)
         forks.register(self)
 
-    def _new_pool(self) -> urllib3.PoolManager:
-        pool = urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
-        pool.pool_classes_by_scheme = self._pools
-        return pool
+    def _open_pools(self) -> None:
+        self._pool = _pool_of(self._pools)
+        self._watched_pool = _pool_of(self._watched_pools)
+        self._looks = urllib3.PoolManager(num_pools=64, retries=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments of the transport, the token included."""
@@ -120,12 +131,39 @@ class Transport:
 
     def after_fork(self) -> None:
         """Leave the connections to the parent."""
-        self._pool = self._new_pool()
+        self._open_pools()
 
     def close(self) -> None:
         """Close all connections that are not in use."""
-        self._pool.clear()
+        for pool in (self._pool, self._watched_pool, self._looks):
+            pool.clear()
         self._channels.close()
+
+    @contextlib.contextmanager
+    def patiently(self) -> Iterator[None]:
+        """Give agents `LAST_SHOW_S` to show that they live, for requests of this thread during the block."""
+        self._patience.show_s = LAST_SHOW_S
+        try:
+            yield
+        finally:
+            del self._patience.show_s
+
+    def lives(self, address: str) -> bool:
+        """Return whether an agent answers anything within `SHOW_S`."""
+        return self._look(address, HEALTH) is not None
+
+    def serves(self, address: str) -> bool:
+        """Return whether an agent says within `SHOW_S` that it serves; one that has just started does not."""
+        return self._look(address, READY) == 200  # noqa: PLR2004 - HTTP's own number
+
+    def _look(self, address: str, path: str) -> int | None:
+        show_s = getattr(self._patience, "show_s", SHOW_S)
+        timeout = urllib3.Timeout(connect=show_s, read=show_s)
+        try:
+            url = f"{self._scheme}://{address}{path}"
+            return self._looks.request("GET", url, redirect=False, timeout=timeout).status
+        except HTTPError:
+            return None
 
     def call(
         self,
@@ -138,6 +176,7 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
         working: bool = False,
+        elsewhere: bool = False,
     ) -> T:
         """Send a request with a JSON body, or none, and return the answer.
 
@@ -150,6 +189,7 @@ class Transport:
             query: Parameters of the query string.
             timeout_s: How long to wait for the answer; default: `answer_s`.
             working: The agent may have to work for long (see `waits`).
+            elsewhere: The caller can ask another agent: this one is given up as soon as it is frozen.
 
         Raises:
             BadRequestError: The body holds a value that JSON cannot express, or the answer to a GET is no
@@ -166,6 +206,7 @@ class Transport:
             content_type=JSON,
             read_s=self.timeouts.answer_s if timeout_s is None else timeout_s,
             working=working,
+            elsewhere=elsewhere,
         )
         return _decoded(response.status, response.data, address, answer, changes=method != "GET")
 
@@ -205,7 +246,7 @@ class Transport:
                 lambda: f"POST {path.partition('?')[0]} at {address}, for at most {timeout_s:.0f} s"
             ):
                 status, text = self._channels.post(
-                    address, path, body, content_type=content_type, read_s=timeout_s
+                    reachable(address), path, body, content_type=content_type, read_s=timeout_s
                 )
         except NotSentError as error:
             raise _no_connection(address, str(error)) from error
@@ -213,10 +254,13 @@ class Transport:
             raise _no_answer(address, str(error)) from error
         return _decoded(status, text, address, answer, changes=True)
 
-    def stream(self, address: str, path: str, body: msgspec.Struct) -> urllib3.BaseHTTPResponse:
+    def stream(
+        self, address: str, path: str, body: msgspec.Struct, *, elsewhere: bool = False
+    ) -> urllib3.BaseHTTPResponse:
         """Send a JSON body and return the unread answer, which has status 200; errors as in `call`.
 
-        The caller reads the answer to its end, or closes it.
+        The caller reads the answer to its end, or closes it. With `elsewhere` a read fails, too, as soon as
+        the agent is frozen.
         """
         response = self._send(
             address,
@@ -227,6 +271,7 @@ class Transport:
             read_s=self.timeouts.query_s,
             preload=False,
             working=True,
+            elsewhere=elsewhere,
         )
         if response.status != 200:  # noqa: PLR2004 - HTTP's own number
             try:
@@ -249,6 +294,7 @@ class Transport:
         read_s: float,
         preload: bool = True,
         working: bool = False,
+        elsewhere: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         begin_order.begin_all()
         headers = self._headers if body is None else {**self._headers, "Content-Type": content_type}
@@ -257,9 +303,9 @@ class Transport:
                 lambda: f"{method} {path.partition('?')[0]} at {address}, for at most {read_s:.0f} s",
                 working=working,
             ):
-                return self._pool.request(
+                return (self._watched_pool if elsewhere else self._pool).request(
                     method,
-                    f"{self._scheme}://{address}{API}{path}",
+                    f"{self._scheme}://{reachable(address)}{API}{path}",
                     # urllib3 asks for bytes in its types and takes any buffer.
                     body=body,  # type: ignore[arg-type]
                     headers=headers,
@@ -270,15 +316,26 @@ class Transport:
                 )
         except (NewConnectionError, ConnectTimeoutError) as error:
             raise _no_connection(address, _cause(error)) from error
+        except ReadTimeoutError as error:
+            raise _no_answer(address, _cause(error), silent=True) from error
         except HTTPError as error:
             raise _no_answer(address, _cause(error)) from error
 
 
-def _pool_classes(send_s: float) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+def _pool_of(classes: dict[str, type[urllib3.HTTPConnectionPool]]) -> urllib3.PoolManager:
+    pool = urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
+    pool.pool_classes_by_scheme = classes
+    return pool
+
+
+def _pool_classes(
+    send_s: float, *, lives: Callable[[str], bool] | None = None
+) -> dict[str, type[urllib3.HTTPConnectionPool]]:
     """Return classes of connections that may take ``send_s`` for each piece of a body.
 
     urllib3 limits the sending of a body by the timeout of the connection, or by the timeout of the previous
-    answer. An agent that is busy with earlier rows may receive no bytes for longer than that.
+    answer. An agent that is busy with earlier rows may receive no bytes for longer than that. With ``lives``,
+    which is asked for an address, they are watched (see `watched`), but for those of TLS.
     """
 
     class Plain(HTTPConnection):
@@ -291,11 +348,17 @@ def _pool_classes(send_s: float) -> dict[str, type[urllib3.HTTPConnectionPool]]:
                 self.sock.settimeout(send_s)
             super().putrequest(*args, **named)
 
+    class Watched(Plain):
+        def _new_conn(self) -> socket.socket:
+            assert lives is not None, "only these connections are watched"
+            host = f"[{self._dns_host}]" if ":" in self._dns_host else self._dns_host
+            return WatchedSocket.take(super()._new_conn(), functools.partial(lives, f"{host}:{self.port}"))
+
     class Secure(Plain, HTTPSConnection):
         pass
 
     class PlainPool(urllib3.HTTPConnectionPool):
-        ConnectionCls = Plain
+        ConnectionCls = Plain if lives is None else Watched
 
     class SecurePool(urllib3.HTTPSConnectionPool):
         ConnectionCls = Secure
@@ -329,10 +392,11 @@ def _no_connection(address: str, cause: str) -> NoConnectionError:
     )
 
 
-def _no_answer(address: str, cause: str) -> NoAnswerError:
+def _no_answer(address: str, cause: str, **details: bool) -> NoAnswerError:
     return NoAnswerError(
         f"no whole answer from the agent at {address} ({cause}); it may have carried out the request",
         address=address,
+        **details,
     )
 
 

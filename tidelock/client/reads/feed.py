@@ -175,7 +175,9 @@ class Changes:
 
     def _open(self, after: int, to: int, member: KnownMember) -> BatchStream:
         path = f"/tables/{segment(self.table)}/changes/rows"
-        response = self._connection.transport.stream(member.api, path, ChangedRowsRequest(after, to))
+        response = self._connection.transport.stream(
+            member.api, path, ChangedRowsRequest(after, to), elsewhere=self._connection.members.others
+        )
         return BatchStream(response, member.api)
 
     def _read(self, after: int, to: int, member: KnownMember) -> pa.Table:

@@ -14,6 +14,7 @@ from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import RowReader
 from tidelock.client.reads.stream import BatchStream
 from tidelock.errors import SnapshotClosedError, TidelockError, UnavailableError
+from tidelock.loopback_names import reachable
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class Snapshot(RowReader):
     @property
     def root(self) -> str:
         """The folder of all tables at this CSN, on the replica that holds the pin."""
-        return f"webhdfs://{self._holder.data}/snapshots/{self.csn}"
+        return f"webhdfs://{reachable(self._holder.data)}/snapshots/{self.csn}"
 
     def path(self, table: str) -> str:
         """Return the table's folder at this CSN, for any reader that supports WebHDFS.
@@ -147,10 +148,16 @@ class Snapshot(RowReader):
         self._give_back(holder, pin.id)
 
     def _give_back(self, holder: KnownMember, pin: str) -> None:
+        members = self._connection.members
+        if members.is_silent(holder):
+            return  # a reader that has waited for it already need not wait again: the pin ends by itself
+        release = self._connection.small(
+            "DELETE", f"/snapshots/{segment(pin)}", answer=SnapshotClosed, elsewhere=members.others
+        )
         try:
-            self._connection.small("DELETE", f"/snapshots/{segment(pin)}", answer=SnapshotClosed)(holder)
+            release(holder)
         except UnavailableError as error:
-            self._connection.members.note(holder, error)
+            members.note(holder, error)
         except TidelockError:
             pass  # the pin has ended already
 
@@ -162,7 +169,9 @@ class Snapshot(RowReader):
 
     def _open(self, member: KnownMember, request: dict[str, Any]) -> BatchStream:
         body = QueryRequest(**{**request, "csn": self.csn})
-        response = self._connection.transport.stream(member.api, "/query", body)
+        response = self._connection.transport.stream(
+            member.api, "/query", body, elsewhere=self._connection.members.others
+        )
         return BatchStream(response, member.api)
 
     def _ask_here(self, path: str, answer: type[T], **query: Any) -> T:

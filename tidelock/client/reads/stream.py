@@ -14,9 +14,9 @@ from typing import Final
 
 import pyarrow as pa
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from tidelock.errors import CorruptError, UnavailableError
+from tidelock.errors import CorruptError, NoAnswerError, UnavailableError
 
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -46,7 +46,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
         address: Address of the agent, for messages.
 
     Raises (also from `next`):
-        UnavailableError: The answer was truncated.
+        UnavailableError: The answer was truncated (NoAnswerError: the agent fell silent).
         CorruptError: The bytes are no whole Arrow stream.
     """
 
@@ -88,6 +88,14 @@ class BatchStream(Iterator[pa.RecordBatch]):
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except ReadTimeoutError as error:
+            self.close()
+            raise NoAnswerError(
+                f"the agent at {self._address} fell silent in the middle of its answer; rows are missing, "
+                "read again",
+                address=self._address,
+                silent=True,
+            ) from error
         except (HTTPError, OSError) as error:
             self.close()
             raise UnavailableError(

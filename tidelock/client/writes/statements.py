@@ -14,6 +14,7 @@ from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values, full_name, literals, plain, values_or_flag
 from tidelock.client.values.data import Data, ipc_stream, open_rows
 from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
+from tidelock.loopback_names import reachable
 from tidelock.wire.statements import (
     DeleteRequest,
     MergeSpec,
@@ -235,7 +236,10 @@ class Statements(HomeRequests):
         """
         name = full_name(table)
         made = self._token(TokenRequest(tuple(rights), [name]))
-        return "/".join((made.url, *name.rsplit(".", 1)))
+        scheme, slashes, rest = made.url.partition("//")
+        address, slash, folder = rest.partition("/")
+        url = f"{scheme}{slashes}{reachable(address)}{slash}{folder}"
+        return "/".join((url, *name.rsplit(".", 1)))
 
     def token(
         self,

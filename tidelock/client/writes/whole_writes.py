@@ -76,7 +76,13 @@ class ReservedBlocks:
         count = _FIRST_COUNT if block is None or block.over else min(2 * block.count, _COUNT_MAX)
         begun = time.monotonic()
         reserved = self._connection.transport.call(
-            home.api, "POST", "/tids", answer=ReservedTids, body=TidsRequest(count), timeout_s=timeout_s
+            home.api,
+            "POST",
+            "/tids",
+            answer=ReservedTids,
+            body=TidsRequest(count),
+            timeout_s=timeout_s,
+            elsewhere=self._connection.members.others,
         )
         block = _Block(reserved, begun + reserved.seconds * _USED_SHARE)
         with self._lock:

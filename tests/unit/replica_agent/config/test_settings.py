@@ -40,8 +40,9 @@ def test_every_setting_is_looked_at() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
-    # Read by the settings themselves, which refuse to bind an open address without it.
-    assert AgentSettings.model_fields.keys() - read == {"insecure"}
+    # Read by the settings themselves: they refuse to bind an open address without the one, and take the
+    # secret from the other.
+    assert AgentSettings.model_fields.keys() - read == {"insecure", "secret_file"}
 
 
 @pytest.mark.parametrize(
@@ -205,3 +206,20 @@ def test_the_readme_says_for_how_long_a_label_counts() -> None:
     days = [fields[name].default / 86_400 for name in ("label_retention_s", "stream_label_retention_s")]
     assert f"a label counts once for {days[0]:g} days (`label_retention_s`)" in row
     assert f"of a stream for {days[1]:g} days" in row
+
+
+def test_the_secret_of_a_file_is_the_secret(tmp_path: Path) -> None:
+    """All that compares secrets reads one setting, however it was given."""
+    (tmp_path / "secret").write_text("hush\n")
+    given = settings(secret_file=tmp_path / "secret", bind="0.0.0.0")
+    assert given.secret == "hush"
+    assert "hush" not in repr(given)
+
+
+def test_a_secret_has_one_source(tmp_path: Path) -> None:
+    """Two secrets would be a puzzle, and a file without one is an error among the others."""
+    (tmp_path / "secret").write_text("")
+    with pytest.raises(ValueError, match="secret and secret_file are both set; set one of them"):
+        settings(secret_file=tmp_path / "secret", secret="hush")
+    with pytest.raises(ValueError, match=r"expected the shared secret in the file .*, found an empty file"):
+        settings(secret_file=tmp_path / "secret")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -185,6 +186,25 @@ async def test_a_commit_that_waits_for_copies_is_called_off(
             await answer
     await home.commits.roll_back(tx)
     assert tids_of(node.delivered) == {}
+
+
+async def test_a_refusal_that_nobody_waits_for_is_no_unforeseen_error(
+    node: LogNode, catalog: Catalog, tmp_path: Path
+) -> None:
+    """Its caller has given up: the refusal is logged as such, and not again as an error with a traceback."""
+    unforeseen: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unforeseen.append(told["message"]))
+    home = Home(tmp_path, catalog, node.log, boot=node.own.boot, copies=2)
+    tx = home.begin()
+    commit = home.commit(tx)
+    await until(lambda: catalog.reader.prepared() == [str(tx.tid)])
+    commit.cancel()
+    await asyncio.wait({commit})
+    await home.commits.roll_back(tx)
+    home.check_rolled_back(tx)
+    tx = commit = cast("Any", None)
+    gc.collect()
+    assert unforeseen == []
 
 
 async def test_a_commit_that_waits_in_the_queue_is_called_off(

@@ -1,0 +1,51 @@
+"""Asks every replica again and again what it says of itself, for the journal."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Final, Self
+
+from chaos.faults.seeing import status
+from chaos.world import World
+
+INTERVAL_S: Final = 0.5
+_AT_ONCE: Final = 8
+
+
+class Sampler:
+    """Writes `csn` lines inside its block. A replica that is slow to answer is asked again when it has."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        asked: dict[str, Future[None]] = {}
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            while not self._over.wait(INTERVAL_S):
+                for replica in self._world.cluster.replicas:
+                    if replica not in asked or asked[replica].done():
+                        asked[replica] = threads.submit(self._sample, replica)
+
+    def _sample(self, replica: str) -> None:
+        try:
+            found = status(self._world, replica)
+        except Exception as error:
+            self._world.journal.note("note", text=f"{replica} was not sampled: {error!r}")
+            return
+        state = "silent" if found is None else found["state"]
+        csn = None if found is None else found["snapshot_csn"]
+        self._world.journal.note("csn", replica=replica, csn=csn, state=state)

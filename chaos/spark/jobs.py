@@ -1,0 +1,126 @@
+"""A process with one session of Spark that runs jobs for workloads.
+
+    python -m chaos.spark.jobs MASTER CONF
+
+MASTER is Spark's, CONF a JSON object of settings. A request is a line of JSON on standard input,
+``{"job", "args"}`` with the name of a method of :class:`Jobs`; the answer is a line on standard output,
+``{"result"}`` or ``{"error"}``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+import tidelock.spark as tl
+from tidelock.client import Database, Transaction, connect
+from tidelock.errors import LabelExistsError
+from workloads import child
+
+
+class Jobs:
+    """The jobs.
+
+    Args:
+        spark: The session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._db: Database | None = None
+        self._options: dict[str, str] = {}
+
+    def join(self, urls: Sequence[str], token: str | None) -> None:
+        """Use a cluster, by the addresses of its agents."""
+        if self._db is not None:
+            self._db.close()
+        self._db = connect(list(urls), token=token, timeout_s=20.0)
+        self._options = {"url": ",".join(urls)} | ({"token": token} if token else {})
+
+    def rows(
+        self,
+        tables: Sequence[str],
+        queries: dict[str, str],
+        replica: str | None = None,
+        failover: bool = True,
+    ) -> dict[str, Any]:
+        """Return the rows of queries, by their names, over tables that are all attached at one CSN."""
+        with tl.attach(
+            self._spark, self._joined(), tables=tables, replica=replica, failover=failover
+        ) as snap:
+            rows = {
+                name: [list(row) for row in self._spark.sql(sql).collect()] for name, sql in queries.items()
+            }
+            return {"csn": snap.csn, "rows": rows}
+
+    def save(self, table: str, number: int, stamp: int, label: str, *, source: bool) -> int | None:
+        """Write a row under a label, unless that was done; return the CSN.
+
+        Args:
+            table: The table.
+            number: Of the job: the first column.
+            stamp: The second column.
+            label: Its label.
+            source: By the data source `tidelock`, else by `tl.write` in a transaction.
+        """
+        frame = self._spark.sql(f"select {number}L as job, {stamp}L as stamp")
+        if source:
+            options = {**self._options, "table": table, "label": label}
+            frame.write.format("tidelock").options(**options).mode("append").save()
+        else:
+            try:
+                with self._joined().begin(label) as tx:
+                    tl.write(frame, tx, table)
+            except LabelExistsError as error:
+                csn: int = error.details["csn"]
+                return csn
+        found = self._joined().label(label)
+        return None if found is None else found.csn
+
+    def stream(self, source: str, targets: Sequence[str], checkpoint: str) -> int:
+        """Run a streaming query up to what its source has now; return the number of rows of its batches.
+
+        Each batch goes into all targets in one transaction.
+        """
+
+        def load(tx: Transaction, rows: DataFrame, _batch: int) -> None:
+            for target in targets:
+                tl.write(rows, tx, target)
+
+        rows = self._spark.readStream.format("tidelock").options(**self._options, table=source).load()
+        writer = rows.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        query = writer.foreachBatch(tl.foreach_batch(self._joined(), load)).start()
+        query.awaitTermination()
+        return sum(batch["numInputRows"] for batch in query.recentProgress)
+
+    def _joined(self) -> Database:
+        assert self._db is not None, "join comes first"
+        return self._db
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    # Java may write to standard output, so the answers go to a copy of the original descriptor.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    builder = SparkSession.builder.master(sys.argv[1])
+    for name, value in json.loads(sys.argv[2]).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    jobs = Jobs(spark)
+    for request in child.requests():
+        try:
+            answer = {"result": getattr(jobs, request["job"])(**request["args"])}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        child.answer(answer, to=answers)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

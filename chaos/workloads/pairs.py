@@ -1,0 +1,152 @@
+"""Pairs: +n in one table and -n in another, in one transaction, while compaction and collection are quick.
+
+After ClickHouse's 01174: pairs are inserted and deleted by transactions, parts are merged and old ones thrown
+away all the time, and whoever looks sees the whole of each pair or nothing of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from chaos import presence
+from chaos.history import Operation, ended, lines
+from chaos.session import Attempt, Found, RolledBack, Session
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import reading
+from chaos.violation import Violation
+from chaos.workloads.workload import Client, Workload
+from tidelock.client import Database, Snapshot, Transaction
+
+PLUS, MINUS = "pairs_plus", "pairs_minus"
+SCHEMA: Final = pa.schema([("n", pa.int64())])
+SQL: Final = f"select n from {PLUS} union all select n from {MINUS}"
+_VALUE: Final[list[Operation]] = [["r", PLUS, None], ["r", MINUS, None]]
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 2.0, 3.0
+#: Pairs that stay; the oldest beyond them are deleted.
+_KEPT: Final = 60
+#: Share of the inserts that end with a rollback, and of the steps that ask for a merge of a table.
+_ROLLBACKS, _MERGES = 0.1, 0.05
+
+
+class Pairs(Workload):
+    """Inserts, deletes and reads of pairs."""
+
+    name: ClassVar[str] = "pairs"
+    promise: ClassVar[str] = (
+        "The sum over both tables is 0 at every CSN, while parts are merged and collected."
+    )
+    settings: ClassVar[Mapping[str, object]] = {
+        "compaction_interval_s": 1.0,
+        "compaction_parts_min": 3,
+        "history_retention_s": 20.0,
+        "horizon_interval_s": 2.0,
+        "clean_interval_s": 5.0,
+    }
+
+    def prepare(self, db: Database) -> None:
+        """Create both tables."""
+        self._numbers = itertools.count(1)
+        self._there: list[int] = []
+        for table in (PLUS, MINUS):
+            self.create(db, table, SCHEMA)
+
+    def clients(self) -> Sequence[Client]:
+        """Return writers, and readers of all kinds."""
+        writers = [self.acting(self._change, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
+        return [*writers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of both tables at one CSN."""
+        queries = {table: f"select n from {table}" for table in (PLUS, MINUS)}
+        return reading(
+            self, _VALUE, queries, lambda rows: found([n for [n] in rows[PLUS]], [n for [n] in rows[MINUS]])
+        )
+
+    def _change(self, session: Session) -> None:
+        if len(self._there) > _KEPT:
+            oldest = self._there.pop(0)
+            session.write(partial(_removal, oldest))
+            return
+        numbers: list[int] = []
+
+        def attempt() -> Attempt:
+            numbers[:] = [next(self._numbers)]
+            return _insertion(numbers[0])
+
+        if session.write(attempt) is not None:
+            self._there.append(numbers[0])
+        if random.random() < _MERGES:
+            self._merge(session)
+
+    def _merge(self, session: Session) -> None:
+        session.ask(lambda db: db.optimize(random.choice([PLUS, MINUS]), timeout_s=1))
+
+    def _read(self, session: Session, csn: int | None) -> int | None:
+        return session.read(_VALUE, look, csn=csn, f="read")
+
+    def judge(self, db: Database) -> Sequence[Violation]:
+        """Read both tables at each replica, and judge."""
+        self.read_everywhere(db, _VALUE, lambda _, snap: look(snap), "read")
+        all_lines = list(ended(lines(self.path)))
+        return [*unpaired(all_lines), *presence.judged(self.name, all_lines)]
+
+
+def _insertion(number: int) -> Attempt:
+    value: list[Operation] = [["add", PLUS, number], ["add", MINUS, -number]]
+    rolled_back = random.random() < _ROLLBACKS
+
+    def work(tx: Transaction) -> None:
+        for _, table, n in value:
+            tx.insert(table, pa.table({"n": [n]}, schema=SCHEMA))
+        if rolled_back:
+            raise RolledBack
+
+    return Attempt(value, work, f="add")
+
+
+def _removal(number: int) -> Attempt:
+    value: list[Operation] = [["remove", PLUS, number], ["remove", MINUS, -number]]
+
+    def work(tx: Transaction) -> None:
+        for _, table, n in value:
+            tx.delete(table, "n = ?", [n])
+
+    return Attempt(value, work, f="remove")
+
+
+def look(snap: Snapshot) -> Found:
+    """Return both tables."""
+    numbers = snap.sql(SQL)["n"].to_pylist()
+    return found([n for n in numbers if n > 0], [n for n in numbers if n < 0])
+
+
+def found(plus: Sequence[int], minus: Sequence[int]) -> Found:
+    """Return what a read of both tables has found."""
+    return Found([["r", PLUS, sorted(plus)], ["r", MINUS, sorted(minus, reverse=True)]])
+
+
+def unpaired(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
+    """Return the reads in which a number has no counterpart."""
+    wrong = []
+    for line in all_lines:
+        if line["type"] != "ok" or line["f"] != "read":
+            continue
+        (_, _, plus), (_, _, minus) = line["value"]
+        alone = Counter(plus)
+        alone.subtract(-n for n in minus)
+        torn = {n: count for n, count in alone.items() if count}
+        if torn:
+            story = (
+                f"Expected a sum of 0 with a counterpart of each number, found {sum(plus) + sum(minus)} at "
+                f"CSN {line['snapshot']} of {line.get('replica')}; more often plus than minus: {torn} "
+                f"(operation {line['index']})."
+            )
+            wrong.append(Violation(Pairs.name, "total constant", story, line["time"]))
+    return wrong

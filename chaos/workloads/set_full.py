@@ -1,0 +1,83 @@
+"""Sets that grow: every acknowledged element is there, once, from its commit on."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar, Final
+
+import pyarrow as pa
+
+from chaos import presence
+from chaos.history import Operation, ended, lines
+from chaos.session import Attempt, Found, Session
+from chaos.violation import Violation
+from chaos.workloads.workload import Client, Workload
+from tidelock.client import Database, Snapshot, Transaction
+
+TABLE: Final = "set_full"
+SCHEMA: Final = pa.schema([pa.field("s", pa.int64(), nullable=False), ("e", pa.int64())])
+#: Elements of one set; then another begins, so that a read stays small.
+SIZE: Final = 200
+_WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 0.5, 3.0
+#: Share of the reads that look at an older set than the newest.
+_OLD: Final = 0.3
+
+
+class SetFull(Workload):
+    """Inserts of one row each, and reads of whole sets."""
+
+    name: ClassVar[str] = "set_full"
+    promise: ClassVar[str] = (
+        "Every acknowledged element is in its set, once, from its CSN on, at every replica."
+    )
+
+    def prepare(self, db: Database) -> None:
+        """Create the table."""
+        self._elements = itertools.count()
+        self._newest = 0
+        self.create(db, TABLE, SCHEMA, properties={"retention_s": "86400"})
+
+    def clients(self) -> Sequence[Client]:
+        """Return writers, readers pinned at each replica and at any, and a reader of old CSNs."""
+        writers = [self.acting(self._add, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
+        return [*writers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def _add(self, session: Session) -> None:
+        def attempt() -> Attempt:
+            element = next(self._elements)
+            number = self._newest = element // SIZE
+            row = pa.table({"s": [number], "e": [element]}, schema=SCHEMA)
+
+            def work(tx: Transaction) -> None:
+                tx.insert(TABLE, row)
+
+            return Attempt([["add", f"{TABLE}/{number}", element]], work, f="add")
+
+        session.write(attempt)
+
+    def _read(self, session: Session, csn: int | None) -> int | None:
+        old = random.random() < _OLD
+        number = random.randint(0, self._newest) if old else self._newest
+        return session.read(reads(TABLE, [number]), partial(look, TABLE, [number]), csn=csn, f="read")
+
+    def judge(self, db: Database) -> Sequence[Violation]:
+        """Read all sets at each replica, and judge."""
+        numbers = range(self._newest + 1)
+        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: look(TABLE, numbers, snap), "read")
+        return presence.judged(self.name, ended(lines(self.path)))
+
+
+def reads(table: str, numbers: Sequence[int]) -> list[Operation]:
+    """Return the reads of some sets."""
+    return [["r", f"{table}/{number}", None] for number in numbers]
+
+
+def look(table: str, numbers: Sequence[int], snap: Snapshot) -> Found:
+    """Return some sets, which follow each other."""
+    sets: dict[int, list[int]] = {number: [] for number in numbers}
+    for row in snap.read(table, None, "s between ? and ?", [min(numbers), max(numbers)]).to_pylist():
+        sets[row["s"]].append(row["e"])
+    return Found([["r", f"{table}/{number}", sorted(there)] for number, there in sets.items()])

@@ -1,0 +1,150 @@
+"""Each fault of the chaos runner against real processes: injected, proven, healed, and commits go on."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Self
+
+import pyarrow as pa
+import pytest
+
+from chaos.faults import ALL
+from chaos.faults.clock_wrong import ClockWrong
+from chaos.faults.cut_from_peers import CutFromPeers
+from chaos.faults.fault import Aim, Fault
+from chaos.faults.session_expired import SessionExpired
+from chaos.faults.waiting import STEP_TIMEOUT_S, comes_true
+from chaos.faults.zookeeper_set_back import ZooKeeperSetBack
+from chaos.journal import Journal
+from chaos.world import World
+from tests.support.clusters.cluster import QUICK
+from tests.support.faults import ability
+from tidelock.errors import TidelockError
+from tidelock.testing import Cluster, commands
+
+SCHEMA: Final = pa.schema([("n", pa.int64())])
+SETTINGS: Final = QUICK | {
+    "check_invariants": True,
+    "clock_check_interval_s": 1,
+    "compaction": False,
+    "disk_reserve_bytes": 4 << 20,
+    # So there are parts in packs, and parts in files of their own.
+    "inline_part_bytes_max": 16 << 10,
+    "scrub_interval_s": 1,
+    "compare_interval_s": 2,
+}
+DISK_BYTES: Final = 256 << 20
+#: Between two tries of a client that was refused, in seconds.
+PAUSE_S: Final = 0.2
+#: How long an effect may need to be seen while a fault acts, in seconds; then the fault is healed.
+PATIENCE_S: Final = 10.0
+#: Faults that every run of the tests has; they need some seconds together.
+OFTEN: Final = (CutFromPeers, SessionExpired, ClockWrong)
+KINDS: Final = [
+    pytest.param(fault, id=fault.kind, marks=() if fault in OFTEN else pytest.mark.slow)
+    for fault in sorted(ALL, key=lambda fault: fault not in OFTEN)
+    if fault is not ZooKeeperSetBack
+]
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class Load:
+    """A client that inserts small and large parts, one after the other, during the `with` block.
+
+    Args:
+        world: The run; its journal gets the calls.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        numbers = random.Random(0)
+        while not self._ended.is_set():
+            # A client of its own each time: members come and go.
+            try:
+                with self._world.cluster.connect(timeout_s=5.0) as db:
+                    for rows in (10, 10, 5_000):
+                        numbers_of = [numbers.getrandbits(60) for _ in range(rows)]
+                        db.insert("t", pa.table({"n": numbers_of}, SCHEMA))
+                        self._world.journal.note("call", f="write", end="ok")
+            except TidelockError as error:
+                self._world.journal.note("call", f="write", end="fail", error=repr(error))
+                self._ended.wait(PAUSE_S)
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[World]:
+    """Yield a run on a cluster of its own, whose nodes have networks and disks of their own, under load."""
+    ability.require(commands.lack())
+    made = Cluster.processes(
+        folder / "cluster",
+        zookeepers=3,
+        settings=SETTINGS,
+        isolated=True,
+        disk_bytes=DISK_BYTES,
+    )
+    with made as cluster, Journal(folder / "journal") as journal:
+        world = World(cluster, folder, journal, seed=1, copies=2)
+        with cluster.connect() as db:
+            db.create_table("t", SCHEMA)
+        with Load(world):
+            yield world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One run for all faults but the last; at its end an audit of all replicas finds nothing."""
+    with running(tmp_path_factory.mktemp("faults")) as world:
+        yield world
+        with world.cluster.connect() as db:
+            report = db.audit(deep=True)
+        assert report.clean, report
+
+
+@pytest.mark.parametrize("fault", KINDS)
+def test_a_fault_is_proven_and_healed(world: World, fault: type[Fault]) -> None:
+    """Its effect is seen, all replicas serve afterwards, and a commit reaches all of them."""
+    happens(world, fault, random.Random(fault.kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2], ids=["the tree is made again", "the newest state comes back"])
+def test_a_zookeeper_that_was_set_back_is_found_and_brought_back(tmp_path: Path, seed: int) -> None:
+    """All replicas stop or suspend themselves; both ways of the handbook lead back."""
+    with running(tmp_path) as world:
+        happens(world, ZooKeeperSetBack, random.Random(seed))
+
+
+def happens(world: World, fault: type[Fault], chosen: random.Random) -> None:
+    """Let a fault happen until its effect is seen, at the latest when it is healed."""
+    ability.require(fault.lack())
+    cluster = world.cluster
+    targets = {
+        Aim.REPLICA: chosen.sample(cluster.replicas, 1),
+        Aim.PAIR: chosen.sample(cluster.replicas, 2),
+        Aim.ZOOKEEPER: chosen.sample(cluster.zookeepers, 1),
+        Aim.ALL: [*cluster.replicas, *cluster.zookeepers],
+    }[fault.aim]
+    with fault().inject(world, targets, chosen) as proof:
+        comes_true(proof.seen, fault.lasts_s[1] + PATIENCE_S)  # some are seen only when it is healed
+    assert proof.seen(), f"nothing shows an effect of {fault.kind} at {targets}"
+    for replica in cluster.replicas:
+        cluster.node(replica).wait_ready(STEP_TIMEOUT_S)
+    with cluster.connect() as db:
+        db.insert("t", pa.table({"n": [1]}, SCHEMA), wait="all")

@@ -1,0 +1,80 @@
+"""The result of a run, for people and for files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Final
+
+from chaos.__main__ import parser, plans_of, summary
+from chaos.plan import Plan
+from chaos.result import command, result_of, told
+from chaos.violation import Violation
+from tests.unit.chaos.lines import call, fault, run
+
+PLAN: Final = Plan(7, 3.0, workloads=("bank", "list_append"), kinds=("killed", "clock wrong"))
+LINES: Final = [
+    run(),
+    call(1),
+    call(2, "read"),
+    *fault(1, "killed", ["r1"], 2, 3, 4),
+    call(5, end="fail", error="NoAnswerError"),
+    {"ns": 6, "what": "spared", "fault": 2, "kind": "frozen", "why": "time"},
+]
+
+
+def test_a_result_counts_what_the_journal_has() -> None:
+    """It passes without a violation; a fault without proof is named."""
+    found = result_of(PLAN, LINES, [], seconds=9.0, interrupted=False)
+    assert (found.commits, found.reads, found.spared, found.passed) == (1, 1, 1, True)
+    assert (found.faults, found.errors, found.unproven) == ({"killed": 1}, {"NoAnswerError": 1}, [])
+    assert result_of(PLAN, [run(), LINES[3]], [], seconds=9.0, interrupted=False).unproven == [1]
+    assert json.loads(json.dumps(found.to_json()))["availability"][0]["kind"] == "killed"
+    assert told(found, "runs/x").startswith("seed 7: passed, 3 minutes")
+
+
+def test_a_failed_run_is_told_with_what_repeats_it() -> None:
+    """Seed, folder, transaction, claim and command; violations of one claim are not repeated for pages."""
+    several = [Violation("bank", "total constant", f"story {n}", 5, (f"9-r1-1-{n}",)) for n in range(5)]
+    text = told(result_of(PLAN, LINES, several, seconds=9.0, interrupted=False), "runs/x")
+    for part in (
+        "seed 7: FAILED",
+        "total constant [9-r1-1-0]",
+        "story 2",
+        "2 more of the same",
+        "runs/x/plan.json",
+    ):
+        assert part in text
+    assert "story 3" not in text
+    assert command(PLAN) in text
+
+
+def test_the_middle_of_a_long_story_is_left_out() -> None:
+    """Its begin and its end say most; the files have all of it."""
+    long = Violation("bank", "users need not bear this", "\n".join(f"line {n}" for n in range(30)))
+    text = told(result_of(PLAN, LINES, [long], seconds=9.0, interrupted=False), "runs/x")
+    assert "line 5\n" in text
+    assert "18 lines" in text
+    assert "line 24" in text
+    assert "line 15" not in text
+
+
+def test_an_interrupted_run_has_not_passed() -> None:
+    """Nothing was checked."""
+    found = result_of(PLAN, LINES, [], seconds=9.0, interrupted=True)
+    assert not found.passed
+    assert "| 7 | interrupted |" in summary([found])
+
+
+def test_the_command_of_a_plan_draws_it_again() -> None:
+    """The command line of a result is understood, and gives the same plan."""
+    words = ["--seed", "7", "--minutes", "2", "--replicas", "4", "--only", "killed,clock wrong"]
+    [plan] = plans_of(parser().parse_args([*words, "--workloads", "bank", "--plant", "torn-snapshot"]))
+    assert plans_of(parser().parse_args(shlex.split(command(plan))[3:])) == [plan]
+    assert {step.kind for step in plan.steps} == {"killed", "clock wrong"}
+
+
+def test_several_seeds_are_several_plans() -> None:
+    """One after the other, from the first one on."""
+    plans = plans_of(parser().parse_args(["--seed", "7", "--seeds", "3", "--minutes", "1"]))
+    assert [plan.seed for plan in plans] == [7, 8, 9]

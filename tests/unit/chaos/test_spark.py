@@ -1,0 +1,231 @@
+"""Tests of the pool of Spark sessions, of what its jobs write down, and of the fault that kills drivers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from chaos import presence
+from chaos.faults.driver_killed import DriverKilled
+from chaos.history import History, ended, lines
+from chaos.journal import Journal, load
+from chaos.session import Found
+from chaos.spark import pool as pool_module
+from chaos.spark.bearing import UnbearableError, require_bearable
+from chaos.spark.driver import Driver
+from chaos.spark.job import SparkEndedError, SparkJob, SparkJobError
+from chaos.spark.pool import Pool
+from chaos.spark.reading import reading
+from chaos.spark.writing import LabelledJobs
+from chaos.world import World
+from tests.support.waiting import eventually
+
+
+class _Driver:
+    """A session whose calls end as they are told, one after the other; then well."""
+
+    pid = 4711
+
+    def __init__(self, number: int = 1, *answers: object) -> None:
+        self.number, self._answers = number, list(answers)
+        self.alive, self.closed = True, False
+        self.job: str | None = None
+        self.calls: list[str] = []
+
+    def call(self, job: str, **_: Any) -> Any:
+        self.calls.append(job)
+        if not self.alive:
+            raise SparkEndedError("driver 1: the process has ended")
+        answer = self._answers.pop(0) if self._answers else None
+        if isinstance(answer, Exception):
+            self.alive = not isinstance(answer, SparkEndedError)
+            raise answer
+        return answer
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def close(self) -> None:
+        self.alive, self.closed = False, True
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a run without a cluster."""
+    values = dict.fromkeys(World.__dataclass_fields__, cast("Any", 0))
+    names = {"replicas": ["r1"], "urls": [], "secret": None, "spark_master": None, "driver_host": ""}
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        values |= {"cluster": SimpleNamespace(**names), "folder": tmp_path, "journal": journal, "drivers": {}}
+        values["stopping"] = SimpleNamespace(wait=lambda _: False, is_set=lambda: False)
+        yield World(**values)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """Return a history."""
+    with closing(History(tmp_path / "h.jsonl")) as of:
+        yield of
+
+
+def _told(of: History) -> list[dict[str, Any]]:
+    return list(ended(lines(of.path)))
+
+
+# -- what its jobs write down -------------------------------------------------------------------------------
+
+
+def _reads(world: World, history: History) -> list[SparkJob]:
+    of = cast("Any", SimpleNamespace(name="pairs", world=world, history=history))
+    return reading(
+        of, [["r", "a", None]], {"a": "select n from a"}, lambda rows: Found([["r", "a", rows["a"]]])
+    )
+
+
+def test_reads_by_each_way(world: World, history: History) -> None:
+    """A read tells its CSN and how it was read; one that fails is told too, and raised."""
+    any_, pinned, failover = _reads(world, history)
+    for job in (any_, pinned, failover):
+        job.run(cast("Driver", _Driver(1, {"csn": 7, "rows": {"a": [[1]]}})))
+    for error in (SparkJobError("Py4JJavaError: no connection"), SparkEndedError("x")):
+        with pytest.raises(type(error)):
+            any_.run(cast("Driver", _Driver(1, error)))
+    told = _told(history)
+    assert [line["type"] for line in told] == ["ok", "ok", "ok", "fail", "fail"]
+    assert [line["replica"] for line in told[:3]] == [
+        "Spark at any with failover",
+        "Spark at r1",
+        "Spark at r1 with failover",
+    ]
+    assert {line["snapshot"] for line in told[:3]} == {7}
+    assert [call["end"] for call in load(world.journal.path)] == ["ok", "ok", "ok", "fail", "fail"]
+
+
+def test_a_labelled_job_is_run_until_it_is_known_to_be_done(world: World, history: History) -> None:
+    """A driver that dies leaves its job to the next one: one operation, which counts once."""
+    jobs = LabelledJobs(world, "labels", "t", history)
+    with pytest.raises(SparkEndedError):
+        jobs.run(cast("Driver", _Driver(1, SparkEndedError("x"))))
+    [open_] = _told(history)
+    assert open_["type"] == "info"
+    jobs.run(cast("Driver", _Driver(2, 9)))
+    [done] = _told(history)
+    assert (done["type"], done["csn"], done["value"]) == ("ok", 9, [["add", "t", 1]])
+    jobs.finish(cast("Driver", _Driver(3)))  # nothing is left
+    assert presence.judged("labels", _told(history)) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "bearable"),
+    [
+        ("UnavailableError: no replica answers", True),
+        ("PythonException: tidelock.errors.TokenFinishedError: lease", True),
+        ("Py4JJavaError: java.net.ConnectException: Connection refused", True),
+        ("CorruptError: bytes of a part contradict its checksum", False),
+        ("Py4JJavaError: tidelock.errors.SchemaMismatchError: column n", False),
+        ("AnalysisException: [TABLE_OR_VIEW_NOT_FOUND]", False),
+    ],
+)
+def test_what_users_of_spark_have_to_bear(message: str, bearable: bool) -> None:
+    """What may be repeated, and what comes from a node that is away; nothing else."""
+    require_bearable(SparkEndedError(message))
+    if bearable:
+        require_bearable(SparkJobError(message))
+    else:
+        with pytest.raises(UnbearableError):
+            require_bearable(SparkJobError(message))
+
+
+# -- the pool -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[_Driver]:
+    """Return the drivers that a pool starts, in their order."""
+    drivers: list[_Driver] = []
+
+    def start(number: int, *_: object, **__: object) -> _Driver:
+        drivers.append(_Driver(number))
+        return drivers[-1]
+
+    monkeypatch.setattr(pool_module, "Driver", start)
+    return drivers
+
+
+def _pool(world: World, run: Callable[[Any], None], sessions: int = 1) -> Pool:
+    return Pool(world, [SparkJob("a job", run)], sessions=sessions, pause_s=0.001)
+
+
+def test_a_session_that_dies_is_started_again(world: World, started: list[_Driver]) -> None:
+    """Jobs that fail are passed over, and a driver that ends is replaced."""
+    runs = 0
+
+    def run(driver: _Driver) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 2:
+            raise SparkJobError("x")
+        if runs == 3:
+            driver.kill()
+            raise SparkEndedError("x")
+
+    pool = _pool(world, run)
+    pool.start()
+    eventually(lambda: len(started) == 2 and pool.done > 3, what="jobs of the second session")
+    assert world.drivers.keys() == {"s1"}
+    pool.stop()
+    assert pool.errors == []
+    assert all(driver.closed for driver in started)
+    assert world.drivers == {}
+
+
+def test_what_need_not_be_borne_ends_a_session(world: World, started: list[_Driver]) -> None:
+    """The run has failed then, and its runner is told."""
+
+    def run(_: _Driver) -> None:
+        raise UnbearableError("x")
+
+    pool = _pool(world, run, sessions=2)
+    pool.start()
+    eventually(lambda: len(pool.errors) == 2, what="the ends of both sessions")
+    pool.stop()
+    assert len(started) == 2
+
+
+@pytest.mark.usefixtures("started")
+def test_last_jobs_must_succeed(world: World) -> None:
+    """One failure is borne; one that comes again and again is not."""
+    pool = _pool(world, lambda _: None)
+    failures = iter([SparkJobError("x")])
+
+    def once(_: object) -> None:
+        for failure in failures:
+            raise failure
+
+    def never(_: object) -> None:
+        raise SparkJobError("x")
+
+    pool.finish([SparkJob("once", once)])
+    with pytest.raises(SparkJobError, match="when all is well"):
+        pool.finish([SparkJob("never", never)])
+    pool.stop()
+
+
+# -- the fault ----------------------------------------------------------------------------------------------
+
+
+def test_a_driver_is_killed_in_a_job(world: World) -> None:
+    """One that runs a job, and the proof says which; it is none while the process lives."""
+    idle, busy = _Driver(1), _Driver(2)
+    busy.job = "streams, the query"
+    world.drivers.update({"s1": cast("Driver", idle), "s2": cast("Driver", busy)})
+    with DriverKilled().inject(world, [], random.Random(1)) as proof:
+        assert proof.seen() == "driver 2 (pid 4711) has ended in the job 'streams, the query'"
+        assert idle.alive
+        busy.alive = True
+        assert proof.seen() is None
