@@ -105,6 +105,15 @@ class Disk:
         platter.rename(self.image)
         self._mount()
 
+    def abort(self) -> None:
+        """Make it read-only under its users, as the kernel does after an error of its journal."""
+        _run("mount", "-o", "remount,abort", str(self.at))
+
+    def again(self) -> None:
+        """Mount it again, after which it can be written to; no process may use it."""
+        self._unmount()
+        self._mount()
+
     def close(self) -> None:
         """Give the loop device and the file back. No process may use the disk."""
         self._unmount()

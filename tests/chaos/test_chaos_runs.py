@@ -54,6 +54,7 @@ def require_passed(result: Result) -> None:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.scenario("S68", "S69")
 def test_a_short_run_breaks_no_promise(tmp_path: Path, tell: Tell) -> None:
     """Three replicas, two workloads, and faults that heal quickly; the report tells of them."""
     kinds = "clock wrong,pair cut,cut from peers,ZooKeeper follower frozen,session expired"
@@ -68,6 +69,7 @@ def test_a_short_run_breaks_no_promise(tmp_path: Path, tell: Tell) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
+@pytest.mark.scenario("S61", "S62", "S65", "S68", "S69", "S70", "S71", "S72")
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_fresh_seed_breaks_no_promise(number: int, tmp_path: Path, tell: Tell) -> None:
     """All workloads and all faults, with a seed that nobody has tried."""

@@ -33,6 +33,7 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
         yield crash
 
 
+@pytest.mark.scenario("S53")
 @pytest.mark.parametrize(
     ("kind", "at"),
     [("openat", 1), ("fsync", 2), ("sendto", 5)],
@@ -44,6 +45,7 @@ def test_the_home_is_killed_at_a_call(crash: CrashLab, kind: str, at: int) -> No
     assert trap.hit is not None
 
 
+@pytest.mark.scenario("S54")
 def test_a_failed_fsync_is_never_acknowledged(crash: CrashLab) -> None:
     """After EIO for the bytes of a part the transaction is refused and its file deleted."""
     trap = Trap("fsync", 1, errno.EIO, about=lambda call: "/data/tmp/" in call.subject)
@@ -52,6 +54,7 @@ def test_a_failed_fsync_is_never_acknowledged(crash: CrashLab) -> None:
     assert (ending.end, type(ending.error)) == (CallEnd.FAIL, UnavailableError)
 
 
+@pytest.mark.scenario("S55")
 def test_a_full_disk_is_told(crash: CrashLab) -> None:
     """After ENOSPC the transaction is refused with the reason, and leaves nothing."""
     trap = Trap("write", 2, errno.ENOSPC, lasting=True, about=crash.on_disk)

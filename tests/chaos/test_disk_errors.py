@@ -32,6 +32,7 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
         yield crash
 
 
+@pytest.mark.scenario("S54", "S55")
 @pytest.mark.parametrize("victim", [HOME, PEER], ids=["home", "peer"])
 @pytest.mark.parametrize(
     ("kind", "error", "lasting"),

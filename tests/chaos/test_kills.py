@@ -35,6 +35,7 @@ def crash(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
         yield crash
 
 
+@pytest.mark.scenario("S53")
 @pytest.mark.parametrize("victim", [HOME, PEER], ids=["home", "peer"])
 @pytest.mark.parametrize("kind", seccomp.KINDS)
 def test_killed_at_every_call(crash: CrashLab, victim: str, kind: str, tell: Tell) -> None:
@@ -49,6 +50,7 @@ def test_killed_at_every_call(crash: CrashLab, victim: str, kind: str, tell: Tel
     tell(f"killed {len(hits)} times: {census(hits) or 'no such call'}")
 
 
+@pytest.mark.scenario("S53")
 @pytest.mark.parametrize("kind", ["fsync", "rename", "unlink"])
 def test_killed_while_it_recovers(crash: CrashLab, kind: str, tell: Tell) -> None:
     """A victim that was killed before a pack was durable is killed again at each call of its next start."""

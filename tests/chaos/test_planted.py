@@ -83,6 +83,7 @@ def sweep_nothing(crash: CrashLab) -> None:
         crash.lab.require_settled(attempt, told.result().csn)
 
 
+@pytest.mark.scenario("S81")
 @pytest.mark.parametrize(
     ("forgotten", "found"),
     [
@@ -103,6 +104,7 @@ def test_an_fsync_is_forgotten(
         plant(bug, module_cluster, tmp_path)
 
 
+@pytest.mark.scenario("S81")
 def test_a_commit_is_acknowledged_before_its_copies(module_cluster: ClusterFactory, tmp_path: Path) -> None:
     """The home waits for no peer: the power cut finds one copy too few."""
     with pytest.raises(AssertionError, match=r"was acknowledged, and only \['r1'\] had it"):

@@ -56,6 +56,7 @@ def rare(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactor
         yield crash
 
 
+@pytest.mark.scenario("S51")
 @pytest.mark.parametrize(
     ("victim", "point", "rows"),
     [
@@ -110,6 +111,7 @@ def test_at_the_end_of_an_epoch(rare: CrashLab, point: str) -> None:
     lab.require_settled(attempt, ending.csn)
 
 
+@pytest.mark.scenario("S51", "S52")
 @pytest.mark.parametrize("rows", [LARGE_ROWS, ROWS[0]], ids=["large", "small"])
 def test_of_all_replicas_at_the_answer(crash: CrashLab, rows: int, tell: Tell) -> None:
     """All lose their power when a client has its answer: the commit is on as many platters as promised."""

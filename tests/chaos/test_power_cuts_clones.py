@@ -61,6 +61,7 @@ def require_rows(cluster: LocalCluster) -> None:
             db.create_table(f"t{len(db.tables())}", ROWS.schema)
 
 
+@pytest.mark.scenario("S76")
 @pytest.mark.parametrize("point", OF_CLONES)
 def test_of_a_replica_that_clones(world: World, point: str) -> None:
     """The catalog is the old one or the new one, never a mixture; the next start ends the clone."""

@@ -161,6 +161,7 @@ def optimize(local: LocalCluster, table: str) -> None:
         http("POST", url, {"table": table})
 
 
+@pytest.mark.scenario("S74")
 @pytest.mark.parametrize(("behind", "point"), OF_COLLECTION)
 def test_a_power_cut_in_a_collection_leaves_kept_files_whole(
     world: World, local: LocalCluster, behind: str | None, point: str

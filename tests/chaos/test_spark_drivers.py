@@ -33,6 +33,7 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
         yield lab
 
 
+@pytest.mark.scenario("S63")
 def test_a_driver_dies_while_its_tasks_upload(lab: SparkLab) -> None:
     """Staged files end with the lease, whatever the executors still do; the next driver starts over."""
     with lab.load(held=True) as load:
@@ -50,6 +51,7 @@ def test_a_driver_dies_while_its_tasks_upload(lab: SparkLab) -> None:
         load.require_nothing()
 
 
+@pytest.mark.scenario("S63")
 def test_a_driver_dies_before_its_commit(lab: SparkLab) -> None:
     """A job that ended well is no commit: its files end with the lease."""
     with lab.load() as load:

@@ -29,6 +29,7 @@ def lab(module_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory
         yield lab
 
 
+@pytest.mark.scenario("S63")
 def test_a_driver_dies_while_its_tasks_write(lab: SparkLab) -> None:
     """No process is left that could commit; the rows that its tasks had sent end with the lease."""
     with lab.load("source", held=True) as load:

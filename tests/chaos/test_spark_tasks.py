@@ -45,6 +45,7 @@ def lab(
         yield lab
 
 
+@pytest.mark.scenario("S64")
 @executors(EVERYWHERE)
 @pytest.mark.parametrize(
     ("mode", "ids", "kept"),
@@ -67,6 +68,7 @@ def test_three_of_ten_attempts_fail(lab: SparkLab, way: Way, mode: str, ids: ran
         load.require_rows(None, [*kept, *ids])
 
 
+@pytest.mark.scenario("S64")
 @executors(STANDALONE)
 def test_slow_attempts_run_twice(lab: SparkLab, way: Way) -> None:
     """With speculation one of two attempts of a task counts, and the files of the other one do not."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -79,6 +80,7 @@ def labelled(db: Database, table: str, label: str) -> int | None:
         return tx.commit().csn
 
 
+@pytest.mark.scenario("S37")
 @pytest.mark.usefixtures("right")
 @pytest.mark.parametrize("days", [40, -40])
 def test_a_home_whose_clock_jumps_by_days_frees_no_label(
@@ -96,6 +98,7 @@ def test_a_home_whose_clock_jumps_by_days_frees_no_label(
     assert len(db.read(table)) == 3
 
 
+@pytest.mark.scenario("S37")
 @pytest.mark.usefixtures("right")
 def test_an_agent_whose_clock_jumps_by_days_gives_up_no_history(
     local: LocalCluster, db: Database, clocks: Clocks, table: str
@@ -112,6 +115,7 @@ def test_an_agent_whose_clock_jumps_by_days_gives_up_no_history(
                 assert len(snap.read(table)) == 3
 
 
+@pytest.mark.scenario("S37")
 @pytest.mark.usefixtures("right")
 @pytest.mark.parametrize("years", [10, -10])
 def test_commits_of_a_home_whose_clock_is_years_off_get_the_true_time(
@@ -130,6 +134,40 @@ def test_commits_of_a_home_whose_clock_is_years_off_get_the_true_time(
             assert begun - timedelta(seconds=1) <= done.time <= datetime.now(UTC) + timedelta(seconds=1)
         with connect(local.urls) as anyone, anyone.snapshot(at=datetime.now(UTC)) as snap:
             assert sorted(snap.read(table)["n"].to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.scenario("S37")
+@pytest.mark.slow
+@pytest.mark.usefixtures("right")
+def test_a_clock_that_jumps_back_and_forth_decides_nothing(
+    local: LocalCluster, db: Database, clocks: Clocks, table: str
+) -> None:
+    """While it does so all the time, commits get true times in their order, and old CSNs stay readable."""
+    ended = threading.Event()
+
+    def strobe() -> None:
+        for days in itertools.cycle((1, -1, 0)):
+            clocks.set("r1", days * DAY_S)
+            if ended.wait(0.02):
+                return
+
+    begun = datetime.now(UTC)
+    thread = threading.Thread(target=strobe)
+    thread.start()
+    try:
+        done = [db.insert(table, rows(number)) for number in range(60)]
+        go_on(local)
+    finally:
+        ended.set()
+        thread.join()
+    times = [one.time for one in done if one.time is not None]
+    assert len(times) == len(done)
+    assert times == sorted(times)
+    assert begun - timedelta(seconds=1) <= times[0]
+    assert times[-1] <= datetime.now(UTC) + timedelta(seconds=1)
+    for replica in REPLICAS:
+        with local.connect(replica) as there, there.snapshot(csn=done[9].csn) as snap:
+            assert sorted(snap.read(table)["n"].to_pylist()) == list(range(10))
 
 
 @pytest.mark.usefixtures("right")

@@ -205,6 +205,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
     return made
 
 
+@pytest.mark.scenario("S76")
 @pytest.mark.parametrize("point", fewer([*OWN_POINTS, *DISK_POINTS]))
 def test_a_clone_that_dies_goes_on_at_the_next_start(local: LocalCluster, gates: Gates, point: str) -> None:
     """SIGKILL of the replica that clones, at every step: nothing wrong is shown, and nothing is left over."""
@@ -262,6 +263,7 @@ def test_a_clone_says_how_much_has_arrived(cluster: ClusterFactory, tmp_path: Pa
     assert numbers(local, "r2") == list(range(count * 5000))
 
 
+@pytest.mark.scenario("S39")
 @pytest.mark.parametrize("point", fewer(SOURCE_POINTS))
 def test_a_clone_whose_source_dies_asks_again(local: LocalCluster, gates: Gates, point: str) -> None:
     """SIGKILL of the only peer while it writes its catalog: the clone waits until it is back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import random
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -232,6 +233,7 @@ def test_a_change_copies_no_damaged_row_group(local: LocalCluster) -> None:
     require_clean_audit(local, deep=True)
 
 
+@pytest.mark.scenario("S40")
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> None:
     """A replica that was away finds one holder's bytes wrong, takes the other's, and both are right."""
@@ -242,6 +244,21 @@ def test_a_damaged_holder_is_not_believed(local: LocalCluster, kind: str) -> Non
     stored.mended("r1", "r3")
 
 
+@pytest.mark.scenario("S41")
+def test_another_valid_file_is_not_taken_for_the_part(local: LocalCluster) -> None:
+    """A holder's file is that of another table, and a good one: the checksum decides."""
+    local.kill("r3")
+    stored, other = Stored.insert(local, "file"), Stored.insert(local, "file")
+    shutil.copyfile(other.file("r1"), stored.file("r1"))
+    assert pq.read_metadata(stored.file("r1")).num_rows == stored.rows.num_rows
+    assert not stored.sound("r1")
+    local.start("r3")
+    stored.mended("r3")
+    assert stored.download("r1") is None or stored.sound("r1")
+    stored.mended("r1", "r3")
+
+
+@pytest.mark.scenario("S42")
 @pytest.mark.slow
 def test_files_that_are_gone_come_back(local: LocalCluster) -> None:
     """A replica whose files were deleted while it was down fetches them all, and leaves nothing behind."""

@@ -40,6 +40,7 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
     shared.up()
 
 
+@pytest.mark.scenario("S71")
 @pytest.mark.slow
 def test_a_replica_killed_under_load_catches_up(local: LocalCluster, tmp_path: Path) -> None:
     """Unpinned clients go on elsewhere, pinned ones wait; the replica catches up when it is back."""
@@ -61,6 +62,7 @@ def test_a_replica_killed_under_load_catches_up(local: LocalCluster, tmp_path: P
     assert len({boot for home, boot in lives(history) if home == "r1"}) == 2
 
 
+@pytest.mark.scenario("S25")
 @pytest.mark.slow
 def test_a_frozen_replica_goes_on_where_the_others_are(local: LocalCluster, tmp_path: Path) -> None:
     """A replica that was stopped for longer than its ZooKeeper session publishes nothing stale."""
@@ -78,6 +80,7 @@ def test_a_frozen_replica_goes_on_where_the_others_are(local: LocalCluster, tmp_
     eventually(lambda: alive(local, "r1", "r3"), what="a new sign of life of r3")
 
 
+@pytest.mark.scenario("S45")
 @pytest.mark.slow
 def test_too_few_replicas_refuse_commits_and_serve_snapshots(local: LocalCluster) -> None:
     """With two of three replicas down a commit is refused in time and leaves nothing; reads go on."""

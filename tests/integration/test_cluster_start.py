@@ -95,6 +95,7 @@ async def test_a_start_through_a_network_that_loses_a_multi(
     assert (await node(store, tree.alive(R1))).owner_session == store.session
 
 
+@pytest.mark.scenario("S07", "S27")
 async def test_a_restart_takes_over_while_the_former_session_still_lives(
     opened: Open, zookeeper: str, zk_proxy: Proxy
 ) -> None:

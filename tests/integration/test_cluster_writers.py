@@ -15,6 +15,7 @@ from workloads.history import CallEnd
 REPLICAS = ("r1", "r2", "r3")
 
 
+@pytest.mark.scenario("S71", "S72")
 @pytest.mark.parametrize(
     "settings",
     [

@@ -76,6 +76,7 @@ def new_table(local: LocalCluster) -> str:
     return name
 
 
+@pytest.mark.scenario("S01", "S02")
 @pytest.mark.parametrize("action", [Action.LOSE_REQUEST, Action.LOSE_REPLY, Action.DELIVER_LATE])
 def test_a_commit_whose_connection_breaks(local: LocalCluster, proxy: Proxy, action: Action) -> None:
     """Cut before, during or after the commit is applied: all transactions end with the CSN in the log."""
@@ -139,6 +140,7 @@ def every(n: int, actions: tuple[Action, ...]) -> Hook:
     return hook
 
 
+@pytest.mark.scenario("S24", "S26")
 def test_a_replica_without_zookeeper(local: LocalCluster, proxy: Proxy, tmp_path: Path) -> None:
     """Without a session a replica takes no work and serves known CSNs; with a new one it goes on."""
     with Workload(local, tmp_path, "cut", writers=(*REPLICAS, *REPLICAS), readers=("r2",)) as load:
@@ -172,6 +174,7 @@ def server(tmp_path: Path) -> Iterator[LocalZooKeeper]:
         made.kill()
 
 
+@pytest.mark.scenario("S23")
 @pytest.mark.slow
 def test_a_frozen_zookeeper_stops_commits_but_no_reads(
     cluster: ClusterFactory, server: LocalZooKeeper, tmp_path: Path
@@ -212,6 +215,7 @@ def read_by_http(local: LocalCluster, replica: str, csn: int, table: str) -> int
     return sum(part["rows"] for part in parts)
 
 
+@pytest.mark.scenario("S29")
 @pytest.mark.slow
 def test_the_leader_of_three_is_killed(
     cluster: ClusterFactory, ensemble: LocalZooKeeper, tmp_path: Path

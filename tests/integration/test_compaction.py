@@ -243,6 +243,7 @@ def test_optimize_on_request_merges_the_named_partition(local: LocalCluster, db:
         db.optimize("nowhere")
 
 
+@pytest.mark.scenario("S78")
 def test_a_removal_wins_over_a_compaction(local: LocalCluster, db: Database, gates: Gates) -> None:
     """Rows that a user removes while a merge is ready to commit stay removed; the merge leaves nothing."""
     table = create(db, compaction="off")

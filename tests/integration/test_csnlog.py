@@ -163,6 +163,7 @@ async def test_a_late_comer_reads_it_all(cluster: Cluster) -> None:
     await history.check([one, two])
 
 
+@pytest.mark.scenario("S01", "S02")
 @pytest.mark.parametrize("action", [Action.LOSE_REQUEST, Action.LOSE_REPLY, Action.DELIVER_LATE])
 async def test_a_commit_whose_request_or_reply_is_lost(
     cluster: Cluster, zk_proxy: Proxy, action: Action
@@ -185,6 +186,7 @@ async def test_a_commit_whose_request_or_reply_is_lost(
     assert not history.refused
 
 
+@pytest.mark.scenario("S33")
 async def test_a_connection_that_breaks_all_the_time(cluster: Cluster, zk_proxy: Proxy) -> None:
     """S33: the connection is cut again and again during commits and roll-overs: each answer is true."""
     history = History()
@@ -203,6 +205,7 @@ async def test_a_connection_that_breaks_all_the_time(cluster: Cluster, zk_proxy:
     await history.check([node, witness])
 
 
+@pytest.mark.scenario("S26")
 async def test_sessions_that_expire_raise_the_fence_and_go_on(cluster: Cluster) -> None:
     """A new session raises the fence, the log goes on, and open commits are decided (F3)."""
     history = History()
@@ -224,6 +227,7 @@ async def test_sessions_that_expire_raise_the_fence_and_go_on(cluster: Cluster) 
     assert LogState.FENCED not in one.states
 
 
+@pytest.mark.scenario("S03")
 async def test_a_caller_that_gives_up_can_ask_later(cluster: Cluster, zk_proxy: Proxy) -> None:
     """I8: a caller that is cut off during its commit gets "unknown"; later any replica knows the outcome."""
     node = await cluster.add(R1, through=zk_proxy.address)
@@ -240,6 +244,7 @@ async def test_a_caller_that_gives_up_can_ask_later(cluster: Cluster, zk_proxy: 
     assert await other.outcome(node.tid(3)) == Running()
 
 
+@pytest.mark.scenario("S07")
 async def test_a_second_life_fences_the_first(cluster: Cluster) -> None:
     """F3d: the commits of the zombie are refused, and the log has no tid of it afterwards."""
     history = History()
@@ -255,6 +260,7 @@ async def test_a_second_life_fences_the_first(cluster: Cluster) -> None:
     assert type(outcome).__name__ == "Aborted"
 
 
+@pytest.mark.scenario("S36")
 async def test_a_barrier_tells_of_every_acknowledged_commit(cluster: Cluster) -> None:
     """REALTIME: all commits that were acknowledged before the call are at or below its answer."""
     one, two = await cluster.add(R1), await cluster.add(R2)
@@ -281,6 +287,7 @@ async def test_fenced_writes_through_a_bad_connection(cluster: Cluster, zk_proxy
         assert await witness.exists(path) == there
 
 
+@pytest.mark.scenario("S29")
 async def test_the_leader_of_three_is_killed_during_commits(
     ensemble: embedded.LocalZooKeeper, zk_root: str
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_call_that_fails_once_is_repeated(lab: Lab, replica: str, point: str) 
     lab.require_settled(attempt, csn)
 
 
+@pytest.mark.scenario("S03")
 @pytest.mark.parametrize("point", ["csnlog.raise.before", "csnlog.raise.after"])
 def test_the_raise_of_the_fence_fails_too(lab: Lab, point: str) -> None:
     """The reply of the commit is lost, then that of the raise that resolves it: still one outcome."""

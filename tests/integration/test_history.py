@@ -109,6 +109,7 @@ def removed(local: LocalCluster, replica: str, table: str) -> int:
         return int(db.execute(sql, (f"default.{table}",)).fetchone()[0])
 
 
+@pytest.mark.scenario("S66")
 def test_what_is_pinned_stays_on_every_replica_and_goes_with_its_pin(
     local: LocalCluster, db: Database, table: str
 ) -> None:
@@ -147,6 +148,7 @@ def test_an_audit_of_what_was_collected_finds_nothing(local: LocalCluster, db: D
     assert report.clean, report
 
 
+@pytest.mark.scenario("S66")
 @pytest.mark.slow
 def test_a_pin_that_nobody_renews_ends(local: LocalCluster, db: Database, table: str) -> None:
     """A pin without renewals ends, through whichever replica it was taken; the next renewal says so."""
@@ -265,6 +267,7 @@ def test_a_path_that_is_read_without_a_pin_stays_for_its_time(
     assert everywhere(local, csn, table) == {"AccessControlException"}
 
 
+@pytest.mark.scenario("S44", "S77")
 @pytest.mark.slow
 def test_a_replica_that_lags_holds_history_back(local: LocalCluster, db: Database, table: str) -> None:
     """History waits for a replica that is down: it has removals to apply, and parts to fetch."""
@@ -286,6 +289,7 @@ def test_a_replica_that_lags_holds_history_back(local: LocalCluster, db: Databas
         assert there.read(table).num_rows == 20
 
 
+@pytest.mark.scenario("S74")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["agent.collect.before=crash", "agent.collect.after=crash@2", "partfs.fsync.before=crash@30"]
@@ -345,6 +349,7 @@ def test_a_label_is_free_again_when_its_outcome_is_forgotten(cluster: ClusterFac
         assert (eventually(again, what="the label is free") or 0) > (first or 0)
 
 
+@pytest.mark.scenario("S52")
 @pytest.mark.slow
 def test_what_was_acknowledged_outlives_a_truncated_log(cluster: ClusterFactory) -> None:
     """ClickHouse #111823: markers of commits that were not durable, a log that was truncated, a restart.

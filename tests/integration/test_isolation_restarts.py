@@ -149,6 +149,7 @@ def test_removals_by_others_go_on_meanwhile(
     everywhere(local, table)
 
 
+@pytest.mark.scenario("S59")
 def test_a_compaction_that_is_killed_before_its_commit(
     local: LocalCluster, sessions: list[Database], table: str, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ class TestMutations:
         t7.commit(wait="all")
         everywhere(sessions, n, 21, 41, 61, 81)
 
+    @pytest.mark.scenario("S15")
     def test_e_of_two_at_once_exactly_one_wins(self, sessions: list[Database]) -> None:
         """Of two equal mutations at the same moment exactly one wins."""
         n = make(sessions, [21, 41], [61], [81])

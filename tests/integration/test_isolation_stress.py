@@ -154,6 +154,7 @@ def check_pairs(reader: Transaction, src: str, dst: str) -> None:
     assert pairs == list(range(1, len(pairs) + 1)), "a pair is missing"
 
 
+@pytest.mark.scenario("S62")
 def test_partitions_move_whole_under_stress(local: LocalCluster, sessions: list[Database]) -> None:
     """01169: rows move between two tables all the time, and each row is always seen exactly once.
 

@@ -197,6 +197,7 @@ def test_processes_with_one_key_work_in_one_transaction(local: LocalCluster) -> 
             one.begin(key="k" * 300)
 
 
+@pytest.mark.scenario("S17")
 def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
     """Runs of one batch and of the next one, through all replicas: each counts at most once, in order."""
     stream = Stream(sessions, "race")
@@ -224,6 +225,7 @@ def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
     stream.require_batches(1 + len(won))
 
 
+@pytest.mark.scenario("S17")
 @pytest.mark.slow
 def test_the_driver_and_the_home_die_with_the_record_in_the_log(
     local: LocalCluster, sessions: list[Database], gates: Gates
@@ -245,6 +247,7 @@ def test_the_driver_and_the_home_die_with_the_record_in_the_log(
     stream.require_batches(3)
 
 
+@pytest.mark.scenario("S17")
 def test_the_home_dies_before_the_record_is_sent(
     local: LocalCluster, sessions: list[Database], gates: Gates
 ) -> None:

@@ -60,6 +60,7 @@ def is_ahead(local: LocalCluster, replica: str, seconds: float) -> bool:
     return ahead is not None and abs(ahead - seconds) < 2
 
 
+@pytest.mark.scenario("S37")
 @pytest.mark.parametrize("days", [1, 3650, -3650])
 def test_a_leader_whose_clock_jumps_decides_nothing(
     local: LocalCluster, servers: LocalZooKeeper, days: int

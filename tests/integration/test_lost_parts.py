@@ -136,6 +136,7 @@ def rows(local: LocalCluster, replica: str, csn: int, table: str = "t") -> list[
         return sorted(snap.read(table)["k"].to_pylist())
 
 
+@pytest.mark.scenario("S42")
 def test_a_lost_part_holds_back_only_what_it_must(local: LocalCluster, gates: Gates, db: Database) -> None:
     """Until the operator speaks: CSNs below are read everywhere, other tables and commits go on."""
     lost = lose(local, gates, db)
@@ -198,6 +199,7 @@ def test_a_silent_replica_is_named_or_the_part_is_not_lost(
         assert rows(local, replica, csn) == [1, 4]
 
 
+@pytest.mark.scenario("S42")
 def test_a_part_that_somebody_holds_is_not_lost(local: LocalCluster, gates: Gates, db: Database) -> None:
     """The operator is told who holds it; soon the others have it from there."""
     lost = lose(local, gates, db, holders=("r1",))

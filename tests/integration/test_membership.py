@@ -83,6 +83,7 @@ def _drained(db: Database, replica: str) -> bool:
     return shown["state"] == "draining" and not shown["open_transactions"]
 
 
+@pytest.mark.scenario("S44", "S75")
 def test_a_replica_that_stays_down_does_not_fill_zookeeper(cluster: ClusterFactory) -> None:
     """It is struck, and the records after its place are deleted (finding 3, I16)."""
     local = cluster(settings=QUICK | {"max_records": 60, "log_keep_records": 10, "horizon_interval_s": 0.2})
@@ -161,6 +162,7 @@ def test_a_new_folder_takes_no_root_that_has_a_cluster(
         assert db.read("t").num_rows == 1
 
 
+@pytest.mark.scenario("S49")
 def test_an_agent_with_another_disk_does_not_take_a_living_id(
     cluster: ClusterFactory, tmp_path: Path
 ) -> None:

@@ -164,6 +164,7 @@ def test_the_client_is_killed_between_commit_and_answer(local: LocalCluster) -> 
     assert rows(local, csn) == before + ROWS.num_rows
 
 
+@pytest.mark.scenario("S05")
 @pytest.mark.parametrize(
     "client_dies", [pytest.param(False, marks=pytest.mark.slow, id="home"), pytest.param(True, id="both")]
 )
@@ -185,6 +186,7 @@ def test_killed_with_the_record_in_the_log(local: LocalCluster, gates: Gates, cl
     assert answer.json["csn"] == csn
 
 
+@pytest.mark.scenario("S05")
 def test_killed_before_the_record_was_sent(local: LocalCluster, gates: Gates) -> None:
     """Home and client die: aborted, after a peer has found the home silent for long enough and fenced it.
 
@@ -212,6 +214,7 @@ def test_killed_before_the_record_was_sent(local: LocalCluster, gates: Gates) ->
     assert rows(local, csn) == before + ROWS.num_rows
 
 
+@pytest.mark.scenario("S25")
 @pytest.mark.slow
 def test_a_frozen_home_is_fenced_and_later_refused(local: LocalCluster) -> None:
     """A home that is frozen for too long is fenced; after the thaw its transactions are refused."""
@@ -265,6 +268,7 @@ def test_kept_when_the_log_is_truncated(local: LocalCluster) -> None:
     assert http("POST", again, {}).json["csn"] == committed[0].csn
 
 
+@pytest.mark.scenario("S83")
 def test_too_old_is_told_below_the_floor_of_outcomes(local: LocalCluster, gates: Gates) -> None:
     """Below a replica's floor of kept outcomes it answers "too old", not "aborted"; others still know.
 
@@ -301,6 +305,7 @@ def test_too_old_is_told_below_the_floor_of_outcomes(local: LocalCluster, gates:
     del local.environment_of["r3"]
 
 
+@pytest.mark.scenario("S83")
 @pytest.mark.slow
 def test_a_commit_that_nobody_can_tell_any_more(module_cluster: ClusterFactory) -> None:
     """A client that asks after the retention gets "unknown", never "aborted"."""

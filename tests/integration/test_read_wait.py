@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.lab import Gates
@@ -24,6 +25,7 @@ def listing(local: LocalCluster, replica: str, csn: int) -> Answer:
     return http("GET", f"http://{address}/webhdfs/v1/snapshots/{csn}/default/t?op=LISTSTATUS")
 
 
+@pytest.mark.scenario("S67")
 def test_a_read_of_a_replica_that_lags_has_an_own_short_bound(
     cluster: ClusterFactory, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def _append(file: Path) -> None:
     file.write_bytes(b"x" + file.read_bytes())
 
 
+@pytest.mark.scenario("S42")
 @pytest.mark.parametrize("harm", [_truncate, Path.unlink, lambda file: file.write_bytes(b""), _append])
 def test_a_file_that_is_not_whole(
     host: ReaderHost, data: DataDir, large: PartRow, harm: Callable[[Path], None]

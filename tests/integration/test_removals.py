@@ -184,6 +184,7 @@ STATEMENTS: dict[str, Statement] = {
 }
 
 
+@pytest.mark.scenario("S15")
 @pytest.mark.parametrize("first", STATEMENTS)
 @pytest.mark.parametrize("second", STATEMENTS)
 def test_the_first_locker_wins(one: Database, two: Database, table: str, first: str, second: str) -> None:
@@ -212,6 +213,7 @@ def test_removed_since_the_snapshot(one: Database, two: Database, table: str) ->
     late.rollback()
 
 
+@pytest.mark.scenario("S16")
 def test_disjoint_partitions_both_win(one: Database, two: Database, table: str) -> None:
     """Removals of different partitions through different replicas both win."""
     a, b = one.begin(), two.begin()

@@ -395,6 +395,7 @@ def _in_mid_job(pair: Pair, spark: SparkProcess, signal_number: signal.Signals) 
         pair.hosts[0].kill()
 
 
+@pytest.mark.scenario("S65")
 @only("classic", "cluster")
 @pytest.mark.parametrize(
     "signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]

@@ -85,6 +85,7 @@ def require_healed(local: LocalCluster, csn: int) -> None:
     assert len({rows_at(local, replica, csn) for replica in local.replicas}) == 1
 
 
+@pytest.mark.scenario("S47")
 @pytest.mark.parametrize("kind", TROUBLES)
 def test_commits_go_on_while_one_replica_is_stuck(local: LocalCluster, gates: Gates, kind: str) -> None:
     """Whether its disk is full, it gets no parts, or its catalog hangs: no commit of the others fails."""

@@ -209,6 +209,7 @@ def test_a_commit_that_waits_for_copies_is_called_off(local: LocalCluster, gates
         assert count(db, table) == ROWS.num_rows
 
 
+@pytest.mark.scenario("S36", "S67")
 def test_what_a_begin_may_not_miss(local: LocalCluster, gates: Gates, table: str) -> None:
     """`min_csn` and `fresh` wait for a replica that is behind, and give up rather than read older rows."""
     with local.connect("r1") as writer, local.connect(SLOW) as slow, local.connect() as anywhere:
@@ -236,6 +237,7 @@ def test_what_a_begin_may_not_miss(local: LocalCluster, gates: Gates, table: str
         plain.rollback()
 
 
+@pytest.mark.scenario("S67")
 def test_a_session_never_goes_back(local: LocalCluster, gates: Gates, table: str) -> None:
     """A client that goes on to another replica sees its own commits there, or gets no answer (I11)."""
     with gates.open(SLOW, APPLY), connect([local.url("r1")], timeout_s=20.0) as session:

@@ -151,6 +151,7 @@ def test_what_is_lost_is_written_once(local: LocalCluster, lost: str) -> None:
         assert db.outcome(done.tid).csn == done.csn
 
 
+@pytest.mark.scenario("S13")
 def test_copies_of_one_request_are_one_transaction(local: LocalCluster) -> None:
     """The same request, eight times at once and once more later, has one answer."""
     tid = reserved(local)
@@ -160,6 +161,19 @@ def test_copies_of_one_request_are_one_transaction(local: LocalCluster) -> None:
         answers.append(send(local, body(tid, "t", "u")))
         assert {(answer.status, answer.json["csn"]) for answer in answers} == {(200, db.outcome(tid).csn)}
         assert rows(db) == (before[0] + ROWS.num_rows, before[1] + ROWS.num_rows)
+
+
+@pytest.mark.scenario("S14")
+def test_a_tid_with_another_content_adds_nothing(local: LocalCluster) -> None:
+    """A used tid is answered with what became of it; the other rows and the other table never enter."""
+    tid = reserved(local)
+    with local.connect(HOME) as db:
+        before = rows(db)
+        first = send(local, body(tid, "t")).json["csn"]
+        again = send(local, body(tid, "t", "u", "t"))
+        assert (again.status, again.json["csn"]) == (200, first)
+        assert rows(db) == (before[0] + ROWS.num_rows, before[1])
+        assert (db.outcome(tid).decision, db.outcome(tid).csn) == (Decision.COMMITTED, first)
 
 
 def test_the_commit_of_a_write_that_is_being_staged(local: LocalCluster, gates: Gates) -> None:
@@ -230,6 +244,7 @@ def test_an_outcome_that_was_told_holds(local: LocalCluster, asked: str) -> None
         assert (rows(db), db.outcome(tid).decision) == (before, Decision.ABORTED)
 
 
+@pytest.mark.scenario("S83")
 def test_the_end_of_a_reservation(local: LocalCluster) -> None:
     """Tids of a reservation that is over are refused; a client that was idle meanwhile notices nothing."""
     fields, _, counter = reserved(local, count=100).rpartition("-")

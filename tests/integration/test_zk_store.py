@@ -38,6 +38,7 @@ async def world(zookeeper: str, zk_root: str) -> AsyncIterator[ZkWorld]:
         yield world
 
 
+@pytest.mark.scenario("S08", "S10")
 class TestZkStore(StoreSuite):
     """The suite of all stores, on the real store."""
 

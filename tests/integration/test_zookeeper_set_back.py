@@ -39,6 +39,7 @@ def logged(local: LocalCluster, replica: str) -> str:
     return local.log(replica).read_text(encoding="utf-8")
 
 
+@pytest.mark.scenario("S21")
 @pytest.mark.slow
 def test_no_replica_takes_another_history_on_top_of_its_own(cluster: ClusterFactory, tmp_path: Path) -> None:
     """Finding 4: the replica that lives stops and acknowledges nothing; its next start is refused."""
@@ -73,6 +74,7 @@ def test_no_replica_takes_another_history_on_top_of_its_own(cluster: ClusterFact
         assert local.status()["replicas"][1]["state"] == "serving"
 
 
+@pytest.mark.scenario("S21")
 def test_a_suspended_replica_says_that_zookeeper_was_set_back(
     cluster: ClusterFactory, tmp_path: Path
 ) -> None:

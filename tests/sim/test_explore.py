@@ -24,6 +24,7 @@ def _sound_cases() -> list[object]:
     return [pytest.param(one, id=one.name, marks=_LARGE if one.large else ()) for one in BUGS]
 
 
+@pytest.mark.scenario("S06", "S73", "S83")
 @pytest.mark.parametrize("scenario", _cases())
 def test_no_state_breaks_a_promise(scenario: ExploredScenario) -> None:
     """All states are visited and keep the promises; from all of them everything is settled in the end."""
@@ -33,6 +34,7 @@ def test_no_state_breaks_a_promise(scenario: ExploredScenario) -> None:
     assert report.finals
 
 
+@pytest.mark.scenario("S06", "S81")
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     """The exploration turns red, with the invariant that the sentence left out protects."""

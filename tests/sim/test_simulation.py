@@ -288,6 +288,7 @@ def _is_found(bug: str, plan: RunPlan) -> bool:
     return any(simulate(plan, around=BUGS[bug], brief=True).violations for plan in plans)
 
 
+@pytest.mark.scenario("S81")
 @pytest.mark.parametrize("bug", _bugs())
 def test_a_planted_bug_is_found(bug: str) -> None:
     """Each within a few seeds."""

@@ -105,6 +105,7 @@ def test_large_insert_into_a_small_disk(disks: Disks, ground: Ground) -> None:
     assert ground.db.read(f"{ground.table}_blobs", columns=["k"]).num_rows == 2
 
 
+@pytest.mark.scenario("S55")
 def test_commit_on_a_full_disk(disks: Disks, ground: Ground) -> None:
     """Small rows meet the disk at the commit: refused, rolled back; reads and other homes go on meanwhile."""
     tx = ground.db.begin(fresh=True)
@@ -152,6 +153,7 @@ def test_peer_with_a_full_disk(disks: Disks, ground: Ground) -> None:
     ground.check_intact()
 
 
+@pytest.mark.scenario("S55")
 @pytest.mark.parametrize("point", POINTS)
 def test_no_room_at_a_step_of_the_home(disks: Disks, ground: Ground, point: str) -> None:
     """Wherever the home finds no room: the commit is refused by that name, and nothing of it is left."""

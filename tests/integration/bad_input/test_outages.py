@@ -108,6 +108,7 @@ def frozen_agent(local: LocalCluster, replica: str) -> Iterator[None]:
         eventually(lambda: states(local) == {"serving"}, what="the return of all agents")
 
 
+@pytest.mark.scenario("S23")
 def test_zookeeper_that_does_not_answer(local: LocalCluster, db: Database, tmp_path: Path) -> None:
     """Begin and commit are refused, known CSNs are read; when ZooKeeper answers again, all goes on."""
     rows = tmp_path / "rows.parquet"
@@ -159,6 +160,7 @@ def _vouches_for_nothing(peer: Addresses) -> None:
     check_message(answer.error, UnavailableError, ["is suspended", "stores nothing for its peers now"])
 
 
+@pytest.mark.scenario("S23")
 def test_zookeeper_that_falls_silent_under_a_commit(local: LocalCluster, db: Database) -> None:
     """A commit without an answer is unknown within its timeout; later its outcome is known forever."""
     tx = db.begin(fresh=True)

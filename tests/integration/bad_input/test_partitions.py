@@ -167,6 +167,7 @@ def test_too_many_partitions_in_one_insert(ground: Ground) -> None:
     assert ground.db.read(table).num_rows == 1001
 
 
+@pytest.mark.scenario("S11")
 @pytest.mark.slow
 def test_a_transaction_of_3000_parts(limited: LocalCluster, ground: Ground) -> None:
     """Entries that do not fit into a record go into a manifest: one CSN, all parts on all replicas."""

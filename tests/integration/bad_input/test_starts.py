@@ -94,6 +94,7 @@ def set_meta(data: Path, **meta: int) -> None:
     catalog.close()
 
 
+@pytest.mark.scenario("S49")
 def test_data_directory_in_use(two: LocalCluster, intact: None) -> None:
     """Two agents never share a directory; the first one goes on."""
     started = Started(two, two.data_dir("r1"), replica="r1")
@@ -125,6 +126,7 @@ def test_data_directory_of_another_cluster(
         assert [row["id"] for row in db.status()["replicas"]] == ["r1"]
 
 
+@pytest.mark.scenario("S22")
 @pytest.mark.slow
 def test_zookeeper_that_was_emptied(two: LocalCluster, copy: Path, intact: None) -> None:
     """A replica whose cluster is gone makes no new cluster, although its flags would allow one."""
@@ -161,6 +163,7 @@ def test_zookeeper_that_knows_less(two: LocalCluster, copy: Path, intact: None) 
     )
 
 
+@pytest.mark.scenario("S21")
 @pytest.mark.slow
 def test_zookeeper_that_was_restored_from_a_backup(cluster: ClusterFactory, tmp_path: Path) -> None:
     """With a ZooKeeper from before a commit no agent serves; with the newest state no row is missing."""
@@ -191,6 +194,7 @@ def _replace(folder: Path, other: Path) -> None:
     shutil.copytree(other, folder)
 
 
+@pytest.mark.scenario("S50")
 def test_catalog_of_a_newer_version(two: LocalCluster, copy: Path, intact: None) -> None:
     """A catalog that this version may misread is left alone."""
     set_meta(copy, format=FORMAT + 1)

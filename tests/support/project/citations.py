@@ -28,7 +28,7 @@ CODE_PAGES = {
     "F": f"{DESIGN}/failure-scenarios.md",
     "I": f"{DESIGN}/invariants.md",
     "M": f"{DESIGN}/failure-scenarios.md",
-    "S": f"{DESIGN}/failure-scenarios.md",
+    "S": "docs/reliability.md",
     "Z": f"{DESIGN}/zookeeper-facts.md",
 }
 RULES_PAGE = f"{DESIGN}/protocol-rules.md"

@@ -216,6 +216,7 @@ async def test_an_ensemble_older_than_the_catalog_is_refused(
     assert all(before.get(path) == ensemble.tree.get(path) for path in paths(ensemble))
 
 
+@pytest.mark.scenario("S21")
 async def test_a_restored_backup_is_refused(ensemble: MemoryEnsemble, cluster: ClusterState) -> None:
     """A backup from before two boots and some commits comes back under a running cluster."""
     backup = ensemble.tree.copy()
@@ -260,6 +261,7 @@ async def test_another_incarnation_is_refused(ensemble: MemoryEnsemble, cluster:
     assert (await begin(ensemble.store(), known=known)).boot == 1
 
 
+@pytest.mark.scenario("S22")
 async def test_an_emptied_ensemble_is_refused() -> None:
     """No new cluster is made in place of an old one: the data directory would be lost (S22)."""
     ensemble = MemoryEnsemble()

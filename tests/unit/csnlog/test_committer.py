@@ -227,6 +227,7 @@ def test_one_table_is_one_check_and_one_label_one_create(bench: Bench) -> None:
     assert (kinds.count(Check), kinds.count(Create)) == (3, 5)
 
 
+@pytest.mark.scenario("S13")
 def test_a_transaction_is_proposed_twice_and_committed_once(bench: Bench) -> None:
     """commit() may be repeated while the first call waits or runs (S13)."""
     bench.propose(proposal(1), proposal(1), proposal(2), proposal(2))
@@ -288,6 +289,7 @@ def test_without_a_connection_transactions_wait(bench: Bench) -> None:
     assert bench.raised == [1]
 
 
+@pytest.mark.scenario("S18")
 @pytest.mark.parametrize("path", ["csn/0/csn--000000001", "csn/0/csn-2147483648", "elsewhere"])
 def test_a_number_that_is_none_stops_the_log(bench: Bench, path: str) -> None:
     """Beyond its edge ZooKeeper gives numbers that repeat or are negative (Z1)."""
@@ -300,6 +302,7 @@ def test_a_number_that_is_none_stops_the_log(bench: Bench, path: str) -> None:
 # ----------------------------------------------------------------------------------------- roll-over
 
 
+@pytest.mark.scenario("S18")
 def test_an_epoch_ends_with_an_end_record() -> None:
     """At epoch_limit one multi closes the epoch and opens the next one (F4)."""
     bench = Bench(limits=LogLimits(epoch_limit=4))

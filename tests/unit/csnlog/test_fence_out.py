@@ -104,6 +104,7 @@ async def test_what_it_has_committed_stays_committed(ensemble: MemoryEnsemble, n
     node.taking.set()
 
 
+@pytest.mark.scenario("S06")
 async def test_a_commit_on_its_way_lands_no_more(ensemble: MemoryEnsemble, node: LogNode) -> None:
     """A multi that is delivered after the fence was raised is refused: "aborted" stays true (I8)."""
     async with LogNode(ensemble.store("r2"), R2) as other:

@@ -317,6 +317,7 @@ def test_a_gap_that_an_own_commit_closes_is_none(answers: int) -> None:
     assert bench.followed() == [2, 3, 4, 5]
 
 
+@pytest.mark.scenario("S75")
 def test_deleted_records_do_not_look_like_a_gap() -> None:
     """The count includes no deleted records: the follower lists once for each count, and never stops."""
     bench = resting(log=12)

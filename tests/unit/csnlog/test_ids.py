@@ -36,12 +36,14 @@ def test_a_csn_holds_epoch_and_sequence(epoch: int, sequence: int) -> None:
     assert 0 <= value <= CSN_MAX
 
 
+@pytest.mark.scenario("S19")
 @given(st.tuples(EPOCHS, SEQUENCES), st.tuples(EPOCHS, SEQUENCES))
 def test_csns_order_as_epoch_then_sequence(one: tuple[int, int], other: tuple[int, int]) -> None:
     """The order of CSNs as integers is that of the log, within an epoch and across epochs."""
     assert (csn(*one) < csn(*other)) == (one < other)
 
 
+@pytest.mark.scenario("S19")
 def test_the_edges_of_a_csn() -> None:
     """The smallest, the last of an epoch, the first of the next and the largest number."""
     assert csn(0, 0) == CSN_NONE == 0

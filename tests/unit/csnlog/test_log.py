@@ -465,6 +465,7 @@ async def test_a_restart_goes_on_behind_its_position(ensemble: MemoryEnsemble) -
             assert again.delivered == rest
 
 
+@pytest.mark.scenario("S35")
 async def test_a_receiver_that_fails_stops_the_log(ensemble: MemoryEnsemble) -> None:
     """I15: records that could not be taken are not skipped."""
 

@@ -76,6 +76,7 @@ def error_ms(shard: Shard, steps: int) -> int:
     return max(errors)
 
 
+@pytest.mark.scenario("S37")
 @pytest.mark.parametrize("agents", [2, 3, 4, 5])
 @pytest.mark.parametrize("seed", range(40))
 def test_one_wrong_clock_at_a_time_moves_no_effective_time(agents: int, seed: int) -> None:

@@ -116,6 +116,7 @@ async def test_a_replica_that_is_registered_later_appears(ensemble: MemoryEnsemb
     assert members.snapshot()[R3].member.api == "r3:1"
 
 
+@pytest.mark.scenario("S34")
 async def test_lost_hints_are_made_up_for(ensemble: MemoryEnsemble, store: MemoryStore) -> None:
     """The list is read again every refresh_s, without hints (S34)."""
     members = Members(store, refresh_s=0.02)
@@ -224,6 +225,7 @@ def _version(members: Members) -> int:
     return -1 if members.roster is None else members.roster.version
 
 
+@pytest.mark.scenario("S35")
 async def test_a_reading_that_fails_is_told(store: MemoryStore) -> None:
     """A list that fails to read on must not go on naming valid disks."""
     members = Members(store, refresh_s=10_000)

@@ -40,6 +40,7 @@ class MemoryWorld:
         store.expire()
 
 
+@pytest.mark.scenario("S08", "S10")
 class TestMemoryStore(StoreSuite):
     @pytest.fixture
     def world(self) -> World:
@@ -206,6 +207,7 @@ async def test_a_call_in_a_session_that_has_ended_is_unknown(
     assert (await node(store, "a")).version == 0
 
 
+@pytest.mark.scenario("S18")
 async def test_sequence_numbers_end_where_those_of_zookeeper_do() -> None:
     """After 2^31-1 creates fail, or get the same number again: hence epochs."""
     tree = ZnodeTree()

@@ -25,6 +25,7 @@ TELLERS: Final[dict[str, Callable[[], stories.Teller]]] = {
 STORIES: Final = sorted(stories.TESTDATA.glob("*/*.txt"))
 
 
+@pytest.mark.scenario("S01", "S02", "S03", "S10", "S13", "S20", "S21", "S34", "S48")
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_story_is_what_the_machine_says(path: Path, request: pytest.FixtureRequest) -> None:
     """Each command of a story has its output; --rewrite-scripts writes the file again, for a review."""

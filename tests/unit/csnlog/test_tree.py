@@ -26,6 +26,7 @@ def test_the_path_of_a_record_is_what_zookeeper_makes_of_the_prefix(epoch: int, 
     assert tree.sequence_of_name(made.rpartition("/")[2]) == sequence
 
 
+@pytest.mark.scenario("S19")
 def test_names_of_other_width_are_ordered_by_number() -> None:
     """Epochs are numbers: as text, 10 would come before 9 (S19)."""
     paths = [tree.record(csn(epoch, 0)) for epoch in (9, 10, 99, 100)]
@@ -33,6 +34,7 @@ def test_names_of_other_width_are_ordered_by_number() -> None:
     assert sorted(paths, key=tree.csn_of) == paths
 
 
+@pytest.mark.scenario("S20")
 @pytest.mark.parametrize(
     "path",
     [

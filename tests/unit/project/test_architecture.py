@@ -274,6 +274,7 @@ def _ids(rule: object) -> str | None:
     return getattr(rule, "__name__", None)
 
 
+@pytest.mark.scenario("S09")
 @pytest.mark.parametrize("rule", RULES, ids=_ids)
 def test_the_code_keeps_the_rule(rule: Rule) -> None:
     """No module breaks the rule."""

@@ -17,7 +17,8 @@ RULES = citations.RULES_PAGE
 PAGES = {
     RULES: "# Rules\n\n## Commit\n\n## Lock deletion\n",
     f"{citations.DESIGN}/invariants.md": '<a id="i9"></a>\n## I9 HONEST\n',
-    f"{citations.DESIGN}/failure-scenarios.md": '<a id="f5"></a>\n<a id="s53"></a>\n<a id="m1"></a>\n',
+    f"{citations.DESIGN}/failure-scenarios.md": '<a id="f5"></a>\n<a id="m1"></a>\n',
+    "docs/reliability.md": '<a id="s53"></a>\n',
     f"{citations.DESIGN}/zookeeper-facts.md": '<a id="z7"></a>\n',
     "docs/protocol.md": '<a id="bytes"></a>\n## 2. Bytes\n\n### 4.3 POST /peer/v1/stage\n',
     "docs/adr/0007-lock-levels.md": "# 0007. Levels\n",

@@ -225,6 +225,7 @@ async def test_a_part_that_comes_during_the_look_up_is_seen(
     await here.reaches(2)
 
 
+@pytest.mark.scenario("S48")
 async def test_a_tid_that_was_applied_before_is_ignored(here: Here) -> None:
     """A second record of a transaction changes nothing (I1)."""
     here.catalog.parts = {part("p1"), part("p2")}
@@ -291,6 +292,7 @@ async def test_a_gap_in_the_log_stops_the_replica(here: Here) -> None:
         await here.running
 
 
+@pytest.mark.scenario("S11")
 async def test_a_manifest_is_fetched_read_and_resolved(here: Here) -> None:
     """The entries of a large transaction come from its manifest, which may be late and damaged."""
     manifest = Manifest(part("m1"), 10, "0" * 32, 2)
@@ -308,6 +310,7 @@ async def test_a_manifest_is_fetched_read_and_resolved(here: Here) -> None:
     await here.reaches(2)
 
 
+@pytest.mark.scenario("S50")
 async def test_a_manifest_of_a_newer_version_stops_the_replica(here: Here) -> None:
     """A manifest that this version cannot read must not be skipped, nor fetched forever (S50)."""
     here.catalog.parts = {part("m1")}

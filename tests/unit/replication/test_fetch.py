@@ -168,6 +168,7 @@ async def test_small_and_large_parts(here: Here, r1: PartHolder) -> None:
     assert [start for name, start in r1.asked if name == part("p2")] == [0, RANGE, 2 * RANGE, 3 * RANGE]
 
 
+@pytest.mark.scenario("S39")
 async def test_a_broken_transfer_goes_on_with_another_holder(
     here: Here, r1: PartHolder, r2: PartHolder
 ) -> None:
@@ -197,6 +198,7 @@ async def test_one_holder_that_breaks_off_again_and_again(here: Here, r1: PartHo
     assert len(here.store.steps) == 2
 
 
+@pytest.mark.scenario("S40", "S41")
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("etags", [True, False])
 async def test_wrong_bytes_are_never_kept(

@@ -136,6 +136,7 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
+@pytest.mark.scenario("S73")
 async def test_a_pin_that_comes_meanwhile_refuses_the_horizon(world: World) -> None:
     """A new pin refuses the horizon, listed or not; a released one does not."""
     await world.pin("r2-1-1", 5)

@@ -201,6 +201,7 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
         PartFs(tmp_path / "file" / "data").open()
 
 
+@pytest.mark.scenario("S54", "S55")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize(("kind", "expected"), [("enospc", DiskFullError), ("eio", UnavailableError)])
 def test_a_failing_disk_leaves_nothing(
@@ -295,6 +296,7 @@ def test_a_full_disk_takes_the_next_small_part(tmp_path: Path) -> None:
         files.close()
 
 
+@pytest.mark.scenario("S53", "S57")
 @pytest.mark.parametrize(
     ("what", "point"),
     [
@@ -438,6 +440,7 @@ def test_a_flipped_bit_is_never_read(files: PartFs) -> None:
     assert files.read(location, 2 * BLOCK_BYTES) == data[2 * BLOCK_BYTES :]
 
 
+@pytest.mark.scenario("S42")
 def test_a_cut_file_is_never_read_short(files: PartFs) -> None:
     """A file that lost its end gives an error, not fewer bytes (S42)."""
     data = content(BLOCK_BYTES + 1000)

@@ -86,6 +86,7 @@ def test_effective_time_never_decreases() -> None:
     assert machine.time_ms == 70
 
 
+@pytest.mark.scenario("S48")
 @given(st.data())
 def test_the_same_prefix_in_any_order(data: st.DataObject) -> None:
     """Whatever the order of records, parts and repetitions, the same records are applied, each once."""

@@ -197,6 +197,7 @@ async def test_parts_that_only_their_packs_know_get_their_rows(
     assert len(packs(files.data_dir)) == 5
 
 
+@pytest.mark.scenario("S57")
 @pytest.mark.parametrize("behind_the_cut", [_torn, _zeros, _one_bit, _empty], indirect=True)
 async def test_a_pack_that_is_not_whole_was_never_acknowledged(
     behind_the_cut: tuple[Catalog, PartFs],

@@ -116,6 +116,7 @@ async def test_what_is_forgotten_meanwhile_is_too_old(log: Log, outcomes: Outcom
     assert await outcomes.outcome(late, CLIENT) == TooOld(Csn(6))
 
 
+@pytest.mark.scenario("S83")
 async def test_what_was_forgotten_before_is_too_old(
     catalog: Catalog, log: Log, outcomes: OutcomeResolver
 ) -> None:
