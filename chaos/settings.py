@@ -14,7 +14,7 @@ SETTINGS: Final[dict[str, object]] = {
     "retry_wait_max_s": 0.5,
     "blocked_after_s": 2,
     "reader_workers": 1,
-    # So that there are parts with files of their own: some faults damage these.
+    # Larger parts get files of their own, which some faults damage.
     "inline_part_bytes_max": 16 << 10,
     "clock_check_interval_s": 1,
     "tick_interval_s": 2,
