@@ -14,7 +14,7 @@ SETTINGS: Final[dict[str, object]] = {
     "retry_wait_max_s": 0.5,
     "blocked_after_s": 2,
     "reader_workers": 1,
-    # Larger parts get files of their own, which some faults damage.
+    # Faults damage parts that have files of their own: those above this size.
     "inline_part_bytes_max": 16 << 10,
     "clock_check_interval_s": 1,
     "tick_interval_s": 2,
