@@ -24,6 +24,8 @@ DUCKLAKE := $(VENV)/ducklake
 # An older Spark for the long runs, and for the benchmark's peers, beside the environment's (tests/spark35.in).
 SPARK35 := $(VENV)/spark35
 STAMP := $(VENV)/stamp
+# A checker of histories that others have written, for the long runs (tests/checkers/outside.py).
+ADYA := $(VENV)/adya
 # Spark's classes, ready to be mapped: each of the many sessions of the tests starts in half of the time.
 CLASSES := $(VENV)/spark-classes/stamp
 # Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
@@ -50,7 +52,7 @@ compose-demo: $(STAMP) ## the same in containers: docker/compose.yaml, with a Sp
 test: $(CLASSES) ## all tests except the long runs (PYTEST_ARGS="-k name" for more options)
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(CLASSES) $(SPARK35)/stamp ## all tests, the long runs too
+test-all: $(CLASSES) $(SPARK35)/stamp $(ADYA)/stamp ## all tests, the long runs too
 	@$(PYTEST) $(PYTEST_ARGS)
 
 check: lint types unit ## format, lint, types, unit tests: the next three targets
@@ -130,6 +132,14 @@ $(DUCKLAKE)/stamp: bench/ducklake.lock | $(STAMP)
 
 $(SPARK35)/stamp: tests/spark35.lock | $(STAMP)
 	$(install_beside)
+
+# Without a cargo its tests say that they are left out.
+$(ADYA)/stamp: | $(STAMP)
+	@if command -v cargo >/dev/null; then \
+	    cargo install adya --version 0.1.0 --locked --no-default-features --quiet --root $(@D) && touch $@; \
+	else \
+	    echo "make: no cargo (apt-get install cargo), so the checker adya is not installed and its tests are left out" >&2; \
+	fi
 
 $(CLASSES): $(STAMP) tests/support/spark/class_archive.py
 	@$(PYTHON) -m tests.support.spark.class_archive

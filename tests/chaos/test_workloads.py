@@ -122,6 +122,7 @@ def test_a_workload_is_clean_where_all_is_well(done: _Run, name: str) -> None:
     assert calls[name, "read"] >= _READS
 
 
+@pytest.mark.slow
 def test_the_lists_are_clean_for_an_outside_checker(done: _Run) -> None:
     """The program that others have written judges the same history, where it is installed."""
     adya = outside.program()

@@ -4,8 +4,8 @@ It knows nothing of Tidelock, nor of `tests/checkers`; the format of the histori
 
     cargo install adya --version 0.1.0 --no-default-features --root FOLDER
 
-makes it in some minutes (the features left out are drivers of databases). `program` finds it on the PATH, or
-where TIDELOCK_ADYA says.
+makes it in some minutes (the features left out are drivers of databases). `make test-all` does that on machines
+with cargo. `program` finds it where TIDELOCK_ADYA says, beside the environment's Python, or on the PATH.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -52,8 +53,11 @@ class Verdict:
 
 def program() -> Path | None:
     """Return the program; None if it is not installed."""
-    named = os.environ.get("TIDELOCK_ADYA") or shutil.which("adya")
-    return Path(named) if named else None
+    if named := os.environ.get("TIDELOCK_ADYA"):
+        return Path(named)
+    beside = Path(sys.prefix) / "adya" / "bin" / "adya"
+    found = str(beside) if beside.exists() else shutil.which("adya")
+    return Path(found) if found else None
 
 
 def judged(adya: Path, history: Path, *, model: str = MODEL) -> Verdict:

@@ -181,6 +181,7 @@ def test_a_replica_with_a_new_address_is_found_again(cluster: Cluster, db: Datab
                     assert rows_of(snap.read("smoke.moved")) == rows_of(rows)
 
 
+@pytest.mark.slow
 def test_a_zookeeper_with_a_new_address_is_found_again(cluster: Cluster, db: Database) -> None:
     """Servers and agents know it by name: a commit succeeds when only it and one other are left."""
     db.create_table("smoke.ensemble", LINES)

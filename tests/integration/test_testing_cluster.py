@@ -113,7 +113,14 @@ def queue_of(node: Node) -> str:
     return commands.run("nsenter", name, "tc", "-s", "qdisc", "show", "dev", INTERFACE)
 
 
-@pytest.fixture(scope="module", params=["processes", pytest.param("containers", marks=pytest.mark.docker)])
+# Both kinds have the same handles. The chaos tests use those of processes in every run.
+KINDS: Final = (
+    pytest.param("processes", marks=pytest.mark.slow),
+    pytest.param("containers", marks=pytest.mark.docker),
+)
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three replicas and three ZooKeepers, each with a network and a disk of its own."""
     ability.require(commands.lack())
