@@ -5,7 +5,8 @@ It knows nothing of Tidelock, nor of `tests/checkers`; the format of the histori
     cargo install adya --version 0.1.0 --no-default-features --root FOLDER
 
 makes it in some minutes (the features left out are drivers of databases). `make test-all` does that where
-cargo is installed. `program` finds it where TIDELOCK_ADYA says, beside the environment's Python, or on the PATH.
+cargo is installed. `program` finds it where TIDELOCK_ADYA says, beside the environment's Python, or on the
+PATH.
 """
 
 from __future__ import annotations
