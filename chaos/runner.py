@@ -31,7 +31,8 @@ from chaos.workloads.workload import Workload
 from chaos.world import World
 from tidelock.testing import Cluster
 
-#: Commits that clients have made before the first fault comes, and the time for them in seconds.
+#: Commits that clients have made before the first fault comes. The time for them, and for all sessions of
+#: Spark to begin, in seconds.
 _WARM: Final = 20
 _WARM_TIMEOUT_S: Final = 120.0
 
@@ -202,9 +203,13 @@ class _Run:
         sessions = self._sessions(running)
         try:
             with self._healed():
-                if not comes_true(lambda: world.journal.count("write") >= _WARM, _WARM_TIMEOUT_S):
+                if not comes_true(
+                    lambda: sessions.complete and world.journal.count("write") >= _WARM, _WARM_TIMEOUT_S
+                ):
                     self._tell(
-                        "I14 LIVE", f"{_WARM} commits are not made in {_WARM_TIMEOUT_S:.0f} s at first"
+                        "I14 LIVE",
+                        f"expected {_WARM} commits and all sessions of Spark in {_WARM_TIMEOUT_S:.0f} s, found "
+                        f"{world.journal.count('write')} and {len(world.drivers)}",
                     )
                 self._phase("faults")
                 self._injector.run()

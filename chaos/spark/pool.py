@@ -50,6 +50,11 @@ class Pool:
             self._threads.append(thread)
             thread.start()
 
+    @property
+    def complete(self) -> bool:
+        """Whether all sessions have begun."""
+        return len(self._world.drivers) >= self._sessions
+
     def _work(self, number: int) -> None:
         try:
             while not self._over.wait(self._pause_s) and not self._world.stopping.is_set():
