@@ -203,14 +203,7 @@ class _Run:
         sessions = self._sessions(running)
         try:
             with self._healed():
-                if not comes_true(
-                    lambda: sessions.complete and world.journal.count("write") >= _WARM, _WARM_TIMEOUT_S
-                ):
-                    self._tell(
-                        "I14 LIVE",
-                        f"expected {_WARM} commits and all sessions of Spark in {_WARM_TIMEOUT_S:.0f} s, found "
-                        f"{world.journal.count('write')} and {len(world.drivers)}",
-                    )
+                self._warm_up(sessions)
                 self._phase("faults")
                 self._injector.run()
             commit_again(world, self._violations)
@@ -222,6 +215,16 @@ class _Run:
         for error in sessions.errors:
             story = "".join(traceback.format_exception(error))
             self._violations.add(Violation("Spark", "users need not bear this error", story))
+
+    def _warm_up(self, sessions: Pool) -> None:
+        """Wait until clients commit and all sessions of Spark have begun."""
+        journal = self._world.journal
+        if not comes_true(lambda: sessions.complete and journal.count("write") >= _WARM, _WARM_TIMEOUT_S):
+            self._tell(
+                "I14 LIVE",
+                f"expected {_WARM} commits and all sessions of Spark in {_WARM_TIMEOUT_S:.0f} s, found "
+                f"{journal.count('write')} and {len(self._world.drivers)}",
+            )
 
     def _sessions(self, running: Sequence[Workload]) -> Pool:
         """Start the sessions of Spark, if the plan has any."""
