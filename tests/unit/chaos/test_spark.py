@@ -175,7 +175,9 @@ def test_a_session_that_dies_is_started_again(world: World, started: list[_Drive
             raise SparkEndedError("x")
 
     pool = _pool(world, run)
+    assert not pool.complete
     pool.start()
+    eventually(lambda: pool.complete, what="the first session")
     eventually(lambda: len(started) == 2 and pool.done > 3, what="jobs of the second session")
     assert world.drivers.keys() == {"s1"}
     pool.stop()
