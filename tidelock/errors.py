@@ -42,6 +42,7 @@ __all__ = [
     "NoSuchCsnError",
     "NotCommittedError",
     "NotEnoughReplicasError",
+    "PartDamagedError",
     "RefusedError",
     "SchemaMismatchError",
     "SerializationConflictError",
@@ -360,8 +361,19 @@ class StandbyError(UnavailableError):
     """This replica has not reached the requested CSN (``snapshot_csn``); another replica may have."""
 
 
+class PartDamagedError(UnavailableError):
+    """The bytes of a part are wrong at this replica (``part``, ``replica``), which fetches them again.
+
+    Another replica has them: a read goes on there. A transaction whose home met them accepts rollback only:
+    begin again.
+    """
+
+
 class CorruptError(TidelockError):
-    """Bytes do not match their checksum, or stored state breaks an invariant; no doubtful data was served."""
+    """Bytes do not match their checksum, or stored state breaks an invariant; no doubtful data was served.
+
+    A part that the replica fetches again by itself is a PartDamagedError.
+    """
 
 
 class DeclaredLostError(CorruptError):

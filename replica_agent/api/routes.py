@@ -28,6 +28,7 @@ from tidelock.errors import (
     NoSuchCsnError,
     NotCommittedError,
     NotEnoughReplicasError,
+    PartDamagedError,
     RefusedError,
     SchemaMismatchError,
     SerializationConflictError,
@@ -114,7 +115,14 @@ _TOKEN: Final = (
     TokenRightError,
 )
 #: Errors of statements.
-_STATEMENT: Final = (*_ABOUT_TX, FencedError, UnknownTableError, TooLargeError, DiskFullError)
+_STATEMENT: Final = (
+    *_ABOUT_TX,
+    FencedError,
+    UnknownTableError,
+    TooLargeError,
+    DiskFullError,
+    PartDamagedError,
+)
 _REMOVAL: Final = (*_STATEMENT, SerializationConflictError)
 _ADDING: Final = (*_REMOVAL, SchemaMismatchError, DuplicateKeyError, TableModeError, TooManyPartsError)
 _LANDING: Final = (
@@ -127,6 +135,7 @@ _LANDING: Final = (
         TooManyPartsError,
     ),
     *(SerializationConflictError, CommitUnknownError, FencedError, NoSuchCsnError, StandbyError),
+    PartDamagedError,
 )
 _AT_CSN: Final = (NoSuchCsnError, SnapshotTooOldError, StandbyError)
 _COMMIT: Final = (
@@ -358,7 +367,7 @@ _CHANGES: Final = (
     ApiRoute(
         method="POST", path=f"{_V1}/tables/{{table}}/changes/rows", handler=ChangeRoutes.rows,
         subject="changes", request=changes.ChangedRowsRequest, response=_ROWS, action=AgentAction.READ,
-        errors=(*_AT_CSN, CorruptError, TooLargeError, UnknownTableError),
+        errors=(*_AT_CSN, CorruptError, PartDamagedError, TooLargeError, UnknownTableError),
     ),
 )  # fmt: skip
 

@@ -31,6 +31,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.damaged_parts import DamagedParts
 from tidelock.replica_agent.storage.part_writer import conformed
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
@@ -67,6 +68,7 @@ class LandingUpserts:
     """Brings rows into landing tables by key.
 
     Attributes:
+        damage: Has the parts fetched again that a statement found damaged.
         executor: Runs work on rows that takes longer than the event loop may pause.
         clock: Monotonic seconds.
     """
@@ -77,6 +79,7 @@ class LandingUpserts:
     mutations: Mutations
     commits: Commits
     metrics: Metrics
+    damage: DamagedParts
     executor: Executor
     clock: Callable[[], float]
     chance: random.Random = field(default_factory=random.Random)
@@ -184,6 +187,8 @@ class LandingUpserts:
             except BaseException as error:
                 failed = error if isinstance(error, RefusedError) else None
                 await asyncio.shield(self.commits.roll_back(tx, failed))
+                if (damaged := self.damage.met(error)) is not None:
+                    raise damaged from error
                 raise
             done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         finally:

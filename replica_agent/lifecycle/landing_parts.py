@@ -31,6 +31,7 @@ def make_landing(means: Means, replication: ReplicationParts, transactions: Tran
         mutations=inserts.mutations,
         commits=transactions.commits,
         metrics=means.metrics,
+        damage=means.damage,
         executor=inserts.staging.encoders,
         clock=time.monotonic,
     )

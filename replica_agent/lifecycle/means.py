@@ -20,6 +20,7 @@ from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.lifecycle.local import Local
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.storage.damaged_parts import DamagedParts
 from tidelock.replication.core.model import Held, ResolvedRecord
 
 
@@ -90,3 +91,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
     def reader(self) -> CatalogReader:
         """The reader of the catalog."""
         return self.local.catalog.reader
+
+    @property
+    def damage(self) -> DamagedParts:
+        """The code that has damaged parts fetched again, which statements meet."""
+        return DamagedParts(replica=self.replica, reader=self.reader, report=self.events.corrupt)

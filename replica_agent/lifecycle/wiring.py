@@ -58,7 +58,7 @@ class AgentParts:
 
     def __post_init__(self) -> None:
         """Make the services, which stand on all other parts."""
-        failures = QueryFailures(transactions=self.transactions.registry, damaged=self.means.events.corrupt)
+        failures = QueryFailures(transactions=self.transactions.registry, damage=self.means.damage)
         reads, peers = _reads(self, failures), _peers(self)
         self.services = Services(
             settings=self.means.settings,

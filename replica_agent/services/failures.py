@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import PartId
-from tidelock.errors import (
-    CorruptError,
-    StandbyError,
-    TidelockError,
-    UnavailableError,
-    UnknownTransactionError,
-)
+from tidelock.errors import TidelockError, UnavailableError, UnknownTransactionError
+from tidelock.replica_agent.storage.damaged_parts import DamagedParts
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import TxState
 
@@ -24,19 +18,19 @@ class QueryFailures:
     """Notes the failures of statements.
 
     Attributes:
-        damaged: Called with a part whose bytes are wrong here, and with the finding.
+        damage: Has the parts fetched again that a statement found damaged.
     """
 
     transactions: Transactions
-    damaged: Callable[[PartId, str], None]
+    damage: DamagedParts
 
     @contextlib.contextmanager
     def noted(self, tid: str | None, subject: str, *, spoils: bool = True) -> Iterator[None]:
         """Run a statement of a transaction (None = outside of one); a failure leaves it rollback only.
 
         The answer "not now" is the one exception: the same statement may be repeated. A part that is damaged
-        here is fetched again; outside a transaction the answer is "standby", since another replica has the
-        part.
+        here is fetched again. Its error is retriable, but it does leave rollback only: half of the statement
+        may be done.
 
         Args:
             tid: The transaction.
@@ -44,6 +38,7 @@ class QueryFailures:
             spoils: False: a failure leaves the transaction as it is: another process than its own asked.
 
         Raises:
+            PartDamagedError: A part is damaged here.
             TransactionClosedError: The transaction ended during the statement, and its parts were deleted.
             Others as :meth:`TransactionEnding.failing`.
         """
@@ -53,10 +48,8 @@ class QueryFailures:
         except TidelockError as error:
             if tid is not None:
                 self._require_not_rolled_back(tid)
-            if isinstance(error, CorruptError) and (part := error.details.get("part")) is not None:
-                self.damaged(part, error.message)
-                if tid is None or not spoils:
-                    raise StandbyError(error.message, part=part) from error
+            if (damaged := self.damage.met(error)) is not None:
+                raise damaged from error
             raise
 
     def _require_not_rolled_back(self, tid: str) -> None:

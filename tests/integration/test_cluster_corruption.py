@@ -23,8 +23,9 @@ from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import connect
+from tidelock.client.writes.transaction import Transaction
 from tidelock.cluster import LocalCluster
-from tidelock.errors import StandbyError, TidelockError, UnavailableError
+from tidelock.errors import PartDamagedError, StandbyError, TransactionClosedError, UnavailableError
 from tidelock.replication.core.digest import checksum
 from workloads.agents import ask
 
@@ -156,6 +157,40 @@ class Stored:
         return answer.data
 
 
+def _fetched_again(error: PartDamagedError, stored: Stored) -> None:
+    """Require that an error says what was found, where, and what is done about it."""
+    assert error.retriable
+    assert error.details["replica"] == DAMAGED
+    assert error.details["part"] == stored.part
+    assert f"replica {DAMAGED} should have part {stored.part} whole, and it is damaged" in error.message
+    assert "fetched again from another replica: begin the transaction again" in error.message
+
+
+def _update(tx: Transaction, stored: Stored) -> object:
+    return tx.update(stored.table, {"k": "k + 1"}, "k = ?", [stored.rows["k"][0].as_py()])
+
+
+def _delete(tx: Transaction, stored: Stored) -> object:
+    return tx.delete(stored.table, "k = ?", [stored.rows["k"][0].as_py()])
+
+
+def _merge(tx: Transaction, stored: Stored) -> object:
+    return tx.merge(
+        stored.table, stored.rows.slice(0, 1), on=["k"], when_matched_update={"k": "target.k + 1"}
+    )
+
+
+def _sql(tx: Transaction, stored: Stored) -> object:
+    return tx.sql(f"select sum(k) from {stored.table}")
+
+
+def _read(tx: Transaction, stored: Stored) -> object:
+    return tx.read(stored.table)
+
+
+STATEMENTS = {"update": _update, "delete": _delete, "merge": _merge, "sql": _sql, "read": _read}
+
+
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_flipped_bit_is_never_sent(local: LocalCluster, kind: str) -> None:
     """A download from the damaged replica is refused or cut, not wrong; it also has the part repaired."""
@@ -174,9 +209,10 @@ def test_a_query_goes_on_elsewhere(local: LocalCluster, kind: str) -> None:
     with (
         local.connect(DAMAGED) as pinned,
         pinned.snapshot(stored.csn) as snap,
-        pytest.raises(UnavailableError, match=stored.part),
+        pytest.raises(PartDamagedError, match=stored.part) as damaged,
     ):
         snap.read(stored.table)
+    _fetched_again(damaged.value, stored)
     stored.mended(DAMAGED)
     stored.flip_bit(DAMAGED)
     with connect([local.url(DAMAGED), local.url("r1")]) as db, db.snapshot(stored.csn) as snap:
@@ -184,6 +220,55 @@ def test_a_query_goes_on_elsewhere(local: LocalCluster, kind: str) -> None:
         assert snap.read(stored.table).to_pydict() == stored.rows.to_pydict()
         assert snap.sql(f"select count(*) as n from {stored.table}").to_pydict() == {"n": [ROWS[kind]]}
     stored.mended(DAMAGED)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_at_a_damaged_home_is_to_begin_again(local: LocalCluster, name: str) -> None:
+    """It did nothing, and an error that may be retried says why; the same one, begun again, works."""
+    run = STATEMENTS[name]
+    stored = Stored.insert(local, "pack")
+    stored.flip_bit(DAMAGED)
+    with local.connect(DAMAGED) as db:
+        with pytest.raises(PartDamagedError, match=stored.part) as damaged, db.begin() as tx:
+            run(tx, stored)
+        _fetched_again(damaged.value, stored)
+        with pytest.raises(TransactionClosedError):
+            tx.read(stored.table)  # half of the statement may have been done
+        stored.mended(DAMAGED)
+        with db.begin() as tx:
+            run(tx, stored)
+            assert len(tx.read(stored.table)) == stored.rows.num_rows - (name == "delete")
+    require_clean_audit(local)
+
+
+def test_an_autocommit_statement_begins_again_by_itself(local: LocalCluster) -> None:
+    """The client repeats it at the damaged replica, the only one that it knows, until the part is whole."""
+    stored = Stored.insert(local, "pack")
+    stored.flip_bit(DAMAGED)
+    with local.connect(DAMAGED) as db:
+        db.delete(stored.table, "k = ?", [stored.rows["k"][0].as_py()], wait="all")
+        assert len(db.read(stored.table)) == stored.rows.num_rows - 1
+
+
+def test_rows_that_land_by_key_at_a_damaged_home_land_later(local: LocalCluster) -> None:
+    """Their statement reads the damaged part of the table; it is repeated by the client."""
+    table = f"t{next(NAMES)}"
+    rows = pa.table({"k": range(ROWS["pack"]), "v": [0] * ROWS["pack"]})
+    schema = pa.schema([field.with_nullable(False) for field in rows.schema])
+    with local.connect(DAMAGED) as db:
+        db.create_table(
+            table, schema, properties={"landing": "on", "unique_key": "k", "on_duplicate": "replace"}
+        )
+        csn = db.land(table, rows.cast(schema)).csn
+        assert csn is not None
+        (part,) = ask(local, DAMAGED, f"/parts?csn={csn}&table={table}")
+        stored = Stored(local, table, rows, csn, part["part"], part["checksum"], part["file"])
+        eventually(lambda: all(stored.sound(replica) for replica in REPLICAS), what="the part everywhere")
+        stored.flip_bit(DAMAGED)
+        db.land(table, pa.table({"k": [1], "v": [1]}, schema=schema))
+        found = db.read(table)
+    assert (len(found), sum(found["v"].to_pylist())) == (ROWS["pack"], 1)
+    stored.mended("r1", "r3")
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -220,8 +305,8 @@ def test_a_change_copies_no_damaged_row_group(local: LocalCluster) -> None:
     stored.flip_bit("r1")
     last = stored.rows["k"][-1].as_py()
     with local.connect("r1") as db:
-        with pytest.raises(TidelockError, match=stored.part):
-            db.delete(stored.table, "k = ?", [last])
+        with pytest.raises(PartDamagedError, match=stored.part), db.begin() as tx:
+            tx.delete(stored.table, "k = ?", [last])
         stored.mended("r1")
         with db.begin() as tx:
             done = tx.delete(stored.table, "k = ?", [last])

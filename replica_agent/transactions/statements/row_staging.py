@@ -25,6 +25,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.damaged_parts import part_damaged
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.storage.part_cutter import cut_part
 from tidelock.replica_agent.storage.part_writer import (
@@ -217,18 +218,14 @@ class RowStaging:
         Peers receive them like every part; here a file is deleted when no part is in it any more.
 
         Raises:
-            UnavailableError: One of the other parts is damaged here, and is being fetched again.
+            PartDamagedError: One of the other parts is damaged here, and is being fetched again.
         """
         new = [(self.numbers.next(), row) for row in parts]
 
         def job(db: sqlite3.Connection) -> None:
             for part, row in new:
                 if not jobs.link_part(db, part, table, row.part, tx.tid):
-                    raise UnavailableError(
-                        f"part {row.part} of table {row.table} is damaged here and is being fetched again; "
-                        "roll back, and run it again later or on another replica",
-                        part=row.part,
-                    )
+                    raise part_damaged(self.transactions.replica, row, f"of table {row.table}")
 
         await self.catalog.write(job)
         for part, row in new:

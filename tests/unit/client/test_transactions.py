@@ -11,6 +11,7 @@ from tidelock.client import Database, TransactionState, connect
 from tidelock.errors import (
     BadRequestError,
     LeaseExpiredError,
+    PartDamagedError,
     StandbyError,
     TransactionClosedError,
     UnavailableError,
@@ -152,6 +153,25 @@ def test_insert_that_did_not_leave_may_be_repeated(fake_cluster: FakeCluster, fa
             tx.insert("t", ROWS)
         tx.insert("t", ROWS)
     assert fake_db.read("t").num_rows == 3
+
+
+def test_a_damaged_part_at_the_home_leaves_the_rollback(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """The home has failed the transaction; another one works, and so does a loop that asks `retriable`."""
+    damaged = PartDamagedError("part r1-1-1 is damaged", part="r1-1-1", replica="r1")
+    fake_cluster["r1"].plan("POST /query", damaged)
+    with pytest.raises(PartDamagedError) as told, fake_db.begin() as tx:
+        tx.read("t")
+    assert told.value.retriable
+    assert tx.state is TransactionState.ROLLED_BACK
+    with fake_db.begin() as tx:
+        assert tx.read("t").num_rows == 0
+
+
+def test_a_damaged_part_is_read_at_another_replica(fake_cluster: FakeCluster, fake_db: Database) -> None:
+    """Outside of transactions the client asks the next replica by itself."""
+    with fake_db.snapshot() as snap:
+        fake_cluster[snap.holder].plan("POST /query", PartDamagedError("part r1-1-1 is damaged"))
+        assert snap.read("t").num_rows == 0
 
 
 def test_lost_answer_of_a_read_spoils_nothing(fake_cluster: FakeCluster, fake_db: Database) -> None:

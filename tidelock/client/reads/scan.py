@@ -55,6 +55,7 @@ class RowReader(ABC):
             TooLargeError: It needs more memory or time than a replica allows for one statement.
             UnavailableError: The home of the transaction does not answer, or no replica can serve the
                 snapshot now; a SELECT may be repeated.
+            PartDamagedError: The home fetches a damaged part again; in a transaction: rollback() only.
         """
         return self.collect({"sql": sql, "params": list(params)})
 
@@ -72,8 +73,9 @@ class Scan:
     """The rows of a table; every call reads them again.
 
     Every method raises UnknownTableError, BadRequestError (a column or the condition is wrong),
-    UnavailableError (no answer, or a truncated one: never fewer rows) and CorruptError (bytes that do not
-    match their checksum).
+    UnavailableError (no answer, or a truncated one: never fewer rows; PartDamagedError: a part is damaged at
+    the only replica that could be asked, and fetched again) and CorruptError (damage that is not mended by
+    itself).
     """
 
     reader: RowReader

@@ -137,6 +137,7 @@ class Statements(HomeRequests):
             UnknownTableError: The table does not exist at this transaction's snapshot.
             TooLargeError: The statement needs more memory or time than a replica allows for one statement.
             TransactionClosedError: The transaction accepts no statements.
+            PartDamagedError: A part of the table is damaged at the home, which fetches it again.
             UnavailableError: The home did not answer. After each of these errors: rollback() only.
         """
         return self._change(f"delete/{segment(table)}", lambda: DeleteRequest(where, list(params)))

@@ -36,6 +36,7 @@ from tidelock.errors import (
     NoAnswerError,
     NoConnectionError,
     NotCommittedError,
+    PartDamagedError,
     RefusedError,
     TidelockError,
     TooLargeError,
@@ -445,7 +446,8 @@ class Transaction(RowReader, Statements):
         except UnavailableError as error:
             self._note(error)
             # A read may be repeated. Rows that left unconfirmed may be staged wholly, in part, or not at all.
-            if isinstance(error, NoAnswerError) and not reads:
+            # A damaged part fails the transaction at its home.
+            if isinstance(error, PartDamagedError) or (isinstance(error, NoAnswerError) and not reads):
                 self.fail(error)
             if isinstance(error, NoAnswerError | NoConnectionError) and self._home is not None:
                 error.add_note(

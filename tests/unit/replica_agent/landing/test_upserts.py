@@ -18,9 +18,11 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
     CommitUnknownError,
+    CorruptError,
     FencedError,
     NotCommittedError,
     NotEnoughReplicasError,
+    PartDamagedError,
     SerializationConflictError,
     TidelockError,
     TooLargeError,
@@ -50,13 +52,15 @@ class World:
         self.settings = settings(**changed)
         self.transactions = Transactions(ReplicaId("r1"), 1, self.settings, time.monotonic)
         self.conflicts = 0
+        self.damaged = False
         self.commit_error: TidelockError | None = None
         self.statements: list[list[tuple[str, int]]] = []
         self.reached = Csn(5)
         world = cast("Any", self)
         self.upserts = LandingUpserts(
             settings=self.settings, transactions=self.transactions, waiters=world, mutations=world,
-            commits=world, metrics=Metrics(), executor=ThreadPoolExecutor(1), clock=time.monotonic,
+            commits=world, metrics=Metrics(), damage=world, executor=ThreadPoolExecutor(1),
+            clock=time.monotonic,
         )  # fmt: skip
 
     async def insert(
@@ -67,6 +71,8 @@ class World:
         if self.conflicts:
             self.conflicts -= 1
             raise SerializationConflictError("another transaction removes the same rows")
+        if self.damaged:
+            raise CorruptError("wrong bytes", part="r1-1-1")
         table = pa.ipc.open_stream(b"".join([piece async for piece in body])).read_all()
         found = list(zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True))
         if any(key == POISON for key, _ in found):
@@ -82,6 +88,10 @@ class World:
         tx.ending.seal()
         self.transactions.close(tx, TxState.COMMITTED, outcome=DONE)
         return DONE
+
+    def met(self, error: BaseException) -> PartDamagedError | None:
+        """Have a damaged part fetched again (`DamagedParts`)."""
+        return PartDamagedError(error.message) if isinstance(error, CorruptError) else None
 
     async def roll_back(self, tx: Transaction, error: TidelockError | None) -> None:
         """Roll back (`Commits`)."""
@@ -155,6 +165,15 @@ async def test_a_conflict_that_does_not_end() -> None:
     world.conflicts = 0
     assert await other == [LandAnswer(1, None, 9)]
     assert [row for statement in world.statements for row in statement] == [("b", 1)]
+
+
+async def test_a_damaged_part_is_fetched_again() -> None:
+    """The statement met a damaged part of the table: nothing is written, and clients may try again."""
+    world = World()
+    world.damaged = True
+    answers = await world.land([("a", 1)], [("b", 1)])
+    assert {type(answer) for answer in answers} == {PartDamagedError}
+    assert not world.transactions.live()
 
 
 @pytest.mark.parametrize(

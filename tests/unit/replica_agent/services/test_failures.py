@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,13 +14,25 @@ from tidelock.errors import (
     BadRequestError,
     CorruptError,
     LeaseExpiredError,
+    PartDamagedError,
     StandbyError,
     TidelockError,
     TooLargeError,
+    UnavailableError,
+    from_wire,
 )
 from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.storage.damaged_parts import DamagedParts
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
+
+
+class Rows:
+    """A catalog of one part."""
+
+    def part(self, part: str) -> Any:
+        """Return the row of a part (`CatalogReader`)."""
+        return SimpleNamespace(part=part, table="default.t") if part == "r1-1-1" else None
 
 
 @pytest.fixture
@@ -29,7 +43,8 @@ def transactions() -> Transactions:
 
 def query(transactions: Transactions, tx: Transaction, error: Exception, *, spoils: bool = True) -> None:
     """Run a query that ends in an error."""
-    failures = QueryFailures(transactions=transactions, damaged=lambda *_: None)
+    damage = DamagedParts(replica=ReplicaId("r1"), reader=cast("Any", Rows()), report=lambda *_: None)
+    failures = QueryFailures(transactions=transactions, damage=damage)
     with failures.noted(str(tx.tid), "the query", spoils=spoils):
         raise error
 
@@ -60,7 +75,7 @@ def test_a_failed_query_of_another_process_does_not_spoil_the_transaction(transa
     tx = transactions.begin(Csn(5))
     for error, seen in (
         (BadRequestError("no such column"), BadRequestError),
-        (CorruptError("other bytes", part="r1-1-1"), StandbyError),
+        (CorruptError("other bytes", part="r1-1-1"), PartDamagedError),
     ):
         with pytest.raises(seen):
             query(transactions, tx, error, spoils=False)
@@ -84,6 +99,33 @@ def test_only_an_error_other_than_not_now_leaves_the_rollback(
     with pytest.raises(type(error)):
         query(transactions, tx, error)
     assert tx.state is state
+
+
+def test_a_damaged_part_leaves_the_rollback_and_may_be_retried(transactions: Transactions) -> None:
+    """Half of the statement may be done, so the transaction begins again; nobody has to look."""
+    tx = transactions.begin(Csn(5))
+    with pytest.raises(PartDamagedError, match="other bytes") as damaged:
+        query(transactions, tx, CorruptError("other bytes", part="r1-1-1"))
+    assert (tx.state, damaged.value.retriable) == (TxState.FAILED, True)
+    assert damaged.value.details == {"part": "r1-1-1", "table": "default.t", "replica": "r1"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CorruptError("rows were lost", table="default.t"), CorruptError("unknown here", part="r1-1-9")],
+    ids=["no part", "no part of the catalog"],
+)
+def test_what_is_not_fetched_again_stays_corrupt(transactions: Transactions, error: CorruptError) -> None:
+    """An operator must look where no replica can give anything back."""
+    with pytest.raises(CorruptError, match=error.message):
+        query(transactions, transactions.begin(Csn(5)), error)
+
+
+def test_a_client_that_does_not_know_the_class_may_retry() -> None:
+    """Clients of before take an unknown error with this status for an UnavailableError."""
+    error = PartDamagedError("damaged", part="r1-1-1")
+    seen = from_wire(error.http_status, {**error.to_wire(), "error": "NotKnownHereError"})
+    assert (type(seen), seen.retriable, seen.details) == (UnavailableError, True, {"part": "r1-1-1"})
 
 
 def test_a_statement_that_needs_too_much_memory_leaves_the_rollback(transactions: Transactions) -> None:

@@ -26,6 +26,7 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.damaged_parts import DamagedParts
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_late
@@ -103,6 +104,7 @@ class Home:
         self.tables = Tables(catalog.reader)
         self.waiters, self.metrics = CsnWaiters(Csn(5)), Metrics()
         self.pressure = cast("Any", _NoPressure())
+        self.damage = DamagedParts(replica=HOME, reader=catalog.reader, report=lambda *_: None)
         self.staging = RowStaging(
             settings=limits, catalog=catalog, files=files, stager=self.stager, numbers=numbers,
             transactions=self.transactions, tables=self.tables, hint=lambda *_: None,
@@ -138,9 +140,8 @@ class Home:
 
     async def insert(self, tx: Transaction, body: Body) -> tuple[int, int]:
         """Insert into the table, as the service for transactions does."""
-        with QueryFailures(transactions=self.transactions, damaged=lambda *_: None).noted(
-            str(tx.tid), "the insert into t"
-        ):
+        failures = QueryFailures(transactions=self.transactions, damage=self.damage)
+        with failures.noted(str(tx.tid), "the insert into t"):
             return await self.inserts.insert(tx, "t", body.iter_any(), None)
 
     async def make(
