@@ -9,7 +9,7 @@ from tidelock.replica_agent.api.bearer import Bearers
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.channel import ChannelRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
-from tidelock.replica_agent.api.http import authentication, errors, plain_bodies
+from tidelock.replica_agent.api.http import Damage, authentication, errors, plain_bodies
 from tidelock.replica_agent.api.members import MembersRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
@@ -24,8 +24,13 @@ from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.peers import push_bytes_max
 
 
-def application(services: Services) -> web.Application:
-    """Return the application with all routes; each group of routes sees one service."""
+def application(services: Services, damage: Damage) -> web.Application:
+    """Return the application with all routes; each group of routes sees one service.
+
+    Args:
+        services: The services.
+        damage: Called with each error of a request that is none of Tidelock's own.
+    """
     settings = services.settings
     guard = authentication(
         settings.secret,
@@ -33,12 +38,12 @@ def application(services: Services) -> web.Application:
         admit=Bearers(services.uploads, OPENED).admit,
     )
     app = web.Application(
-        middlewares=[errors, guard, plain_bodies(services.transactions.refused)],
+        middlewares=[errors(damage), guard, plain_bodies(services.transactions.refused)],
         client_max_size=push_bytes_max(settings),
     )
     app.on_response_prepare.append(no_content_type)
     transactions, peers = TransactionRoutes(services.transactions), PeerRoutes(services.peers)
-    channels = ChannelRoutes.of(transactions, peers, services.status)
+    channels = ChannelRoutes.of(transactions, peers, services.status, damage)
     app.on_shutdown.append(channels.close)
     for group in (
         transactions,

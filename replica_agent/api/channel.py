@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import decoded, encode, failure
+from tidelock.replica_agent.api.http import Damage, decoded, encode, failure
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.services.status import StatusService
@@ -59,6 +59,8 @@ class Channels:
     requests_max: int
     #: Called for each request.
     counted: Callable[[], object]
+    #: Called with each error of a request that is none of Tidelock's own.
+    damage: Damage
     _reading: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
@@ -116,7 +118,7 @@ class Channels:
         try:
             status, answer = 200, await self._carry_out(asked)
         except Exception as error:
-            status, answer = failure(error, f"{asked.target.partition('?')[0]} of a channel")
+            status, answer = failure(error, f"{asked.target.partition('?')[0]} of a channel", self.damage)
         with contextlib.suppress(ConnectionError):  # the other side has hung up
             await socket.send_bytes(channel.encode_answer(asked.number, status, encode(answer)))
 
@@ -144,7 +146,9 @@ class ChannelRoutes:
     peers: Channels
 
     @classmethod
-    def of(cls, transactions: TransactionRoutes, peers: PeerRoutes, status: StatusService) -> ChannelRoutes:
+    def of(
+        cls, transactions: TransactionRoutes, peers: PeerRoutes, status: StatusService, damage: Damage
+    ) -> ChannelRoutes:
         """Return the routes; each target does what the route of HTTP does."""
         clients: Targets = {
             ("commits",): lambda call: transactions.answer_write(call.body),
@@ -156,8 +160,8 @@ class ChannelRoutes:
         pushes: Targets = {("stage",): lambda call: peers.answer_stage(call.body)}
         bound = status.settings.channel_requests_max
         return cls(
-            Channels(clients, bound, lambda: status.metrics.channel_requests.labels("client").inc()),
-            Channels(pushes, bound, lambda: status.metrics.channel_requests.labels("peer").inc()),
+            Channels(clients, bound, lambda: status.metrics.channel_requests.labels("client").inc(), damage),
+            Channels(pushes, bound, lambda: status.metrics.channel_requests.labels("peer").inc(), damage),
         )
 
     async def open(self, request: web.Request) -> web.WebSocketResponse:

@@ -95,20 +95,29 @@ def _parsed(query: Mapping[str, str], name: str, parse: Callable[[str], T], what
         raise BadRequestError(msg) from error
 
 
-@web.middleware
-async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every error as ``{"error", "message", "details"}`` with its status."""
-    try:
-        return await handler(request)
-    except Exception as error:
-        refusal = _refusal(request, error)
-        if request.content.exception() is not None:
-            # The unread rest of a broken body would block the next request of the connection.
-            refusal.force_close()
-        return refusal
+#: Stops the agent if an error of a request says that its catalog is damaged, and returns the error for the
+#: client then; None: it is another error.
+Damage = Callable[[Exception], TidelockError | None]
 
 
-def _refusal(request: web.Request, error: Exception) -> web.Response:
+def errors(damage: Damage) -> Any:
+    """Return the middleware that answers every error as ``{"error", "message", "details"}`` with a status."""
+
+    @web.middleware
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Exception as error:
+            refusal = _refusal(request, error, damage)
+            if request.content.exception() is not None:
+                # The unread rest of a broken body would block the next request of the connection.
+                refusal.force_close()
+            return refusal
+
+    return answered
+
+
+def _refusal(request: web.Request, error: Exception, damage: Damage) -> web.Response:
     what = f"{request.method} {request.path}"
     match error:
         case web.HTTPException():
@@ -120,19 +129,21 @@ def _refusal(request: web.Request, error: Exception) -> web.Response:
             msg = f"the body of {what} ended early: {why}"
             return answer(BadRequestError(msg).to_wire(), BadRequestError.http_status)
         case _:
-            status, wire = failure(error, what)
+            status, wire = failure(error, what, damage)
             return answer(wire, status)
 
 
-def failure(error: Exception, what: str) -> tuple[int, dict[str, Any]]:
+def failure(error: Exception, what: str, damage: Damage) -> tuple[int, dict[str, Any]]:
     """Return the status and the body for an error of a request; one that nobody has foreseen is logged.
 
     Args:
         error: The error.
         what: The request, as the log names it.
+        damage: See there.
     """
-    if isinstance(error, TidelockError):
-        return error.http_status, error.to_wire()
+    told = error if isinstance(error, TidelockError) else damage(error)
+    if told is not None:
+        return told.http_status, told.to_wire()
     _log.error("request_failed", request=what, exc_info=error)
     return TidelockError.http_status, TidelockError(
         "internal error; the agent's log has the details"

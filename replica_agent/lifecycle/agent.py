@@ -27,7 +27,7 @@ from tidelock.csnlog.core.model import LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import BelowTailError
-from tidelock.errors import DiskFullError, FencedError, TidelockError, UnavailableError
+from tidelock.errors import CorruptError, DiskFullError, FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -43,6 +43,7 @@ from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.requests import ACCEPTANCE
 from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import catalog_damage
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord
 
@@ -151,7 +152,7 @@ class Agent:
         self.run_forever("members", parts.replication.members.watch())
         self.run_forever("apply", parts.replication.applier.run())
         runner = web.AppRunner(
-            application(parts.services),
+            application(parts.services, self.damage_of_request),
             access_log=None,
             shutdown_timeout=self.settings.drain_s,
             **ACCEPTANCE,
@@ -382,6 +383,17 @@ class Agent:
         )
         self._end(BootEnd.REPLACED)
 
+    def damage_of_request(self, error: Exception) -> CorruptError | None:
+        """Stop if a request has found that the catalog is damaged, and return the error for its client."""
+        if (damage := catalog_damage(error)) is not None:
+            self._stopped_for(damage.message)
+        return damage
+
+    def _stopped_for(self, reason: str, error: BaseException | None = None) -> None:
+        _log.error("stopped", reason=reason, exc_info=error)
+        self._become(AgentState.STOPPED, reason)
+        self._end(BootEnd.STOPPED)
+
     def broken(self, error: InvariantError) -> None:
         """Stop (I15): a state machine contradicts itself. The log has the last steps of the machine."""
         _log.critical("machine_broken", reason=error.message, **error.details)
@@ -464,10 +476,10 @@ class Agent:
         if isinstance(error, InvariantError):
             self.broken(error)
             return
-        reason = f"{task.get_name()}: {error}" if error else f"{task.get_name()} ended"
-        _log.error("stopped", reason=reason, exc_info=error)
-        self._become(AgentState.STOPPED, reason)
-        self._end(BootEnd.STOPPED)
+        if (damage := catalog_damage(error)) is not None:
+            self._stopped_for(damage.message)
+            return
+        self._stopped_for(f"{task.get_name()}: {error}" if error else f"{task.get_name()} ended", error)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, object]) -> None:
         """Run something once, concurrently; if it is not possible now, that is logged.

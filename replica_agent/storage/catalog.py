@@ -310,10 +310,8 @@ class Catalog:
             return self._room.none_left("writing the catalog", str(error))
         if isinstance(error, sqlite3.IntegrityError):
             return CorruptError(f"a change contradicts what {self._path} holds ({error})")
-        if isinstance(error, sqlite3.Error) and _damaged(error):
-            return CorruptError(
-                f"{self._path} is damaged ({error}); restore the data directory, or empty it to clone anew"
-            )
+        if (damage := catalog_damage(error)) is not None:
+            return damage
         if isinstance(error, sqlite3.Error | OSError):
             return UnavailableError(f"the catalog cannot be written ({error}); see the agent's log")
         return error
@@ -370,7 +368,14 @@ def _settle(item: _Pending, *, result: Any = None, error: Exception | None = Non
         item.loop.call_soon_threadsafe(finish)
 
 
-def _damaged(error: sqlite3.Error) -> bool:
-    """Return whether SQLite says that its file is no whole database; it does so by a primary result code."""
+def catalog_damage(error: BaseException | None) -> CorruptError | None:
+    """Return what an error of SQLite says about the catalog, if it says that its file is no whole database.
+
+    None: it is another error. SQLite says so by a primary result code.
+    """
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+    if code is None or code & 0xFF not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        return None
+    return CorruptError(
+        f"the catalog of this replica is damaged ({error}); restore the data directory, or empty it to clone"
+    )

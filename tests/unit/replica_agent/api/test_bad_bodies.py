@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from tests.support.replicas.damage import no_damage
 from tests.unit.replica_agent.api.test_state_answers import Agent
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.states import AgentState
@@ -23,7 +24,7 @@ from tidelock.replica_agent.config.states import AgentState
 )
 async def test_a_body_that_cannot_be_taken_is_a_bad_request(body: bytes, word: str) -> None:
     """The answer names the request, the fault of the body, and where its form is described."""
-    app = application(Agent(AgentState.SERVING).services)
+    app = application(Agent(AgentState.SERVING).services, no_damage)
     async with TestClient(TestServer(app)) as client:
         answer = await client.post("/api/v1/transactions", data=body)
         told = await answer.json()

@@ -13,11 +13,13 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from tests.support.aio import until
+from tests.support.replicas.damage import malformed, no_damage
 from tests.unit.replica_agent.api.test_state_answers import Agent
 from tidelock.errors import UnknownTableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.api.channel import Call, Channels
 from tidelock.replica_agent.config.states import AgentState
+from tidelock.replica_agent.storage.catalog import catalog_damage
 from tidelock.wire import channel
 
 REQUESTS_MAX = 4
@@ -39,7 +41,7 @@ class Agency:
         self.under_way: list[str] = []
         self.counted = 0
         targets = {("echo", "*"): self._echo, ("fail", "*"): self._fail, ("plain",): self._echo}
-        self.channels = Channels(targets, REQUESTS_MAX, self._count)
+        self.channels = Channels(targets, REQUESTS_MAX, self._count, catalog_damage)
 
     def _count(self) -> None:
         self.counted += 1
@@ -53,6 +55,8 @@ class Agency:
     async def _fail(self, call: Call) -> Echo:
         if call.name == "foreseen":
             raise UnknownTableError("there is no table x", table="x")
+        if call.name == "catalog":
+            raise malformed()
         raise RuntimeError("nobody has foreseen this")
 
     def hold(self, *names: str) -> None:
@@ -129,6 +133,7 @@ async def test_a_channel_has_a_bound(agency: Agency) -> None:
     ("target", "status", "error"),
     [
         ("/fail/foreseen", 404, "UnknownTableError"),
+        ("/fail/catalog", 500, "CorruptError"),
         ("/fail/not", 500, "TidelockError"),
         ("/nowhere", 400, "BadRequestError"),
         ("/echo", 400, "BadRequestError"),
@@ -207,7 +212,7 @@ async def test_an_agent_that_stops_answers_first(agency: Agency) -> None:
 
 async def test_a_request_of_http_is_told_what_is_expected() -> None:
     """A route that opens a channel takes the handshake of a WebSocket only."""
-    app = application(Agent(AgentState.SERVING).services)
+    app = application(Agent(AgentState.SERVING).services, no_damage)
     async with TestClient(TestServer(app)) as client:
         for path in ("/api/v1/channel", "/peer/v1/channel"):
             found = await client.get(path)

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.project import openapi_page
+from tests.support.replicas.damage import no_damage
 from tests.unit.replica_agent.api.test_state_answers import Agent
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.api.openapi import document
@@ -31,7 +32,7 @@ OPERATIONS = [
 
 def served() -> set[tuple[str, str]]:
     """Return the methods and paths of the application, without HEAD, which accompanies every GET."""
-    app: web.Application = application(Agent(AgentState.SERVING).services)
+    app: web.Application = application(Agent(AgentState.SERVING).services, no_damage)
     found = set()
     for route in app.router.routes():
         assert route.resource is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -10,8 +11,10 @@ from typing import Any, TypeVar, cast
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from tests.support.replicas.damage import malformed
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.errors import CorruptError, TidelockError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentState, Condition
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
@@ -24,6 +27,7 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
+from tidelock.replica_agent.storage.catalog import catalog_damage
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import TxState
@@ -55,6 +59,7 @@ class Agent:
         self.transactions = Transactions(ReplicaId("r1"), 1, settings(), time.monotonic)
         self.tx = self.transactions.begin(APPLIED)
         self.on_stage: Callable[[], None] = lambda: None
+        self.damaged: list[str] = []
         reads = self._service(ReadService)
         self.services = Services(
             settings=settings(),
@@ -75,6 +80,12 @@ class Agent:
         fields = cast("Any", service).__dataclass_fields__
         return service(**{name: parts.get(name) for name in fields})
 
+    def damage(self, error: Exception) -> TidelockError | None:
+        """Note what a request has found, as the agent does."""
+        if (found := catalog_damage(error)) is not None:
+            self.damaged.append(found.message)
+        return found
+
     async def stage(self, raw: bytes) -> Held:
         """Receive a push (`PushReceiver`)."""
         del raw
@@ -84,7 +95,7 @@ class Agent:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Callable[[str, str], Awaitable[tuple[int, Any]]]]:
         """Serve it, and return a function that sends it a request."""
-        async with TestClient(TestServer(application(self.services))) as client:
+        async with TestClient(TestServer(application(self.services, self.damage))) as client:
 
             async def ask(method: str, path: str) -> tuple[int, Any]:
                 answer = await client.request(method, path.format(tid=self.tx.tid))
@@ -113,6 +124,34 @@ async def test_a_push_is_not_confirmed_by_a_replica_that_has_lost_its_state(stat
     async with agent.serving() as ask:
         status, answer = await ask("POST", "/peer/v1/stage")
     assert (status, answer["details"]["state"]) == (503, state.value)
+
+
+async def test_a_request_that_finds_the_catalog_damaged_stops_the_agent() -> None:
+    """The client is told of the damage, and so is the agent: its own tasks may not read that table soon."""
+    agent = Agent(AgentState.SERVING)
+
+    def read() -> None:
+        raise malformed()
+
+    agent.on_stage = read
+    async with agent.serving() as ask:
+        status, answer = await ask("POST", "/peer/v1/stage")
+    assert (status, answer["error"]) == (CorruptError.http_status, "CorruptError")
+    assert "file is not a database" in answer["message"]
+    assert agent.damaged == [answer["message"]]
+
+
+async def test_another_error_of_a_request_stops_nothing() -> None:
+    """A table that is locked, or missing, is a fault of a request; its client is told no details."""
+    agent = Agent(AgentState.SERVING)
+
+    def read() -> None:
+        raise sqlite3.OperationalError("no such table: x")
+
+    agent.on_stage = read
+    async with agent.serving() as ask:
+        status, answer = await ask("POST", "/peer/v1/stage")
+    assert (status, answer["error"], agent.damaged) == (500, "TidelockError", [])
 
 
 async def test_a_commit_that_was_asked_for_is_answered_in_any_state() -> None:
