@@ -15,7 +15,7 @@ SETTINGS: Final[dict[str, object]] = {
     "blocked_after_s": 2,
     "reader_workers": 1,
     # Faults damage parts that have files of their own: those above this size.
-    "inline_part_bytes_max": 16 << 10,
+    "inline_part_bytes_max": 4 << 10,
     "clock_check_interval_s": 1,
     "tick_interval_s": 2,
     # Rot is found by the first of these: a reader, the scrubber, or the comparison of states.

@@ -240,6 +240,8 @@ class _Teller:
                     Outcome(ns, str(line["tid"]), str(line["outcome"]), _whole(line.get("csn")))
                 )
             case "spared":
+                if line["fault"] in self.numbers:  # it had begun, and found nothing to harm
+                    self.faults.append(line)
                 self.spared.append(f"{line['fault']} ({line['kind']}): {line.get('why', '')}")
             case "converged":
                 self.converged = line

@@ -172,6 +172,14 @@ def test_a_journal_that_was_cut_is_shown_as_far_as_it_goes(tmp_path: Path) -> No
     assert "fault-2" in reader.ids
 
 
+def test_a_fault_that_found_nothing_to_harm_is_told_and_not_drawn() -> None:
+    """It had begun before it was left out; a band without an end would lie over the rest of the run."""
+    begin = {"ns": _SECOND, "what": "begin", "fault": 1, "kind": "part truncated", "targets": ["r1"]}
+    left_out = {"ns": 2 * _SECOND, "what": "spared", "fault": 1, "kind": "part truncated", "why": "no part"}
+    run = told([begin, left_out])
+    assert (run.faults, run.spared, run.unread) == ((), ("1 (part truncated): no part",), 0)
+
+
 def test_lines_of_another_form_are_counted_and_left_out() -> None:
     """Numbers, lists, lines without a moment, and faults without a begin do not end the report."""
     texts = [
