@@ -166,6 +166,7 @@ def test_sigterm_drains_an_agent_in_a_container(cluster: Cluster) -> None:
         containers.start_again(agent)
 
 
+@pytest.mark.slow
 def test_a_replica_with_a_new_address_is_found_again(cluster: Cluster, db: Database) -> None:
     """Its peers know it by name, and fetch the rows of a transaction that it has committed."""
     db.create_table("smoke.moved", LINES)

@@ -163,6 +163,7 @@ def fill(local: LocalCluster) -> None:
         db.insert("t", ROWS, wait="all")
 
 
+@SLOW
 @pytest.mark.scenario("S50")
 def test_a_record_of_a_newer_kind_is_skipped(local: LocalCluster) -> None:
     """All agents stop and name the command; it shows the record first; then all go on, with all rows."""

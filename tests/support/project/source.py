@@ -40,6 +40,12 @@ class Module:
 
 
 @functools.cache
+def nodes(module: Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module's tree; many rules look at each of them."""
+    return tuple(ast.walk(module.tree))
+
+
+@functools.cache
 def modules_of(folder: str) -> tuple[Module, ...]:
     """All modules below a top folder, ordered by path; links to other folders are not followed."""
     return tuple(
@@ -83,7 +89,7 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
     `from a import b` gives `a.b`, since b may be a module; a rule about `a` has to match prefixes, which
     `below` does.
     """
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         match node:
             case ast.Import(names=names):
                 yield from ((alias.name, node.lineno) for alias in names)
@@ -102,14 +108,14 @@ def below(name: str, *prefixes: str) -> bool:
 
 def functions(module: Module) -> Iterator[tuple[str, int, int]]:
     """Every function and method: its name, its line, and the number of its lines without decorators."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno, (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 def builtin_calls(module: Module, *names: str) -> Iterator[tuple[str, int]]:
     """Calls of the named built-in functions."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in names:
                 yield name, node.lineno
@@ -124,7 +130,7 @@ def durability_calls(module: Module) -> Iterator[tuple[str, int]]:
     for name, line in imports(module):
         if name in DURABILITY_CALLS:
             yield name, line
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         match node:
             case ast.Attribute(value=ast.Name(id=owner), attr=attr) if f"{owner}.{attr}" in DURABILITY_CALLS:
                 yield f"{owner}.{attr}", node.lineno
@@ -134,7 +140,7 @@ def durability_calls(module: Module) -> Iterator[tuple[str, int]]:
 
 def with_transaction(module: Module) -> Iterator[int]:
     """Lines of `with <something>.transaction(...)`."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.With | ast.AsyncWith):
             for item in node.items:
                 match item.context_expr:
