@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeGuard
 
 from chaos.session import BEGIN_AGAIN, GIVE_UP
 from chaos.spark.job import SparkEndedError, SparkJobError
@@ -31,9 +31,17 @@ def require_bearable(error: SparkJobError | SparkEndedError) -> None:
     """Raise UnbearableError unless a user has to bear the failure: the job is simply run again."""
     if isinstance(error, SparkEndedError):
         return
-    for name in _NAME.findall(str(error)):
-        kind: object = getattr(errors, name, None)
-        told = kind if isinstance(kind, type) and issubclass(kind, errors.TidelockError) else None
-        wrong = told is not None and not (told.retriable or issubclass(told, _BORNE))
-        if wrong or name in _WRONG_QUERIES:
-            raise UnbearableError(str(error)) from error
+    names = _NAME.findall(str(error))
+    told = [kind for name in names if _of_tidelock(kind := getattr(errors, name, None))]
+    # Spark wraps the errors of a data source into one of its own, which then says nothing by itself.
+    wrong = (
+        not all(kind.retriable or issubclass(kind, _BORNE) for kind in told)
+        if told
+        else any(name in _WRONG_QUERIES for name in names)
+    )
+    if wrong:
+        raise UnbearableError(str(error)) from error
+
+
+def _of_tidelock(kind: object) -> TypeGuard[type[errors.TidelockError]]:
+    return isinstance(kind, type) and issubclass(kind, errors.TidelockError)

@@ -126,6 +126,8 @@ def test_a_labelled_job_is_run_until_it_is_known_to_be_done(world: World, histor
         ("UnavailableError: no replica answers", True),
         ("PythonException: tidelock.errors.TokenFinishedError: lease", True),
         ("Py4JJavaError: java.net.ConnectException: Connection refused", True),
+        ("AnalysisException: [PYTHON_DATA_SOURCE_ERROR]: tidelock.errors.StandbyError: suspended", True),
+        ("AnalysisException: [PYTHON_DATA_SOURCE_ERROR]: tidelock.errors.UnknownTableError: t", False),
         ("CorruptError: bytes of a part contradict its checksum", False),
         ("Py4JJavaError: tidelock.errors.SchemaMismatchError: column n", False),
         ("AnalysisException: [TABLE_OR_VIEW_NOT_FOUND]", False),
