@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -112,6 +114,27 @@ def requests() -> Iterator[Any]:
     """Yield the requests of the parent, line by line, until standard input ends; for the child."""
     while line := sys.stdin.readline():
         yield json.loads(line)
+
+
+def serve(made: AbstractContextManager[object]) -> None:
+    """Run jobs for the parent until standard input ends; for the child.
+
+    A request is a line ``{"job", "args"}`` with the name of a method; the answer is ``{"result"}`` or
+    ``{"error"}``, the name and the message of the exception.
+
+    Args:
+        made: Gives the object that has the methods. It may write to standard output, as Java does: answers go
+            to a copy of the original descriptor.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    with made as jobs:
+        for request in requests():
+            try:
+                told = {"result": getattr(jobs, request["job"])(**request["args"])}
+            except Exception as error:
+                told = {"error": f"{type(error).__name__}: {error}"}
+            answer(told, to=answers)
 
 
 def answer(message: Any, *, to: IO[str] | None = None) -> None:

@@ -9,11 +9,11 @@ MASTER is Spark's, CONF a JSON object of settings. A request is a line of JSON o
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -113,24 +113,15 @@ class Jobs:
         return self._db
 
 
-def main() -> None:
-    """Run until standard input ends."""
-    # Java may write to standard output, so the answers go to a copy of the original descriptor.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+@contextlib.contextmanager
+def _begun() -> Iterator[Jobs]:
     builder = SparkSession.builder.master(sys.argv[1])
     for name, value in json.loads(sys.argv[2]).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    jobs = Jobs(spark)
-    for request in child.requests():
-        try:
-            answer = {"result": getattr(jobs, request["job"])(**request["args"])}
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        child.answer(answer, to=answers)
+    yield Jobs(spark)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    child.serve(_begun())

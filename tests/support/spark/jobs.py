@@ -10,9 +10,10 @@ a line on standard output, ``{"result"}`` or ``{"error"}``.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -313,21 +314,12 @@ def _session(kind: str, conf: dict[str, str]) -> SparkSession:
             return builder.master(master).getOrCreate()
 
 
-def main() -> None:
-    """Run until standard input ends."""
-    # Java may write to standard output, so the answers go to a copy of the original descriptor.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+@contextlib.contextmanager
+def _begun() -> Iterator[Jobs]:
     spark = _session(sys.argv[1], json.loads(sys.argv[2]))
-    jobs = Jobs(spark)
-    for request in child.requests():
-        try:
-            answer = {"result": getattr(jobs, request["job"])(**request["args"])}
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        child.answer(answer, to=answers)
+    yield Jobs(spark)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    child.serve(_begun())
