@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.shared.rotting import Place, flip_bit, rotten
+from chaos.faults.shared.rotting import flip_bit, rotten
 from chaos.world import World
 
 
@@ -24,12 +24,8 @@ class PartFlipped(Fault):
     loses_disk: ClassVar[bool] = True
     flips_bits: ClassVar[bool] = True
 
-    @contextlib.contextmanager
-    def inject(self, world: World, targets: Sequence[str], chosen: random.Random) -> Iterator[Proof]:  # noqa: D102
+    def inject(  # noqa: D102
+        self, world: World, targets: Sequence[str], chosen: random.Random
+    ) -> AbstractContextManager[Proof]:
         [target] = targets
-
-        def harm(place: Place) -> None:
-            flip_bit(place, chosen)
-
-        with rotten(world, target, chosen, folder="parts", harm=harm) as proof:
-            yield proof
+        return rotten(world, target, chosen, folder="parts", harm=flip_bit)

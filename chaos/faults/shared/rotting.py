@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ def rotten(
     chosen: random.Random,
     *,
     folder: str,
-    harm: Callable[[Place], None],
+    harm: Callable[[Place, random.Random], None],
 ) -> Iterator[Proof]:
     """Damage a part of a replica behind its back; afterwards wait until it has it from another replica.
 
@@ -80,7 +81,7 @@ def rotten(
         if found := visible(node, folder):
             place = chosen.choice(found)
             with contextlib.suppress(FileNotFoundError):  # it was collected at this moment
-                harm(place)
+                harm(place, chosen)
                 harmed.append(place)
         return bool(harmed)
 
@@ -130,6 +131,11 @@ def flip_bit(place: Place, chosen: random.Random) -> None:
         [byte] = file.read(1)
         file.seek(at)
         file.write(bytes([byte ^ (1 << chosen.randrange(8))]))
+
+
+def truncate(place: Place, chosen: random.Random) -> None:
+    """Cut off the end of a part that has a file of its own."""
+    os.truncate(place.file, chosen.randrange(place.length))
 
 
 def _healed(world: World, target: str, place: Place, proof: Proof) -> None:
