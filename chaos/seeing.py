@@ -10,7 +10,7 @@ from typing import Any, Final
 from chaos.world import World
 from tidelock.errors import TidelockError
 from tidelock.testing import Node
-from workloads.agents import get
+from workloads.agents import ask
 
 #: How long a replica may take for an answer, in seconds: one that is cut off or frozen never answers.
 ANSWER_S: Final = 3.0
@@ -18,14 +18,15 @@ ANSWER_S: Final = 3.0
 
 def status(world: World, replica: str) -> dict[str, Any] | None:
     """Return the status that a replica tells of itself and the others; None if it does not answer."""
+    found: dict[str, Any] | None = _told(world, replica, "/status")
+    return found
+
+
+def _told(world: World, replica: str, path: str) -> Any:
     try:
-        answer = get(
-            f"{world.cluster.url(replica)}/api/v1/status", timeout_s=ANSWER_S, token=world.cluster.secret
-        )
+        return ask(world.cluster, replica, path, timeout_s=ANSWER_S, token=world.cluster.secret)
     except TidelockError:
         return None
-    found: dict[str, Any] = json.loads(answer)
-    return found
 
 
 def others(world: World, replica: str) -> list[str]:
@@ -50,12 +51,8 @@ def silent(world: World, replica: str) -> str | None:
 
 def answering(world: World, replica: str) -> list[str] | None:
     """Return the replicas that answer this one when it asks them now; None if it does not answer itself."""
-    url = f"{world.cluster.url(replica)}/api/v1/csns/0/replicas"
-    try:
-        found = json.loads(get(url, timeout_s=ANSWER_S, token=world.cluster.secret))
-    except TidelockError:
-        return None
-    return [str(name) for name in found["replicas"]]
+    found = _told(world, replica, "/csns/0/replicas")
+    return None if found is None else [str(name) for name in found["replicas"]]
 
 
 def gone(pid: int | None) -> bool:

@@ -96,9 +96,8 @@ class Cluster(ABC):
         """Return a cluster of processes, not started yet. The arguments are those of the class, and one more.
 
         Args:
-            isolated: Put each node into a network namespace of its own, with an address of its own. This
-            needs
-                root on Linux, and `network` needs it. Without it all nodes listen on 127.0.0.1.
+            isolated: Put each node into a network namespace of its own, with an address of its own.
+                `network` needs that, and it needs root on Linux. Without it all nodes listen on 127.0.0.1.
 
         Raises:
             ConfigError: A number is out of its range, or this process may not make networks or disks.
