@@ -172,7 +172,7 @@ def replaced(world: SimWorld, now: Callable[[], float]) -> Iterator[None]:
         for module, name, value in (
             (agent, "open_local", open_local),
             (agent, "connect", connect),
-            (agent, "application", lambda services: services),
+            (agent, "application", lambda services, _damage: services),
             (agent, "web", web),
             (catalog, "threading", SimpleNamespace(Thread=NoThread, Lock=threading.Lock)),
             (partfs, "os", DiskOs(world.disk_of)),
