@@ -84,7 +84,8 @@ class Streams(Workload):
         note = self.world.journal.note
         began_ns = note("note", text=f"Spark session {session.number} runs the query of {self.name}")
         call: dict[str, Any] = {"workload": self.name, "f": "stream", "began_ns": began_ns}
-        checkpoint = str(self.world.folder / "checkpoint")
+        # Each session works in a folder of its own: from a relative path it would begin the query anew.
+        checkpoint = str((self.world.folder / "checkpoint").absolute())
         try:
             rows = session.call("stream", source=SOURCE, targets=list(TARGETS), checkpoint=checkpoint)
         except (SparkJobError, SparkEndedError) as error:

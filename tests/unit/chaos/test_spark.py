@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -23,6 +25,7 @@ from chaos.spark.job import SparkEndedError, SparkJob, SparkJobError
 from chaos.spark.pool import Pool
 from chaos.spark.reading import reading
 from chaos.spark.writing import LabelledJobs
+from chaos.workloads.streams import Streams
 from chaos.world import World
 from tests.support.waiting import eventually
 
@@ -37,9 +40,11 @@ class _Driver:
         self.alive, self.closed = True, False
         self.job: str | None = None
         self.calls: list[str] = []
+        self.asked: list[dict[str, Any]] = []
 
-    def call(self, job: str, **_: Any) -> Any:
+    def call(self, job: str, **given: Any) -> Any:
         self.calls.append(job)
+        self.asked.append(given)
         if not self.alive:
             raise SparkEndedError("driver 1: the process has ended")
         answer = self._answers.pop(0) if self._answers else None
@@ -59,7 +64,14 @@ class _Driver:
 def world(tmp_path: Path) -> Iterator[World]:
     """Return a run without a cluster."""
     values = dict.fromkeys(World.__dataclass_fields__, cast("Any", 0))
-    names = {"replicas": ["r1"], "urls": [], "secret": None, "spark_master": None, "driver_host": ""}
+    names = {
+        "replicas": ["r1"],
+        "urls": [],
+        "secret": None,
+        "spark_master": None,
+        "driver_host": "",
+        "connect": mock.MagicMock(),
+    }
     with Journal(tmp_path / "journal.jsonl") as journal:
         values |= {"cluster": SimpleNamespace(**names), "folder": tmp_path, "journal": journal, "drivers": {}}
         values["stopping"] = SimpleNamespace(wait=lambda _: False, is_set=lambda: False)
@@ -120,6 +132,28 @@ def test_a_labelled_job_is_run_until_it_is_known_to_be_done(world: World, histor
     assert presence.judged("labels", _told(history)) == []
 
 
+def test_the_query_goes_on_from_one_checkpoint_in_each_session(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions work in folders of their own; the run may have been given a relative path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "histories").mkdir(parents=True)
+    streams = Streams(replace(world, folder=Path("run")))
+    [query] = streams.last_spark_jobs()
+    first, second = _Driver(1, 3), _Driver(2, 3)
+    with closing(streams.history):
+        streams.prepare(mock.MagicMock())
+        for driver in (first, second):
+            query.run(cast("Driver", driver))
+    assert first.asked == second.asked
+    assert first.asked[0]["checkpoint"] == str(tmp_path / "run" / "checkpoint")
+
+
+_TRACEBACK = """AnalysisException: [PYTHON_DATA_SOURCE_ERROR] Traceback (most recent call last):
+    except LabelExistsError:
+tidelock.errors.UnavailableError: no replica could answer"""
+
+
 @pytest.mark.parametrize(
     ("message", "bearable"),
     [
@@ -131,6 +165,7 @@ def test_a_labelled_job_is_run_until_it_is_known_to_be_done(world: World, histor
         ("CorruptError: bytes of a part contradict its checksum", False),
         ("Py4JJavaError: tidelock.errors.SchemaMismatchError: column n", False),
         ("AnalysisException: [TABLE_OR_VIEW_NOT_FOUND]", False),
+        (_TRACEBACK, True),
     ],
 )
 def test_what_users_of_spark_have_to_bear(message: str, bearable: bool) -> None:
