@@ -84,7 +84,7 @@ class Streams(Workload):
         note = self.world.journal.note
         began_ns = note("note", text=f"Spark session {session.number} runs the query of {self.name}")
         call: dict[str, Any] = {"workload": self.name, "f": "stream", "began_ns": began_ns}
-        # Each session works in a folder of its own: from a relative path it would begin the query anew.
+        # Each session works in a folder of its own: from a relative path it would begin the query again.
         checkpoint = str((self.world.folder / "checkpoint").absolute())
         try:
             rows = session.call("stream", source=SOURCE, targets=list(TARGETS), checkpoint=checkpoint)

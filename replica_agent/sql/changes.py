@@ -59,7 +59,6 @@ class ChangedRows:
         #: The columns of the table, each nullable as in any result, and :data:`ADDED`.
         self.schema = pa.schema([*columns, *ADDED])
         session.reads_from(request.table, request.since)
-        session.lock(preserve_insertion_order="false")
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes in the order of their CSNs; of one CSN the deletes and preimages first.

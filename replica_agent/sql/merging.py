@@ -27,8 +27,6 @@ from tidelock.table_columns import Column
 
 #: Number of values of a partition column up to which exactly these partitions are scanned.
 _VALUES_MAX = 1000
-#: Both optimizers would let the engine build the hash table from the side of the table.
-_NO_SWAPS = "join_order,build_side_probe_side"
 
 
 def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
@@ -51,7 +49,6 @@ def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
         session.doing = "in a condition or new value of the merge"
         session.stream(composition.STREAM, _noted(source, session.note))
         target.show()
-        session.lock(disabled_optimizers=_NO_SWAPS, preserve_insertion_order="false")
         session.run(composition.load_source())
     matched = [*updates.values(), *([] if delete is None else [delete])]
     session.bind(composition.scalars(composition.met(action.on), matched), user.params(*matched))

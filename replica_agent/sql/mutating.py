@@ -135,7 +135,6 @@ def _delete(target: TargetTable, action: DeleteRows) -> MutationPlan:
     user.end()
     session.doing = "in where"
     target.show()
-    session.lock()
     matched = target.count(composition.matching(target.alias, where), user.params(where))
     rewrite = target.rewrite(matched, drops=True)
     target.show_affected(rewrite)
@@ -152,7 +151,6 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
     user.end()
     session.doing = f"in where, or in the new value of {', '.join(values)}"
     target.show()
-    session.lock()
     new = list(values.values())
     session.bind(composition.scalars(composition.target(target.alias), new), user.params(*new))
     if where is None:
@@ -179,7 +177,6 @@ def _compact(target: TargetTable, action: CompactParts) -> MutationPlan:
         )
     matched, rewrite = all_rows(parts)
     target.show_affected(rewrite)
-    target.session.lock()
     affected = target.affected(matched, rewrite, floats=_floats(target))
     return MutationPlan(affected, in_order(target, parts), rewrite.rows, keeps=True)
 
@@ -208,7 +205,6 @@ def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
     if action.source is not None:
         parts = session.parts_named(action.parts)
         session.view(INSERTED, session.source(session.table(action.source), lambda: parts))
-    session.lock()
     rows = without_end(action.sql)
     found = session.bind(rows, action.params)
     columns = action.columns if action.columns is not None else found

@@ -61,7 +61,6 @@ def query(session: SqlSession, request: SqlRequest) -> pa.RecordBatchReader:
     session.show(mentioned(session.tables(), request.sql))
     if request.some is not None:
         session.show_some(request.some)
-    session.lock()
     return session.rows(request.sql, request.params)
 
 

@@ -7,6 +7,7 @@ DuckDB gives it, e.g. decimal128(38, 0) for a sum of integers.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import threading
@@ -28,7 +29,8 @@ from tidelock.errors import (
     TokenRightError,
     TooLargeError,
 )
-from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlConfig, SqlRequest, quote
+from tidelock.replica_agent.sql.engine import Engine
+from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlRequest, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, name_in_sql, no_table
@@ -49,17 +51,18 @@ class SqlSession:
     """The database of one request.
 
     Args:
-        config: Configuration of this process.
+        engine: The engine of this process.
         request: The request; its snapshot is shown.
     """
 
-    def __init__(self, config: SqlConfig, request: Request) -> None:
-        self.data_dir = Path(config.data_dir)
-        self.connection = _locked_connection(config)
+    def __init__(self, engine: Engine, request: Request) -> None:
+        self.data_dir = Path(engine.config.data_dir)
+        self._held = contextlib.ExitStack()
+        self.connection = self._held.enter_context(engine.connection(request))
         #: The place of the user's expressions; for messages.
         self.doing = ""
         #: Limits of this process.
-        self.config = config
+        self.config = engine.config
         self._request = request
         self._only = request.only if isinstance(request, SqlRequest) else None
         self._tables: dict[TableName, TableRow] | None = None
@@ -72,7 +75,7 @@ class SqlSession:
 
     def close(self) -> None:
         """Release the memory."""
-        self.connection.close()
+        self._held.close()
 
     def catalog(self) -> CatalogReader:
         """Open the catalog for the calling thread."""
@@ -194,12 +197,6 @@ class SqlSession:
         """Show rows, which can be read once, as a view."""
         self.connection.from_arrow(rows).create_view(name)
 
-    def lock(self, **settings: str) -> None:
-        """Change settings of the engine for the last time."""
-        for name, value in settings.items():
-            self.connection.execute(f"SET {name} = $1", [value])
-        self.connection.execute("SET lock_configuration = true")
-
     def bind(self, sql: str, params: Any = None) -> tuple[str, ...]:
         """Check a statement without running it; returns the names of its columns."""
         return tuple(self.connection.sql(sql, params=params or None).columns)
@@ -319,23 +316,3 @@ class SqlSession:
     def note(self, error: Exception) -> None:
         """Keep the first error of a scan: DuckDB passes on its text only."""
         self._scan_error = self._scan_error or error
-
-
-def _locked_connection(config: SqlConfig) -> duckdb.DuckDBPyConnection:
-    settings: Iterable[tuple[str, Any]] = (
-        ("memory_limit", f"{config.engine_bytes}B"),
-        ("threads", config.threads),
-        ("temp_directory", config.temp_dir),
-        ("max_temp_directory_size", f"{config.temp_bytes}B"),
-        ("TimeZone", "UTC"),
-        ("python_enable_replacements", False),
-        ("autoload_known_extensions", False),
-        ("autoinstall_known_extensions", False),
-        ("allow_community_extensions", False),
-        # This must be last: it forbids to set the temporary folder.
-        ("enable_external_access", False),
-    )
-    connection = duckdb.connect(":memory:")
-    for name, value in settings:
-        connection.execute(f"SET {name} = $1", [value])
-    return connection

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tidelock.errors import TidelockError, TooLargeError
 from tidelock.replica_agent.sql.changes import ChangedRows
+from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.mutating import MutationRun
 from tidelock.replica_agent.sql.mutation import MutationRequest, MutationResult
 from tidelock.replica_agent.sql.reading import insert_select, query
@@ -99,8 +100,9 @@ def main() -> NoReturn:
     threading.Thread(target=_receive, args=(given.connection, waiting), daemon=True).start()
     limit_memory(config.memory_bytes)
     given.connection.sendall(child.STARTED)
+    engine = Engine(config)
     while True:
-        _serve(given.connection, config, waiting.get())
+        _serve(given.connection, engine, waiting.get())
 
 
 def _receive(connection: socket.socket, waiting: queue.SimpleQueue[RunningRequest]) -> None:
@@ -117,11 +119,11 @@ def _receive(connection: socket.socket, waiting: queue.SimpleQueue[RunningReques
             running.stop()
 
 
-def _serve(connection: socket.socket, config: SqlConfig, running: RunningRequest) -> None:
+def _serve(connection: socket.socket, engine: Engine, running: RunningRequest) -> None:
     """Run one request and send its frames."""
     session = None
     try:
-        session = SqlSession(config, running.request)
+        session = SqlSession(engine, running.request)
         running.runs_in(session)
         ended = _answer(session, running, connection)
     except Exception as error:

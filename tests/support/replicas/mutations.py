@@ -14,6 +14,7 @@ import pyarrow as pa
 from tests.support.replicas.datadir import DataDir
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import TidelockError
+from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.mutating import MutationRun
 from tidelock.replica_agent.sql.mutation import Action, Affected, MutationRequest, MutationResult
 from tidelock.replica_agent.sql.request import SqlConfig
@@ -62,7 +63,7 @@ def run(
     """Run a mutation at the newest CSN; raise the error that a caller of the agent would get."""
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
     request = MutationRequest(newest, tid, full_name(table), action, adopted)
-    with closing(SqlSession(config(directory, **limits), request)) as session:
+    with closing(SqlSession(Engine(config(directory, **limits)), request)) as session:
         try:
             made = MutationRun(session, request)
             rows = pa.Table.from_batches(made.batches(), made.schema)

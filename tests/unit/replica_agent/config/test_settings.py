@@ -21,8 +21,6 @@ from tests.support.rows import Sinks, settings, stream
 from tidelock.errors import ConfigError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.readers.pool import ReaderPool
-from tidelock.replica_agent.sql.request import SqlConfig
-from tidelock.replica_agent.sql.session import _locked_connection
 from tidelock.replica_agent.storage.arrow_body import InsertBody
 from tidelock.replica_agent.storage.part_writer import InsertStream
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -62,19 +60,6 @@ def test_settings_that_contradict_each_other_are_refused(given: dict[str, float]
     with pytest.raises(ValueError, match=named) as refused:
         settings(**given)
     assert next(iter(given)) in str(refused.value)
-
-
-def test_the_engine_gets_its_share(tmp_path: Path) -> None:
-    """Memory and disk of DuckDB are those of the configuration of its process."""
-    config = SqlConfig(
-        data_dir=str(tmp_path), temp_dir=str(tmp_path / "sql"), memory_bytes=200 << 20,
-        engine_bytes=100 << 20, temp_bytes=300 << 20, threads=1, cut_part_bytes_min=1,
-    )  # fmt: skip
-    connection = _locked_connection(config)
-    names = ("memory_limit", "max_temp_directory_size")
-    shown = [connection.sql(f"SELECT current_setting('{name}')").fetchall()[0][0] for name in names]
-    connection.close()
-    assert shown == ["100.0 MiB", "300.0 MiB"]
 
 
 async def test_a_body_waits_for_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from tests.support.rows import ALL_TYPES, batches
 from tidelock.csnlog.core.ids import Csn, PartId, TableName
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError, UnknownTableError
 from tidelock.replica_agent.sql.changes import ADDED, ChangedRows
+from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import SqlSession
@@ -48,7 +49,7 @@ Row = tuple[Any, ...]
 def changes(directory: DataDir, since: int, until: int, *, files_max: int = 3) -> pa.Table:
     """Return the changed rows in (since, until], as a caller of the agent would see them."""
     request = ChangesRequest(Csn(until), Csn(since), TABLE, files_max)
-    with closing(SqlSession(config(directory), request)) as session:
+    with closing(SqlSession(Engine(config(directory)), request)) as session:
         try:
             run = ChangedRows(session, request)
             return pa.Table.from_batches(run.batches(), run.schema)
@@ -200,7 +201,7 @@ def test_below_the_horizon_nothing_is_told(directory: DataDir) -> None:
         changes(directory, 3, 5)
     directory.set(horizon=3)
     request = ChangesRequest(Csn(5), Csn(3), TABLE, 100)
-    with closing(SqlSession(config(directory), request)) as session:
+    with closing(SqlSession(Engine(config(directory)), request)) as session:
         found = ChangedRows(session, request).batches()
         next(found)
         assert old.file is not None
