@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Final
 
-import pyarrow as pa
-
 from chaos import presence
 from chaos.history import ended, lines
 from chaos.session import Session
 from chaos.violation import Violation
-from chaos.workloads.set_full import SCHEMA, SIZE, look, reads
+from chaos.workloads.set_full import SCHEMA, SIZE, look, reads, row
 from chaos.workloads.workload import Client, Workload
 from tests.support.waiting import eventually
 from tidelock.client import Database
@@ -47,8 +45,7 @@ class Landing(Workload):
     def _land(self, session: Session) -> None:
         element = next(self._elements)
         number = self._newest = element // SIZE
-        row = pa.table({"s": [number], "e": [element]}, schema=SCHEMA)
-        if session.land(TABLE, row, [["add", f"{TABLE}/{number}", element]]):
+        if session.land(TABLE, row(number, element), [["add", f"{TABLE}/{number}", element]]):
             self._acknowledged.add(element)
 
     def _read(self, session: Session, csn: int | None) -> int | None:
@@ -59,7 +56,10 @@ class Landing(Workload):
     def judge(self, db: Database) -> Sequence[Violation]:
         """Wait until what has landed is visible, read it at each replica, and judge."""
         with contextlib.suppress(AssertionError):  # then the judge says what is missing
-            eventually(lambda: self._acknowledged <= set(db.read(TABLE)["e"].to_pylist()), what="landed rows")
+            eventually(
+                lambda: self._acknowledged <= set(db.read(TABLE, ["e"])["e"].to_pylist()), what="landed rows"
+            )
         numbers = range(self._newest + 1)
-        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: look(TABLE, numbers, snap), "read")
+        whole = partial(look, TABLE, numbers, noise=True)
+        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: whole(snap), "read")
         return presence.judged(self.name, ended(lines(self.path)))

@@ -1,4 +1,4 @@
-"""Sets that grow: every acknowledged element is there, once, from its commit on."""
+"""Sets that grow: every acknowledged element is there, once, from its commit on, with its bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
 TABLE: Final = "set_full"
-SCHEMA: Final = pa.schema([pa.field("s", pa.int64(), nullable=False), ("e", pa.int64())])
+SCHEMA: Final = pa.schema(
+    [pa.field("s", pa.int64(), nullable=False), ("e", pa.int64()), ("noise", pa.binary())]
+)
+#: Every so many elements one has bytes that no encoding shortens: its part has a file of its own, as large
+#: parts have, and faults that damage such files find some.
+_NOISY_EVERY, _NOISE_BYTES = 4, 8 << 10
 #: Elements of one set; then another begins, so that a read stays small.
 SIZE: Final = 200
 _WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 0.5, 3.0
@@ -49,10 +54,9 @@ class SetFull(Workload):
         def attempt() -> Attempt:
             element = next(self._elements)
             number = self._newest = element // SIZE
-            row = pa.table({"s": [number], "e": [element]}, schema=SCHEMA)
 
             def work(tx: Transaction) -> None:
-                tx.insert(TABLE, row)
+                tx.insert(TABLE, row(number, element))
 
             return Attempt([["add", f"{TABLE}/{number}", element]], work, f="add")
 
@@ -66,7 +70,8 @@ class SetFull(Workload):
     def judge(self, db: Database) -> Sequence[Violation]:
         """Read all sets at each replica, and judge."""
         numbers = range(self._newest + 1)
-        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: look(TABLE, numbers, snap), "read")
+        whole = partial(look, TABLE, numbers, noise=True)
+        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: whole(snap), "read")
         return presence.judged(self.name, ended(lines(self.path)))
 
 
@@ -75,9 +80,24 @@ def reads(table: str, numbers: Sequence[int]) -> list[Operation]:
     return [["r", f"{table}/{number}", None] for number in numbers]
 
 
-def look(table: str, numbers: Sequence[int], snap: Snapshot) -> Found:
-    """Return some sets, which follow each other."""
+def row(number: int, element: int) -> pa.Table:
+    """Return the row of an element."""
+    return pa.table({"s": [number], "e": [element], "noise": [_noise(element)]}, schema=SCHEMA)
+
+
+def look(table: str, numbers: Sequence[int], snap: Snapshot, *, noise: bool = False) -> Found:
+    """Return some sets, which follow each other.
+
+    With ``noise`` the bytes of the elements are compared; one with others is told as its complement, an
+    element that nobody has added.
+    """
     sets: dict[int, list[int]] = {number: [] for number in numbers}
-    for row in snap.read(table, None, "s between ? and ?", [min(numbers), max(numbers)]).to_pylist():
-        sets[row["s"]].append(row["e"])
+    columns = SCHEMA.names if noise else SCHEMA.names[:2]
+    for found in snap.read(table, columns, "s between ? and ?", [min(numbers), max(numbers)]).to_pylist():
+        element = found["e"]
+        sets[found["s"]].append(~element if noise and found["noise"] != _noise(element) else element)
     return Found([["r", f"{table}/{number}", sorted(there)] for number, there in sets.items()])
+
+
+def _noise(element: int) -> bytes | None:
+    return None if element % _NOISY_EVERY else random.Random(element).randbytes(_NOISE_BYTES)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from chaos import presence
@@ -22,6 +25,7 @@ from chaos.workloads import (
     moves,
     pairs,
     refresh,
+    set_full,
     streams,
     unique_keys,
 )
@@ -333,6 +337,17 @@ def test_orders_and_line_items() -> None:
     planted.operation([["r", refresh.ORDERS, []]], f="read", snapshot=5)
     assert _claims(refresh.mismatches(planted.ended), "refresh") == {"orders have their line items"}
     assert _claims(presence.judged("refresh", planted.ended), "refresh") == {"lost"}
+
+
+def test_an_element_with_other_bytes_is_none_that_was_added() -> None:
+    """Where the bytes are read, an element that has lost or changed them is told as its complement."""
+    right = [set_full.row(0, element) for element in (4, 5, 8)]
+    [noise] = right[0]["noise"].to_pylist()
+    wrong = pa.table({"s": [0, 0, 0], "e": [12, 16, 20], "noise": [None, noise, bytes(len(noise))]})
+    rows = pa.concat_tables([*right, wrong.cast(set_full.SCHEMA)])
+    snap = cast("Any", SimpleNamespace(read=lambda _table, columns, *_: rows.select(columns)))
+    assert set_full.look("t", [0], snap).value == [["r", "t/0", [4, 5, 8, 12, 16, 20]]]
+    assert set_full.look("t", [0], snap, noise=True).value == [["r", "t/0", [-21, -17, -13, 4, 5, 8]]]
 
 
 @pytest.mark.parametrize(
