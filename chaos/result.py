@@ -33,6 +33,8 @@ class Result:
         faults: How often each kind of fault acted.
         spared: How many faults were left out.
         unproven: Faults whose effect nothing has shown, by number.
+        sessions: The least number of sessions of Spark that ran at any moment at which faults came.
+        jobs: How many jobs of Spark ended well, by workload.
         errors: How many calls did not end well, by error.
         availability: What clients noticed of each kind of fault (`availability.KindNoticed`).
         violations: All violations.
@@ -47,6 +49,8 @@ class Result:
     faults: Mapping[str, int]
     spared: int
     unproven: Sequence[int]
+    sessions: int
+    jobs: Mapping[str, int]
     errors: Mapping[str, int]
     availability: Sequence[Mapping[str, Any]]
     violations: Sequence[Violation]
@@ -91,10 +95,26 @@ def result_of(
         dict(sorted(Counter(band.kind for band in moments).items())),
         sum(line["what"] == "spared" for line in lines),
         [band.fault for band in moments if band.proof is None],
+        _sessions(lines),
+        dict(sorted(Counter(line["workload"] for line in lines if _is_done_job(line)).items())),
         dict(errors_by_kind(lines).most_common()),
         [asdict(one) for one in by_kind(noticed(lines, moments))],
         violations,
     )
+
+
+def _sessions(lines: Sequence[Mapping[str, Any]]) -> int:
+    least, phase = None, ""
+    for line in lines:
+        if line["what"] == "phase":
+            phase = line["name"]
+        elif line["what"] == "spark" and phase == "faults":
+            least = line["sessions"] if least is None else min(least, line["sessions"])
+    return least or 0
+
+
+def _is_done_job(line: Mapping[str, Any]) -> bool:
+    return line["what"] == "call" and line["end"] == "ok" and "spark" in line
 
 
 def command(plan: Plan) -> str:
@@ -126,6 +146,10 @@ def told(result: Result, folder: str) -> str:
         f"{result.reads} reads, {sum(result.faults.values())} faults of {len(result.faults)} kinds, "
         f"{result.spared} left out"
     )
+    if plan.sessions:
+        head += (
+            f", {sum(result.jobs.values())} jobs of Spark in at least {result.sessions} sessions at a time"
+        )
     if not result.violations:
         return f"{head}\n  {folder}"
     lines = [head]

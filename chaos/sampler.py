@@ -1,4 +1,4 @@
-"""Asks every replica again and again what it says of itself, for the journal."""
+"""Asks every replica again and again what it says of itself, and looks which sessions of Spark run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _AT_ONCE: Final = 8
 
 
 class Sampler:
-    """Writes `csn` lines inside its block. A replica that is slow to answer is asked again when it has."""
+    """Writes `csn` and `spark` lines inside its block.
+
+    A replica that is slow to answer is asked again when it has.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -36,6 +39,8 @@ class Sampler:
         asked: dict[str, Future[None]] = {}
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             while not self._over.wait(INTERVAL_S):
+                alive = [one.job for one in list(self._world.drivers.values()) if one.alive]
+                self._world.journal.note("spark", sessions=len(alive), jobs=[job for job in alive if job])
                 for replica in self._world.cluster.replicas:
                     if replica not in asked or asked[replica].done():
                         asked[replica] = threads.submit(self._sample, replica)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from typing import Final
 
 from chaos.__main__ import parser, plans_of, summary
 from chaos.plan import Plan
 from chaos.result import command, result_of, told
 from chaos.violation import Violation
-from tests.unit.chaos.lines import call, fault, run
+from tests.unit.chaos.lines import call, fault, phase, run
 
 PLAN: Final = Plan(7, 3.0, workloads=("bank", "list_append"), kinds=("killed", "clock wrong"))
 LINES: Final = [
@@ -31,6 +32,21 @@ def test_a_result_counts_what_the_journal_has() -> None:
     assert result_of(PLAN, [run(), LINES[3]], [], seconds=9.0, interrupted=False).unproven == [1]
     assert json.loads(json.dumps(found.to_json()))["availability"][0]["kind"] == "killed"
     assert told(found, "runs/x").startswith("seed 7: passed, 3 minutes")
+
+
+def test_sessions_of_spark_are_counted_while_faults_come() -> None:
+    """Those that begin or end before and after do not count; jobs that failed are not done."""
+    counts = [("load", 1), ("faults", 4), ("faults", 3), ("faults", 4), ("heal", 0)]
+    lines = [
+        line
+        for at_s, (name, sessions) in enumerate(counts)
+        for line in (phase(at_s, name), {"ns": at_s, "what": "spark", "sessions": sessions, "jobs": []})
+    ]
+    jobs = [call(5, "read", spark=1), call(6, "read", "fail", spark=2), call(7, spark=2), call(8)]
+    found = result_of(replace(PLAN, sessions=4), [run(), *lines, *jobs], [], seconds=9.0, interrupted=False)
+    assert (found.sessions, found.jobs) == (3, {"bank": 2})
+    assert "2 jobs of Spark in at least 3 sessions at a time" in told(found, "runs/x")
+    assert result_of(PLAN, LINES, [], seconds=9.0, interrupted=False).sessions == 0
 
 
 def test_a_failed_run_is_told_with_what_repeats_it() -> None:
