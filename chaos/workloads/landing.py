@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Final
 
+import pyarrow as pa
+
 from chaos import presence
 from chaos.history import ended, lines
 from chaos.session import Session
 from chaos.violation import Violation
-from chaos.workloads.set_full import SCHEMA, SIZE, look, reads, row
+from chaos.workloads.set_full import PLAIN, SIZE, look, reads
 from chaos.workloads.workload import Client, Workload
 from tests.support.waiting import eventually
 from tidelock.client import Database
@@ -35,7 +37,7 @@ class Landing(Workload):
         self._elements = itertools.count()
         self._newest = 0
         self._acknowledged: set[int] = set()
-        self.create(db, TABLE, SCHEMA, properties={"landing": "on"})
+        self.create(db, TABLE, PLAIN, properties={"landing": "on"})
 
     def clients(self) -> Sequence[Client]:
         """Return landers, and readers of all kinds."""
@@ -45,7 +47,8 @@ class Landing(Workload):
     def _land(self, session: Session) -> None:
         element = next(self._elements)
         number = self._newest = element // SIZE
-        if session.land(TABLE, row(number, element), [["add", f"{TABLE}/{number}", element]]):
+        row = pa.table({"s": [number], "e": [element]}, schema=PLAIN)
+        if session.land(TABLE, row, [["add", f"{TABLE}/{number}", element]]):
             self._acknowledged.add(element)
 
     def _read(self, session: Session, csn: int | None) -> int | None:
@@ -60,6 +63,5 @@ class Landing(Workload):
                 lambda: self._acknowledged <= set(db.read(TABLE, ["e"])["e"].to_pylist()), what="landed rows"
             )
         numbers = range(self._newest + 1)
-        whole = partial(look, TABLE, numbers, noise=True)
-        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: whole(snap), "read")
+        self.read_everywhere(db, reads(TABLE, numbers), lambda _, snap: look(TABLE, numbers, snap), "read")
         return presence.judged(self.name, ended(lines(self.path)))

@@ -18,9 +18,8 @@ from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
 TABLE: Final = "set_full"
-SCHEMA: Final = pa.schema(
-    [pa.field("s", pa.int64(), nullable=False), ("e", pa.int64()), ("noise", pa.binary())]
-)
+PLAIN: Final = pa.schema([pa.field("s", pa.int64(), nullable=False), ("e", pa.int64())])
+SCHEMA: Final = pa.schema([*PLAIN, ("noise", pa.binary())])
 #: Every so many elements one has bytes that no encoding shortens: its part has a file of its own, as large
 #: parts have, and faults that damage such files find some.
 _NOISY_EVERY, _NOISE_BYTES = 4, 8 << 10
@@ -92,7 +91,7 @@ def look(table: str, numbers: Sequence[int], snap: Snapshot, *, noise: bool = Fa
     element that nobody has added.
     """
     sets: dict[int, list[int]] = {number: [] for number in numbers}
-    columns = SCHEMA.names if noise else SCHEMA.names[:2]
+    columns = (SCHEMA if noise else PLAIN).names
     for found in snap.read(table, columns, "s between ? and ?", [min(numbers), max(numbers)]).to_pylist():
         element = found["e"]
         sets[found["s"]].append(~element if noise and found["noise"] != _noise(element) else element)
