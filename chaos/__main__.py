@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chaos import faults, images, plants, workloads
-from chaos.plan import Plan, draw, enabled
+from chaos import faults, plants, workloads
+from chaos.planning.plan import Plan, draw, enabled
 from chaos.result import Result, told
 from chaos.runner import Options, chosen_workloads, run
+from chaos.setup import images
 from demo.failure import DemoError
 from tidelock.errors import TidelockError
 

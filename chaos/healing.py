@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from chaos.statuses import until_caught_up
-from chaos.violation import Violation
-from chaos.violations import Violations
-from chaos.waiting import comes_true
+from chaos.record.violation import Violation
+from chaos.record.violations import Violations
+from chaos.watching.statuses import until_caught_up
+from chaos.watching.waiting import comes_true
 from chaos.world import World
 from tidelock.errors import TidelockError
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
-from chaos.plan import Plan, Step
-from chaos.statuses import behind, newest, statuses, until_caught_up
-from chaos.tolerance import OF_REPLICAS, Act, Shape, refusal, unharmed
-from chaos.violation import Violation
-from chaos.violations import Violations
+from chaos.planning.plan import Plan, Step
+from chaos.planning.tolerance import OF_REPLICAS, Act, Shape, refusal, unharmed
+from chaos.record.violation import Violation
+from chaos.record.violations import Violations
+from chaos.watching.statuses import behind, newest, statuses, until_caught_up
 from chaos.world import World
 
 #: How long a fault waits until it is within what is promised, in seconds; then it is spared.

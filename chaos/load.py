@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Sequence
 from typing import Final
 
-from chaos.violation import Violation
-from chaos.violations import Violations
+from chaos.record.violation import Violation
+from chaos.record.violations import Violations
 from chaos.workloads.workload import Client, Workload
 from chaos.world import World
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from chaos.availability import by_kind, errors_by_kind, noticed
-from chaos.bands import bands
-from chaos.plan import Plan
-from chaos.violation import Violation
+from chaos.planning.plan import Plan
+from chaos.reading.availability import by_kind, errors_by_kind, noticed
+from chaos.reading.bands import bands
+from chaos.record.violation import Violation
 
 #: Violations of one claim that are printed; all of them are in the files.
 _SHOWN: Final = 3

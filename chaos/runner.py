@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import chaos.report
-from chaos import availability, checks, faults, plants, workloads
+from chaos import checks, faults, plants, workloads
 from chaos.healing import commit_again, converge, heal
 from chaos.injector import Injector
-from chaos.journal import Journal, load
 from chaos.load import Load
-from chaos.plan import Plan
+from chaos.planning.plan import Plan
+from chaos.reading import availability
+from chaos.record.journal import Journal, load
+from chaos.record.violation import Violation
+from chaos.record.violations import Violations
 from chaos.result import Result, result_of
-from chaos.sampler import Sampler
-from chaos.settings import SETTINGS
+from chaos.setup.settings import SETTINGS
+from chaos.setup.versions import versions
 from chaos.spark.pool import Pool
-from chaos.versions import versions
-from chaos.violation import Violation
-from chaos.violations import Violations
-from chaos.waiting import comes_true
+from chaos.watching.sampler import Sampler
+from chaos.watching.waiting import comes_true
 from chaos.workloads.workload import Workload
 from chaos.world import World
 from tidelock.testing import Cluster

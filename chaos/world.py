@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.journal import Journal
+from chaos.record.journal import Journal
 from chaos.spark.driver import Driver
 from tidelock.testing import Cluster
 

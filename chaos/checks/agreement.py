@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from chaos.checks.check import Check
-from chaos.violation import Violation
+from chaos.record.violation import Violation
 from chaos.world import World
 from tidelock.client import Database
 from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, StandbyError, UnavailableError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from chaos.checks.check import Check
-from chaos.violation import Violation
+from chaos.record.violation import Violation
 from chaos.world import World
 from tidelock.client.reads.audit import AuditReport
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from chaos.violation import Violation
+from chaos.record.violation import Violation
 from chaos.world import World
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from chaos.checks.check import Check
-from chaos.journal import load
-from chaos.violation import Violation
+from chaos.record.journal import load
+from chaos.record.violation import Violation
 from chaos.world import World
 
 

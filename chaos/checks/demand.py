@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from chaos import faults
-from chaos.bands import Band, acts_of, bands, promised, shapes
 from chaos.checks.check import Check
-from chaos.journal import load
-from chaos.tolerance import Act
-from chaos.violation import Violation
+from chaos.planning.tolerance import Act
+from chaos.reading.bands import Band, acts_of, bands, promised, shapes
+from chaos.record.journal import load
+from chaos.record.violation import Violation
 from chaos.world import World
 
 #: Time from a change of what is well until commits are demanded, in seconds: a new leader of ZooKeeper, and

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from chaos.checks.check import Check
-from chaos.violation import Violation
+from chaos.record.violation import Violation
 from chaos.world import World
 from tidelock.client import Database
 from tidelock.errors import LabelExistsError

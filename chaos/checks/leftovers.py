@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from chaos.checks.check import Check
-from chaos.violation import Violation
-from chaos.waiting import comes_true
+from chaos.record.violation import Violation
+from chaos.watching.waiting import comes_true
 from chaos.world import World
 from tests.support.histories.evidence import leftovers
 

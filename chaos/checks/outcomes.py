@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Final
 
 from chaos.checks.check import Check
-from chaos.journal import load
-from chaos.violation import Violation
+from chaos.record.journal import load
+from chaos.record.violation import Violation
 from chaos.world import World
 from tidelock.client import Database
 from tidelock.errors import TidelockError, UnavailableError, UnknownTransactionError

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from chaos import faults
-from chaos.bands import Band, bands
 from chaos.checks.check import Check
 from chaos.faults.fault import Fault
-from chaos.journal import load
-from chaos.violation import Violation
+from chaos.reading.bands import Band, bands
+from chaos.record.journal import load
+from chaos.record.violation import Violation
 from chaos.world import World
 
 

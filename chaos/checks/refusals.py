@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from chaos import faults
-from chaos.bands import Band, acts_of, at, bands
 from chaos.checks.check import Check
 from chaos.faults.fault import Aim
-from chaos.journal import load
-from chaos.tolerance import Act
-from chaos.violation import Violation
+from chaos.planning.tolerance import Act
+from chaos.reading.bands import Band, acts_of, at, bands
+from chaos.record.journal import load
+from chaos.record.violation import Violation
 from chaos.world import World
 from tidelock import errors
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.reviving import serve_again, there
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import LogSince
+from chaos.watching.seeing import LogSince
 from chaos.world import World
 
 #: Tables that every start reads, or the first records.

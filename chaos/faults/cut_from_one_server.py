@@ -12,7 +12,7 @@ from chaos.faults.shared.cutting import Dropped, cut
 from chaos.faults.shared.ensemble import connected
 from chaos.faults.shared.reviving import serve_again
 from chaos.faults.shared.signs import Signs, shown
-from chaos.waiting import NOTICE_TIMEOUT_S, until
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 
 

@@ -11,7 +11,7 @@ from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.cutting import Dropped, cut
 from chaos.faults.shared.reviving import serve_again
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import silent, status
+from chaos.watching.seeing import silent, status
 from chaos.world import World
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.spark.driver import Driver
-from chaos.waiting import NOTICE_TIMEOUT_S, comes_true
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, comes_true
 from chaos.world import World
 
 

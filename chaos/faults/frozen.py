@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.reviving import serve_again, there
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import silent
+from chaos.watching.seeing import silent
 from chaos.world import World
 
 

@@ -11,7 +11,7 @@ from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared import tracing
 from chaos.faults.shared.reviving import serve_again
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import LogSince, gone
+from chaos.watching.seeing import LogSince, gone
 from chaos.world import World
 
 #: The words of the system, and of SQLite, for EIO.

@@ -11,7 +11,7 @@ from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.members import change, member
 from chaos.faults.shared.reviving import serve_again, there
 from chaos.faults.shared.signs import Signs
-from chaos.seeing import LogSince
+from chaos.watching.seeing import LogSince
 from chaos.world import World
 
 

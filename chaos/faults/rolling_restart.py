@@ -10,8 +10,8 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.reviving import serve_again, there
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import status
-from chaos.waiting import until
+from chaos.watching.seeing import status
+from chaos.watching.waiting import until
 from chaos.world import World
 
 

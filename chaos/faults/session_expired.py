@@ -11,7 +11,7 @@ from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.ensemble import end_session, owner
 from chaos.faults.shared.reviving import serve_again
 from chaos.faults.shared.signs import Signs, shown
-from chaos.waiting import NOTICE_TIMEOUT_S, until
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.reviving import serve_again
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import LogSince, gone
+from chaos.watching.seeing import LogSince, gone
 from chaos.world import World
 
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.reviving import serve_again
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import gone
-from chaos.waiting import NOTICE_TIMEOUT_S, until
+from chaos.watching.seeing import gone
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final
 from chaos.faults.fault import Aim, Fault, Proof
 from chaos.faults.shared.reviving import serve_again
 from chaos.faults.shared.signs import Signs, shown
-from chaos.seeing import LogSince, status
-from chaos.waiting import NOTICE_TIMEOUT_S, until
+from chaos.watching.seeing import LogSince, status
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, until
 from chaos.world import World
 from tidelock.errors import UnavailableError
 from tidelock.testing import commands

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from chaos.bands import Band, bands
+from chaos.reading.bands import Band, bands
 
 #: The states in which an agent answers reads of the newest snapshot.
 SERVING: Final = frozenset({"serving", "draining"})

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.availability import Noticed, by_kind
+from chaos.reading.availability import Noticed, by_kind
 from chaos.report.elements import Child, element
 from chaos.report.model import Run
 from chaos.report.series import longest_gap

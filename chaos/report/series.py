@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.bands import Band
+from chaos.reading.bands import Band
 from chaos.report.model import Call, ReplicaSaid, Run
 from tidelock.csnlog.core.ids import epoch_of, sequence_of
 from tidelock.wire.ids import Csn

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.bands import Band
+from chaos.reading.bands import Band
 from chaos.report.model import Call, Finding, Mark, ReplicaSaid, Run
 
 #: A fault that ended so long before a moment acted shortly before it, in ns.

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.availability import Noticed, noticed
+from chaos.reading.availability import Noticed, noticed
 from chaos.report.model import Call, Outcome, Run
 
 #: The error of a commit whose answer was lost; a client that learnt the outcome later still reports it.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.bands import Band
+from chaos.reading.bands import Band
 from chaos.report.elements import element
 from chaos.report.model import Finding, Run
 from chaos.report.series import (

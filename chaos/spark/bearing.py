@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, TypeGuard
 
-from chaos.session import BEGIN_AGAIN, GIVE_UP
+from chaos.clients.session import BEGIN_AGAIN, GIVE_UP
 from chaos.spark.job import SparkEndedError, SparkJobError
 from tidelock import errors
 

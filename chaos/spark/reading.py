@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from chaos.history import History, Operation
-from chaos.session import Found
+from chaos.clients.session import Found
+from chaos.record.history import History, Operation
 from chaos.spark.bearing import require_bearable
 from chaos.spark.job import SparkEndedError, SparkJob, SparkJobError, SparkSession
 

@@ -6,8 +6,8 @@ import itertools
 import threading
 from functools import partial
 
-from chaos.history import History, Process
-from chaos.session import Found, Session
+from chaos.clients.session import Found, Session
+from chaos.record.history import History, Process
 from chaos.spark.bearing import require_bearable
 from chaos.spark.job import SparkEndedError, SparkJobError, SparkSession
 from chaos.world import World

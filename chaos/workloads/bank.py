@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos.history import TXN, Operation, lines
-from chaos.judging import judged
-from chaos.session import Attempt, Found, Session
-from chaos.violation import Violation
+from chaos.clients.session import Attempt, Found, Session
+from chaos.judging.histories import judged
+from chaos.record.history import TXN, Operation, lines
+from chaos.record.violation import Violation
 from chaos.workloads.workload import Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos import presence
-from chaos.history import Operation, ended, lines
-from chaos.session import Attempt, Found, Session
-from chaos.violation import Violation
+from chaos.clients.session import Attempt, Found, Session
+from chaos.judging import presence
+from chaos.record.history import Operation, ended, lines
+from chaos.record.violation import Violation
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 

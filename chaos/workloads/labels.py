@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos import presence
-from chaos.history import TXN, History, Operation, ended, lines
-from chaos.judging import judged
-from chaos.session import Attempt, Found, Session
+from chaos.clients.session import Attempt, Found, Session
+from chaos.judging import presence
+from chaos.judging.histories import judged
+from chaos.record.history import TXN, History, Operation, ended, lines
+from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
 from chaos.spark.writing import LabelledJobs
-from chaos.violation import Violation
 from chaos.workloads.workload import Client, Workload
 from chaos.world import World
 from tidelock.client import Database, Snapshot, Transaction

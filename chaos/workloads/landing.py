@@ -11,10 +11,10 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from chaos import presence
-from chaos.history import ended, lines
-from chaos.session import Session
-from chaos.violation import Violation
+from chaos.clients.session import Session
+from chaos.judging import presence
+from chaos.record.history import ended, lines
+from chaos.record.violation import Violation
 from chaos.workloads.set_full import PLAIN, SIZE, look, reads
 from chaos.workloads.workload import Client, Workload
 from tests.support.waiting import eventually

@@ -29,10 +29,10 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos.history import TXN, Operation, lines
-from chaos.judging import of_history
-from chaos.session import Attempt, Found, Session
-from chaos.violation import Violation
+from chaos.clients.session import Attempt, Found, Session
+from chaos.judging.histories import of_history
+from chaos.record.history import TXN, Operation, lines
+from chaos.record.violation import Violation
 from chaos.workloads.workload import Client, Workload
 from tests.checkers.operations import History, load
 from tests.checkers.operations import Transaction as Recorded

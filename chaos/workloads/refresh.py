@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos import presence
-from chaos.history import Operation, ended, lines
-from chaos.session import Attempt, Found, Session
+from chaos.clients.session import Attempt, Found, Session
+from chaos.judging import presence
+from chaos.record.history import Operation, ended, lines
+from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
 from chaos.spark.reading import reading
-from chaos.violation import Violation
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 

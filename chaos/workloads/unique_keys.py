@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos.history import TXN, Operation, ended, lines
-from chaos.judging import judged
-from chaos.session import Attempt, Found, Session
+from chaos.clients.session import Attempt, Found, Session
+from chaos.judging.histories import judged
+from chaos.record.history import TXN, Operation, ended, lines
+from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
 from chaos.spark.reading import reading
-from chaos.violation import Violation
 from chaos.workloads.workload import Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction

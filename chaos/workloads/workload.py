@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from chaos.history import History, Operation
-from chaos.session import Found, Session
+from chaos.clients.session import Found, Session
+from chaos.record.history import History, Operation
+from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
-from chaos.violation import Violation
 from chaos.world import World
 from tidelock.client import Database, Snapshot
 from tidelock.errors import TableExistsError

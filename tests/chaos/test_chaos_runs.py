@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from chaos.__main__ import parser, plans_of
-from chaos.kept_seeds import KEPT
+from chaos.planning.kept_seeds import KEPT
 from chaos.result import Result, told
 from chaos.runner import Options, run
 from tests.support.faults import ability

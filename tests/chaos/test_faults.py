@@ -18,8 +18,8 @@ from chaos.faults.cut_from_peers import CutFromPeers
 from chaos.faults.fault import Aim, Fault
 from chaos.faults.session_expired import SessionExpired
 from chaos.faults.zookeeper_set_back import ZooKeeperSetBack
-from chaos.journal import Journal
-from chaos.waiting import STEP_TIMEOUT_S, comes_true
+from chaos.record.journal import Journal
+from chaos.watching.waiting import STEP_TIMEOUT_S, comes_true
 from chaos.world import World
 from tests.support.clusters.cluster import QUICK
 from tests.support.faults import ability

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.history import History, Operation
+from chaos.record.history import History, Operation
 from tests.checkers import outside
 from tests.checkers.outside import MODEL, Judgement
 from tests.support.project.source import ROOT

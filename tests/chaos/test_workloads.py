@@ -14,10 +14,10 @@ import pytest
 
 from chaos import workloads
 from chaos.faults.driver_killed import DriverKilled
-from chaos.history import lines
-from chaos.journal import Journal, load
+from chaos.record.history import lines
+from chaos.record.journal import Journal, load
+from chaos.record.violation import Violation
 from chaos.spark.pool import Pool
-from chaos.violation import Violation
 from chaos.workloads.list_append import texts_of
 from chaos.workloads.workload import Client, Workload
 from chaos.world import World

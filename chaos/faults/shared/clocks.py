@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaos.seeing import others, status
+from chaos.watching.seeing import others, status
 from chaos.world import World
 
 #: Seconds by which a clock that is seen over the network may seem off, on a busy machine.

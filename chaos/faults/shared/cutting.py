@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from chaos.faults.shared.signs import Look
-from chaos.seeing import answering
+from chaos.watching.seeing import answering
 from chaos.world import World
 from tidelock.testing import CLIENTS
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chaos.faults.shared.reviving import serve_again
-from chaos.seeing import status
-from chaos.waiting import STEP_TIMEOUT_S, comes_true, until
+from chaos.watching.seeing import status
+from chaos.watching.waiting import STEP_TIMEOUT_S, comes_true, until
 from chaos.world import World
 from tidelock.client import Database
 from tidelock.errors import MembershipError, TidelockError, UnavailableError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.waiting import STEP_TIMEOUT_S, comes_true
+from chaos.watching.waiting import STEP_TIMEOUT_S, comes_true
 from chaos.world import World
 
 

@@ -16,8 +16,8 @@ import xxhash
 from chaos.faults.fault import NotPossibleError, Proof
 from chaos.faults.shared.reviving import serve_again, there
 from chaos.faults.shared.signs import Signs
-from chaos.seeing import LogSince
-from chaos.waiting import NOTICE_TIMEOUT_S, comes_true, until
+from chaos.watching.seeing import LogSince
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, comes_true, until
 from chaos.world import World
 from tidelock.errors import TidelockError
 from tidelock.testing import Node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from chaos.faults.fault import Proof
-from chaos.waiting import NOTICE_TIMEOUT_S, comes_true
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, comes_true
 
 #: Looks for one sign: what was seen, in a few words; None as long as nothing was.
 Look = Callable[[], str | None]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from chaos.waiting import NOTICE_TIMEOUT_S, until
+from chaos.watching.waiting import NOTICE_TIMEOUT_S, until
 from tidelock.errors import UnavailableError
 from tidelock.testing import Node
 

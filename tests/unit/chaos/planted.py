@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chaos.history import TXN, Operation
+from chaos.record.history import TXN, Operation
 
 
 class Planted:

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import xxhash
 
-from chaos.journal import Journal
+from chaos.record.journal import Journal
 from chaos.world import World
 from tidelock.replica_agent.storage.catalog_schema import SCHEMA
 from tidelock.testing.cluster import Cluster

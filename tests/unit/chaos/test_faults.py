@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from chaos import faults, waiting
+from chaos import faults
 from chaos.faults.catalog_damaged import TABLES, damage
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.faults.shared import ensemble, rotting
 from chaos.faults.shared.signs import Signs
 from chaos.faults.shared.tracing import Traced, family, injected
+from chaos.watching import waiting
 from chaos.world import World
 from tests.support.faults import ability
 from tests.unit.chaos.hurried import Hurried

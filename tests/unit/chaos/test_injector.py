@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from chaos.bands import bands
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.faults.shared.signs import Signs
 from chaos.injector import Injector
-from chaos.journal import Journal, load
-from chaos.plan import Plan, Step
-from chaos.violations import Violations
+from chaos.planning.plan import Plan, Step
+from chaos.reading.bands import bands
+from chaos.record.journal import Journal, load
+from chaos.record.violations import Violations
 from chaos.world import World
 from tests.unit.chaos.told_cluster import ToldCluster, told_cluster
 from tidelock.errors import UnavailableError

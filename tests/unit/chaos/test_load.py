@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from chaos.journal import Journal, load
 from chaos.load import Load
-from chaos.violation import Violation
-from chaos.violations import Violations
+from chaos.record.journal import Journal, load
+from chaos.record.violation import Violation
+from chaos.record.violations import Violations
 from chaos.workloads.workload import Client, Workload
 from chaos.world import World
 from tidelock.client import Database

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from chaos.__main__ import parser, plans_of, summary
-from chaos.plan import Plan
+from chaos.planning.plan import Plan
+from chaos.record.violation import Violation
 from chaos.result import command, result_of, told
-from chaos.violation import Violation
 from tests.unit.chaos.lines import call, fault, phase, run
 
 PLAN: Final = Plan(7, 3.0, workloads=("bank", "list_append"), kinds=("killed", "clock wrong"))
@@ -35,7 +35,7 @@ def test_a_result_counts_what_the_journal_has() -> None:
 
 
 def test_sessions_of_spark_are_counted_while_faults_come() -> None:
-    """Those that begin or end before and after do not count; jobs that failed are not done."""
+    """Sessions before and after the faults do not count; jobs that failed are not done."""
     counts = [("load", 1), ("faults", 4), ("faults", 3), ("faults", 4), ("heal", 0)]
     lines = [
         line

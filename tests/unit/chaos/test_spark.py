@@ -13,11 +13,11 @@ from unittest import mock
 
 import pytest
 
-from chaos import presence
+from chaos.clients.session import Found
 from chaos.faults.driver_killed import DriverKilled
-from chaos.history import History, ended, lines
-from chaos.journal import Journal, load
-from chaos.session import Found
+from chaos.judging import presence
+from chaos.record.history import History, ended, lines
+from chaos.record.journal import Journal, load
 from chaos.spark import pool as pool_module
 from chaos.spark.bearing import UnbearableError, require_bearable
 from chaos.spark.driver import Driver

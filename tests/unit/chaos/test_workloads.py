@@ -11,10 +11,10 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from chaos import presence
-from chaos.history import Operation, lines
-from chaos.judging import judged
-from chaos.violation import Violation
+from chaos.judging import presence
+from chaos.judging.histories import judged
+from chaos.record.history import Operation, lines
+from chaos.record.violation import Violation
 from chaos.workloads import (
     ALL,
     bank,

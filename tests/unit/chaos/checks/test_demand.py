@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from chaos import faults
-from chaos.bands import acts_of, bands
 from chaos.checks.demand import stalls
-from chaos.violation import Violation
+from chaos.reading.bands import acts_of, bands
+from chaos.record.violation import Violation
 from tests.unit.chaos.lines import S, call, fault, phase, run
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from chaos.checks.label import LABEL, TABLE, Label
-from chaos.journal import Journal
+from chaos.record.journal import Journal
 from chaos.world import World
 from tidelock.errors import LabelExistsError
 

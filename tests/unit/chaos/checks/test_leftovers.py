@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos import waiting
 from chaos.checks.leftovers import Leftovers
+from chaos.watching import waiting
 from chaos.world import World
 from tests.unit.chaos.hurried import Hurried
 from tests.unit.chaos.stand_in import idle_world

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from chaos import faults
-from chaos.bands import bands
 from chaos.checks.logs import disks_hurt, unforeseen
 from chaos.checks.outvoted import disagreements, flipped
+from chaos.reading.bands import bands
 from tests.unit.chaos.lines import fault
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from chaos import faults
-from chaos.bands import acts_of, bands
 from chaos.checks.refusals import refusals
+from chaos.reading.bands import acts_of, bands
 from tests.unit.chaos.lines import call, fault, run
 
 KILLED = fault(1, "killed", ["r2"], 10, 18, 20)

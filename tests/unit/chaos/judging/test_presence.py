@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos import presence
+from chaos.judging import presence
 from tests.unit.chaos.planted import Planted
 
 

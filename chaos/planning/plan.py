@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from chaos.faults.fault import Aim, Fault
-from chaos.tolerance import Act, Shape, choices, refusal
+from chaos.planning.tolerance import Act, Shape, choices, refusal
 
 #: Seconds under load before the first fault.
 BEGIN_S: Final = 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaos import faults
-from chaos.bands import acts_of, at, bands, promised, shapes
+from chaos.reading.bands import acts_of, at, bands, promised, shapes
 from tests.unit.chaos.lines import S, fault, phase, run
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chaos.bands import Band
+from chaos.reading.bands import Band
 
 _TITLES: Final = (
     "fault",

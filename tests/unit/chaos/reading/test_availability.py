@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaos.availability import by_kind, errors_by_kind, noticed, table
-from chaos.bands import bands
+from chaos.reading.availability import by_kind, errors_by_kind, noticed, table
+from chaos.reading.bands import bands
 from tests.unit.chaos.lines import call, fault, run
 
 KILLED = fault(1, "killed", ["r2"], 10, 18, 20)

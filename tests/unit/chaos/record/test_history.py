@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from chaos import history
-from chaos.history import History, ended, lines
+from chaos.record import history
+from chaos.record.history import History, ended, lines
 from tests.checkers.operations import Append, End, Read, load
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from chaos.violation import Violation
+from chaos.record.violation import Violation
 
 #: Findings of one claim that are told; more of them would add nothing.
 SHOWN: Final = 5
@@ -62,7 +62,7 @@ def judged(check: str, ended: Iterable[Line]) -> list[Violation]:
 
     Args:
         check: The workload.
-        ended: The last lines of all operations (`chaos.history.ended`).
+        ended: The last lines of all operations (`chaos.record.history.ended`).
     """
     all_lines = list(ended)
     facts = _facts(all_lines)

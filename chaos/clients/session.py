@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from chaos.history import TXN, History, Operation
+from chaos.record.history import TXN, History, Operation
 from chaos.world import World
 from tidelock.client import Database, Snapshot, Transaction, connect
 from tidelock.client.values.results import Decision

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chaos.faults.fault import Fault
-from chaos.tolerance import Act, Shape, demands_commits
+from chaos.planning.tolerance import Act, Shape, demands_commits
 
 #: A node that comes back may still answer with what happened to it before, in ns.
 AFTERMATH_NS: Final = 5_000_000_000

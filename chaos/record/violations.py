@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from chaos.bands import at, bands
-from chaos.journal import Journal, load
-from chaos.violation import Violation
+from chaos.reading.bands import at, bands
+from chaos.record.journal import Journal, load
+from chaos.record.violation import Violation
 
 
 class Violations:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Final, Self
 
-from chaos.seeing import status
+from chaos.watching.seeing import status
 from chaos.world import World
 
 INTERVAL_S: Final = 0.5

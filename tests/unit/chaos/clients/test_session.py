@@ -11,10 +11,10 @@ from typing import Any, Self, cast
 import pyarrow as pa
 import pytest
 
-from chaos import session as session_module
-from chaos.history import History, ended, lines
-from chaos.journal import Journal, load
-from chaos.session import TRIES, Attempt, Found, RolledBack, Session
+from chaos.clients import session as session_module
+from chaos.clients.session import TRIES, Attempt, Found, RolledBack, Session
+from chaos.record.history import History, ended, lines
+from chaos.record.journal import Journal, load
 from chaos.world import World
 from tidelock.client import Transaction
 from tidelock.client.values.results import Decision

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.violation import Violation
+from chaos.record.violation import Violation
 from tests.checkers import black_box, by_timestamps
 from tests.checkers.conflicts import ADDED_ROWS, ALL_CHANGES
 from tests.checkers.levels import Level, Order

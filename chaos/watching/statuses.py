@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from chaos.seeing import status
-from chaos.waiting import comes_true
+from chaos.watching.seeing import status
+from chaos.watching.waiting import comes_true
 from chaos.world import World
 
 _AT_ONCE: Final = 8

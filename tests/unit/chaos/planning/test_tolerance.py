@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from chaos.faults.fault import Aim
-from chaos.tolerance import Act, Shape, choices, demands_commits, refusal, well
+from chaos.planning.tolerance import Act, Shape, choices, demands_commits, refusal, well
 
 THREE: Final = Shape(("r1", "r2", "r3"), ("z1", "z2", "z3"), 2)
 FIVE: Final = Shape(("r1", "r2", "r3", "r4", "r5"), ("z1", "z2", "z3"), 2)

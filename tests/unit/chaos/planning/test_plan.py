@@ -14,8 +14,8 @@ from chaos.faults.fault import Fault
 from chaos.faults.frozen import Frozen
 from chaos.faults.killed import Killed
 from chaos.faults.zookeeper_leader_killed import ZooKeeperLeaderKilled
-from chaos.plan import Plan, Step, draw, enabled
-from chaos.tolerance import Act, refusal
+from chaos.planning.plan import Plan, Step, draw, enabled
+from chaos.planning.tolerance import Act, refusal
 
 HOUR: Final = Plan(seed=7, minutes=60.0)
 ALL: Final = enabled(faults.ALL, "processes")

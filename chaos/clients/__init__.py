@@ -1,0 +1,1 @@
+"""Sessions of clients that behave as users do."""

@@ -1,0 +1,1 @@
+"""Judges of histories that several workloads share."""

@@ -1,0 +1,1 @@
+"""The settings, images and versions of the cluster of a run."""
