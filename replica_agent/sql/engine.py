@@ -1,35 +1,49 @@
-"""The DuckDB instances of a process: one is kept from request to request, as long as nothing stays in it.
+"""The DuckDB instances of a process, which are kept from request to request as long as nothing stays in them.
 
 DuckDB registers some thousand functions when an instance begins, which takes longer than a small statement.
 A request sees only what it has shown itself: it has a connection of its own, whose settings nobody can
-change, and all that it creates is in a transaction that is rolled back at its end.
+change, and all that it has created is dropped at its end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any
 
 import duckdb
 
-from tidelock.replica_agent.sql.mutation import MergeRows
-from tidelock.replica_agent.sql.request import ChangesRequest, Request, SqlConfig, SqlRequest
+from tidelock.replica_agent.sql.mutation import MergeRows, MutationRequest
+from tidelock.replica_agent.sql.request import ChangesRequest, Request, SqlConfig, quote
 
-_OF_ALL: Mapping[str, Any] = MappingProxyType({})
+
+class _Work(enum.Enum):
+    """What the instance of a request is made for."""
+
+    ROWS = enum.auto()
+    CHANGES = enum.auto()
+    MERGE = enum.auto()
+
+
 #: Requests that load or collect rows in tables of their own need no order, and spill sooner without one.
-_OF_TABLES: Mapping[str, Any] = MappingProxyType({"preserve_insertion_order": False})
+_UNORDERED = {"preserve_insertion_order": False}
 #: Both optimizers would let a merge build the hash table from the side of the table.
-_OF_MERGES: Mapping[str, Any] = MappingProxyType(
-    {**_OF_TABLES, "disabled_optimizers": "join_order,build_side_probe_side"}
+_NO_SWAPS = {"disabled_optimizers": "join_order,build_side_probe_side"}
+_SETTINGS: Mapping[_Work, Mapping[str, Any]] = MappingProxyType(
+    {_Work.ROWS: {}, _Work.CHANGES: _UNORDERED, _Work.MERGE: {**_UNORDERED, **_NO_SWAPS}}
 )
-#: Returns a row if a request has left something that belongs to the instance: a SELECT can add to these.
-_LEFT = (
-    "SELECT 1 FROM duckdb_external_resources() UNION ALL SELECT 1 FROM duckdb_external_resource_types() "
-    "UNION ALL SELECT 1 FROM duckdb_logs()"
-)
+#: Lists what a request has left in its instance. The views of `main` and whole schemas can be dropped; with
+#: the others, which a SELECT can add to, the instance has to end. Temporary tables end with their connection.
+_LEFT = """
+    SELECT 'VIEW', view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'
+    UNION ALL SELECT 'SCHEMA', schema_name FROM duckdb_schemas() WHERE NOT internal
+    UNION ALL SELECT 'resource', name FROM duckdb_external_resources()
+    UNION ALL SELECT 'type', name FROM duckdb_external_resource_types()
+    UNION ALL SELECT 'log', '' FROM duckdb_logs()
+"""
+_DROPPED = frozenset({"VIEW", "SCHEMA"})
 
 
 class Engine:
@@ -41,49 +55,45 @@ class Engine:
 
     def __init__(self, config: SqlConfig) -> None:
         self.config = config
-        self._kept: duckdb.DuckDBPyConnection | None = None
+        self._kept: dict[_Work, duckdb.DuckDBPyConnection] = {}
 
     @contextlib.contextmanager
     def connection(self, request: Request) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Open the connection of a request, whose settings cannot be changed.
-
-        A request that makes tables has an instance of its own: within a transaction the space of a table that
-        was replaced would not come free, and merges need other settings.
-        """
-        opened: AbstractContextManager[duckdb.DuckDBPyConnection]
-        if isinstance(request, ChangesRequest):
-            opened = contextlib.closing(_begun(self.config, _OF_TABLES))
-        elif not isinstance(request, SqlRequest) and isinstance(request.action, MergeRows):
-            opened = contextlib.closing(_begun(self.config, _OF_MERGES))
-        else:
-            opened = self._of_kept()
-        with opened as connection:
-            yield connection
+        """Open the connection of a request, whose settings cannot be changed."""
+        work = _work(request)
+        if work not in self._kept:
+            self._kept[work] = _begun(self.config, _SETTINGS[work])
+        kept = self._kept[work]
+        try:
+            with contextlib.closing(kept.cursor()) as connection:
+                yield connection
+        finally:
+            if not _cleared(kept):
+                self._kept.pop(work).close()
 
     def close(self) -> None:
-        """End the instance that is kept."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        """End all instances."""
+        while self._kept:
+            self._kept.popitem()[1].close()
 
-    @contextlib.contextmanager
-    def _of_kept(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        if self._kept is None:
-            self._kept = _begun(self.config)
-        connection = self._kept.cursor()
-        try:
-            connection.execute("BEGIN")
-            yield connection
-        finally:
-            if not self._ended(connection):
-                self.close()
 
-    def _ended(self, connection: duckdb.DuckDBPyConnection) -> bool:
-        """End a connection of the kept instance; returns whether nothing of its request has stayed."""
-        with contextlib.closing(connection), contextlib.suppress(duckdb.Error):
-            connection.execute("ROLLBACK")
-            return connection.execute(_LEFT).fetchone() is None
-        return False  # the engine is broken
+def _work(request: Request) -> _Work:
+    if isinstance(request, ChangesRequest):
+        return _Work.CHANGES
+    merges = isinstance(request, MutationRequest) and isinstance(request.action, MergeRows)
+    return _Work.MERGE if merges else _Work.ROWS
+
+
+def _cleared(instance: duckdb.DuckDBPyConnection) -> bool:
+    """Drop what a request has left; return whether the instance is as it was before."""
+    try:
+        left = instance.execute(_LEFT).fetchall()
+        for kind, name in left:
+            if kind in _DROPPED:
+                instance.execute(f"DROP {kind} {quote(name)} CASCADE")
+    except duckdb.Error:
+        return False  # it is broken
+    return all(kind in _DROPPED for kind, _ in left)
 
 
 def _begun(

@@ -24,7 +24,7 @@ CHANGES = ChangesRequest(Csn(2), Csn(1), TABLE, 3)
 ALL = pytest.mark.parametrize(
     "request_of", [READ, COMPACT, MERGE, CHANGES], ids=lambda one: type(one).__name__
 )
-#: Leaves an entry in a list of the instance, which no end of a transaction takes out.
+#: Leaves an entry in a list of the instance.
 LEAVES = "SELECT * FROM register_external_resource('t', 'n', MAP {'a': 'b'}, deleter_function := 'f')"
 
 
@@ -41,11 +41,11 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     made.close()
 
 
-def instance(engine: Engine) -> list[int]:
+def instance(engine: Engine, request_of: Request = READ) -> list[int]:
     """Return the numbers of the next two connections: those of a new instance are always the same."""
     numbers: list[int] = []
     for _ in range(2):
-        with engine.connection(READ) as connection:
+        with engine.connection(request_of) as connection:
             numbers += connection.execute("SELECT current_connection_id()").fetchone() or ()
     return numbers
 
@@ -82,26 +82,31 @@ def test_no_setting_can_be_changed(engine: Engine, request_of: Request, statemen
         connection.execute(statement)
 
 
-def test_the_instance_is_kept(engine: Engine) -> None:
+@ALL
+def test_the_instance_is_kept(engine: Engine, request_of: Request) -> None:
     """The numbers of connections go on; after the end of the instance they begin again."""
-    first, second = instance(engine), instance(engine)
+    first, second = instance(engine, request_of), instance(engine, request_of)
     assert len({*first, *second}) == 4
     engine.close()
-    assert instance(engine) == first
+    assert instance(engine, request_of) == first
 
 
-def test_nothing_of_a_request_is_seen_by_the_next(engine: Engine) -> None:
+@ALL
+def test_nothing_of_a_request_is_seen_by_the_next(engine: Engine, request_of: Request) -> None:
     """Views, schemas, variables, prepared statements and the seed of random numbers end with the request."""
-    with engine.connection(READ) as connection:
+    with engine.connection(request_of) as connection:
         connection.execute("CREATE SCHEMA sales")
         connection.execute("SET schema = 'sales'")
         connection.from_arrow(pa.table({"id": [1, 2]})).create_view("orders")
-        assert connection.execute("SELECT sum(id) FROM sales.orders").fetchone() == (3,)
+        assert connection.execute("SELECT sum(id) FROM sales.orders").fetchall() == [(3,)]
+        connection.from_arrow(pa.table({"id": [1, 2]})).create_view("stream")
+        connection.execute("SET schema = 'main'")
+        connection.from_arrow(pa.table({"id": [1, 2]})).create_view("stream")
         connection.execute("CREATE TEMP TABLE kept AS SELECT 1")
         connection.execute("PREPARE kept AS SELECT 1")
         assert connection.execute("SELECT setseed(0.5), random()").fetchone() is not None
         drawn = connection.execute("SELECT setseed(0.5), random()").fetchone()
-    with engine.connection(READ) as connection:
+    with engine.connection(request_of) as connection:
         for listing in ("duckdb_views()", "duckdb_schemas()", "duckdb_tables()"):
             assert connection.sql(f"SELECT * FROM {listing} WHERE NOT internal").fetchall() == []
         assert connection.sql("FROM duckdb_prepared_statements()").fetchall() == []
@@ -121,7 +126,7 @@ def test_rows_that_a_request_showed_are_released(engine: Engine) -> None:
     assert seen() is None
 
 
-def test_what_no_rollback_takes_back_ends_the_instance(engine: Engine) -> None:
+def test_what_cannot_be_dropped_ends_the_instance(engine: Engine) -> None:
     """An entry in a list of the instance is gone for the next request, together with the instance."""
     first = instance(engine)
     with engine.connection(READ) as connection:

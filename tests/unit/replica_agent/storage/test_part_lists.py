@@ -1,12 +1,15 @@
-"""The list of a table's parts that the catalog itself puts into JSON."""
+"""Lists of a table's parts: that of the catalog in JSON is right, and none reads what is long removed."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 from tests.support.replicas.datadir import DataDir
 from tidelock.csnlog.core.ids import Csn, TableName
@@ -46,3 +49,48 @@ def _count(table: str, csn: int) -> int:
     if table == "sales.items":
         return int(csn > 2)
     return {2: 0, 3: len(CITIES), 4: 2 * len(CITIES), 5: 2 * len(CITIES) - 1}[csn]
+
+
+def _steps(reader: CatalogReader, ask: Callable[[CatalogReader, TableName, Csn], object], csn: int) -> int:
+    """Return how many steps of SQLite's machine a list takes."""
+    steps = itertools.count()
+    reader._db.set_progress_handler(lambda: next(steps) < 0, 1)
+    ask(reader, TableName("default.t"), Csn(csn))
+    reader._db.set_progress_handler(None, 1)
+    return next(steps)
+
+
+LISTS: dict[str, Callable[[CatalogReader, TableName, Csn], object]] = {
+    "parts": CatalogReader.parts,
+    "json": CatalogReader.parts_json,
+    "partition": lambda reader, table, csn: reader.partition(table, "", csn),
+    "partitions": CatalogReader.partitions,
+    "totals": CatalogReader.totals,
+}
+
+
+@pytest.mark.parametrize("ask", LISTS.values(), ids=LISTS)
+def test_a_list_does_not_walk_the_parts_that_were_removed_before(
+    tmp_path: Path, ask: Callable[[CatalogReader, TableName, Csn], object]
+) -> None:
+    """A table that keeps its history has mostly parts that compaction has replaced."""
+    data = DataDir(tmp_path / "r1")
+    data.create_table(2, "t", ITEMS)
+    data.insert(3, {"default.t": pa.table({"id": [1]}, schema=ITEMS)})
+    removed = 2_000
+    with contextlib.closing(CatalogReader(data.path)) as reader:
+        few = _steps(reader, ask, 3)
+        assert few > 20
+    with data.sql() as db:
+        [row] = db.execute("SELECT * FROM parts").fetchall()
+        names = [name for _, name, *_ in db.execute("PRAGMA table_info(parts)")]
+        for number in range(removed):
+            gone = dict(zip(names, row, strict=True))
+            gone |= {"part": f"x{number}", "creation_csn": 4 + number, "removal_csn": 5 + number}
+            gone |= {"removal_tid": f"4-r1-1-{number}"}
+            db.execute(f"INSERT INTO parts VALUES ({', '.join('?' * len(names))})", [*gone.values()])
+    data.set(snapshot_csn=removed + 5)
+    with contextlib.closing(CatalogReader(data.path)) as reader:
+        assert len(reader.parts(TableName("default.t"), Csn(removed + 5))) == 1
+        assert len(reader.parts(TableName("default.t"), Csn(1_000))) == 2
+        assert _steps(reader, ask, removed + 5) < 2 * few
