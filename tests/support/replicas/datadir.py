@@ -173,9 +173,10 @@ class DataDir:
         return row
 
     def parts(self, table: str) -> list[PartRow]:
-        """Return all parts of a table, by id."""
+        """Return all parts of a table, in the order of their commits."""
+        sql = "SELECT part FROM parts WHERE table_name = ? ORDER BY creation_csn, rowid"
         with self.sql() as db:
-            ids = [row[0] for row in db.execute("SELECT part FROM parts WHERE table_name = ?", (table,))]
+            ids = [part for (part,) in db.execute(sql, (table,))]
         return [self.part(part) for part in ids]
 
     def data(self, part: PartRow) -> bytes:
