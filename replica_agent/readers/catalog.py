@@ -22,7 +22,7 @@ from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.paths import PART_SUFFIX, CombinedName
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
-from tidelock.replica_agent.storage.catalog_schema import PARTS_OF_TABLE
+from tidelock.replica_agent.storage.catalog_schema import VISIBLE_OF_TABLE
 
 
 class FolderRow(msgspec.Struct, frozen=True):
@@ -140,8 +140,8 @@ class SnapshotCatalog(CatalogReader):
             parts_max: Most parts in one file.
         """
         sql = f"""
-            SELECT path, part, length, creation_csn, iif(length < :small, form, NULL) FROM {PARTS_OF_TABLE}
-            WHERE kind = 'part' AND {VISIBLE_SQL} ORDER BY creation_csn, part
+            SELECT path, part, length, creation_csn, iif(length < :small, form, NULL)
+            FROM {VISIBLE_OF_TABLE} ORDER BY creation_csn, part
         """  # noqa: S608
         folders: dict[str, list[_File]] = {}
         args = {"table": table, "small": small_bytes} | visible_args(at)

@@ -20,7 +20,7 @@ from tidelock.replica_agent.sql.request import ChangesRequest, Request, SqlConfi
 
 
 class _Work(enum.Enum):
-    """What the instance of a request is made for."""
+    """The kinds of requests, by the settings that they need."""
 
     ROWS = enum.auto()
     CHANGES = enum.auto()

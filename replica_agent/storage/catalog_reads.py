@@ -17,9 +17,9 @@ import msgspec
 from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import SkippedRecord
-from tidelock.csnlog.core.visibility import VISIBLE_SQL, Replaced, visible_args
+from tidelock.csnlog.core.visibility import Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError
-from tidelock.replica_agent.storage.catalog_schema import PARTS_OF_TABLE
+from tidelock.replica_agent.storage.catalog_schema import VISIBLE_OF_TABLE
 from tidelock.replica_agent.tables.names import no_table
 from tidelock.replication.core.model import Location, PartKind, PartMeta
 
@@ -440,10 +440,7 @@ class CatalogReader:
 
     def totals(self, table: TableName, at: Csn) -> tuple[int, int, int]:
         """Return (parts, rows, bytes) of ``table`` visible at ``at``."""
-        sql = (
-            "SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length), 0) "
-            f"FROM {PARTS_OF_TABLE} WHERE kind = 'part' AND {VISIBLE_SQL}"
-        )
+        sql = f"SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length), 0) FROM {VISIBLE_OF_TABLE}"
         parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
         return parts, rows, size
 
@@ -474,10 +471,7 @@ class CatalogReader:
 
         With ``own`` the view is that of this transaction, which has adopted the merges ``adopted``.
         """
-        sql = (
-            f"SELECT {PART_COLUMNS} FROM {PARTS_OF_TABLE} WHERE kind = 'part' AND {VISIBLE_SQL} "
-            "ORDER BY path, part"
-        )
+        sql = f"SELECT {PART_COLUMNS} FROM {VISIBLE_OF_TABLE} ORDER BY path, part"
         args = {"table": table} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
@@ -494,8 +488,8 @@ class CatalogReader:
                     || '.parquet'
             )) AS BLOB)
             FROM (
-                SELECT part, path, rows, length, checksum, table_name FROM {PARTS_OF_TABLE}
-                WHERE kind = 'part' AND {VISIBLE_SQL} ORDER BY path, part
+                SELECT part, path, rows, length, checksum, table_name
+                FROM {VISIBLE_OF_TABLE} ORDER BY path, part
             )
         """
         found: bytes = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()[0]
@@ -505,16 +499,13 @@ class CatalogReader:
         self, table: TableName, path: str, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
     ) -> list[PartRow]:
         """Return the parts of one partition of ``table``, as :meth:`parts` does."""
-        sql = (
-            f"SELECT {PART_COLUMNS} FROM {PARTS_OF_TABLE} WHERE path = :path AND kind = 'part' "
-            f"AND {VISIBLE_SQL} ORDER BY part"
-        )
+        sql = f"SELECT {PART_COLUMNS} FROM {VISIBLE_OF_TABLE} AND path = :path ORDER BY part"
         args = {"table": table, "path": path} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
     def partitions(self, table: TableName, at: Csn) -> set[str]:
         """Return the partition paths of ``table`` that have parts at ``at``."""
-        sql = f"SELECT DISTINCT path FROM {PARTS_OF_TABLE} WHERE kind = 'part' AND {VISIBLE_SQL}"
+        sql = f"SELECT DISTINCT path FROM {VISIBLE_OF_TABLE}"
         return {path for (path,) in self._db.execute(sql, {"table": table} | visible_args(at))}
 
     def changed_partitions(self, table: TableName, since: Csn) -> set[str]:

@@ -5,6 +5,8 @@ The one place where its SQL schema is written, and the changes that lead from an
 
 from __future__ import annotations
 
+from tidelock.csnlog.core.visibility import VISIBLE_SQL
+
 FORMAT = 12
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
@@ -104,11 +106,11 @@ MIGRATIONS = {
     11: "CREATE INDEX parts_by_removal ON parts (table_name, removal_csn);",
 }
 
-#: Stands for `parts` where the parts of one table are listed that are visible at a CSN; with the parameters
-#: ``table`` and ``s``. It leaves out those that were removed up to that CSN. Most parts of a table that keeps
-#: a history were: without this a list of ten parts read thousands, which compaction had replaced.
-PARTS_OF_TABLE = """(
+#: Where the visible parts of one table come from, with the parameters of `visible_args` and ``table``. Most
+#: parts of a table that keeps a history were removed before the CSN. An index leaves them out: without it a
+#: list of ten parts read thousands, which compaction had replaced.
+VISIBLE_OF_TABLE = f"""(
     SELECT * FROM parts INDEXED BY parts_by_removal WHERE table_name = :table AND removal_csn IS NULL
     UNION ALL
     SELECT * FROM parts INDEXED BY parts_by_removal WHERE table_name = :table AND removal_csn > :s
-)"""
+) WHERE kind = 'part' AND {VISIBLE_SQL}"""  # noqa: S608 - two constants
