@@ -6,23 +6,31 @@ protocol:
 * The version of ``pins`` is read before the pins are listed, all in one session, and is checked in the multi
   that sets the horizon: a pin that the list lacks was made after that version, so the multi is refused
   (F6).
-* The progress of the replicas is read after the pins: a replica that returns takes a pin first, and releases
-  it when its progress is published. In the opposite order both could be missed.
+* The progress of the replicas is read after the list of the pins: a replica that returns takes a pin first,
+  and releases it when its progress is published. In the opposite order both could be missed.
+
+All other reads go beside each other. Any pin that is taken between the version and the multi refuses it, so
+each answer that is waited for makes a move less likely where many clients take pins.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from tidelock.csnlog.cluster.replica_progress import Fenced, ReplicaProgress, read_progress
+from tidelock.csnlog.cluster.replica_progress import (
+    Fenced,
+    ReplicaProgress,
+    read_members,
+    read_published,
+)
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn
-from tidelock.csnlog.core.results import Ok, Reason, Refused
-from tidelock.csnlog.core.store import Check, Delete, SetData, Store
+from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
+from tidelock.csnlog.core.store import Check, Delete, Node, SetData, Store
 from tidelock.replication.core.horizon_rules import PinWatch
 
 _NO_PIN: Final = Refused(Reason.NO_NODE)
@@ -50,16 +58,27 @@ class HorizonReading(msgspec.Struct, frozen=True):
 async def read_horizon(store: Store, watch: PinWatch, clock: Callable[[], float]) -> HorizonReading | None:
     """Read what decides the horizon; None when a read failed, or the session has changed meanwhile."""
     session, begun = store.session, clock()
-    horizon = await store.get(tree.HORIZON)
-    pins = await store.get(tree.PINS)
-    if not isinstance(horizon, Ok) or not isinstance(pins, Ok) or not await read_pins(store, watch, clock):
+    horizon, (pins, names), members = await asyncio.gather(
+        store.get(tree.HORIZON), _list_pins(store), read_members(store)
+    )
+    if not (isinstance(horizon, Ok) and isinstance(pins, Ok) and isinstance(names, Ok)) or members is None:
         return None
-    replicas = await read_progress(store)
-    if replicas is None or store.session != session:
+    are_read, replicas = await asyncio.gather(
+        _read_pins(store, watch, watch.listed(names.value, begun), clock), read_published(store, members)
+    )
+    if not are_read or replicas is None or store.session != session:
         return None
     return HorizonReading(
         begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, replicas
     )
+
+
+async def _list_pins(
+    store: Store,
+) -> tuple[Ok[Node] | Refused | Unknown, Ok[tuple[str, ...]] | Refused | Unknown]:
+    """Read the version of the pins, then their list."""
+    pins = await store.get(tree.PINS)
+    return pins, await store.children(tree.PINS)
 
 
 async def read_pins(store: Store, watch: PinWatch, clock: Callable[[], float]) -> bool:
@@ -68,7 +87,12 @@ async def read_pins(store: Store, watch: PinWatch, clock: Callable[[], float]) -
     names = await store.children(tree.PINS)
     if not isinstance(names, Ok):
         return False
-    to_read = watch.listed(names.value, begun)
+    return await _read_pins(store, watch, watch.listed(names.value, begun), clock)
+
+
+async def _read_pins(
+    store: Store, watch: PinWatch, to_read: Sequence[str], clock: Callable[[], float]
+) -> bool:
     for pin, node in zip(to_read, await asyncio.gather(*map(store.get, map(tree.pin, to_read))), strict=True):
         if isinstance(node, Ok):
             watch.read(pin, node.value, clock())

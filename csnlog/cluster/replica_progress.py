@@ -72,11 +72,22 @@ async def publish(
     return isinstance(await fenced((change,)), Ok)
 
 
-async def read_progress(store: Store) -> ReplicaProgress | None:
-    """Read the progress of all replicas; return None when a read failed.
+class Members(msgspec.Struct, frozen=True):
+    """The registered replicas, by what their session znodes say.
 
-    The caller compares the session before and after. Raises CorruptError when a znode cannot be decoded.
+    Attributes:
+        counting: The replicas that are neither struck nor removed.
+        left_out: See :class:`ReplicaProgress`.
+        counted: See there.
     """
+
+    counting: tuple[ReplicaId, ...]
+    left_out: tuple[Check, ...]
+    counted: tuple[Check, ...]
+
+
+async def read_members(store: Store) -> Members | None:
+    """Read who is registered; return None when a read failed. Errors as :func:`read_progress`."""
     names = await store.children(tree.REPLICAS)
     if not isinstance(names, Ok):
         return None
@@ -94,13 +105,27 @@ async def read_progress(store: Store) -> ReplicaProgress | None:
         else:
             counting.append(replica)
             counted.append(same)
-    published = await asyncio.gather(*(store.get(tree.progress(replica)) for replica in counting))
+    return Members(tuple(counting), tuple(left_out), tuple(counted))
+
+
+async def read_published(store: Store, members: Members) -> ReplicaProgress | None:
+    """Read what the members have published, after them; result and errors as :func:`read_progress`."""
+    published = await asyncio.gather(*(store.get(tree.progress(replica)) for replica in members.counting))
     progress: dict[ReplicaId, Progress] = {}
-    for replica, node in zip(counting, published, strict=True):
+    for replica, node in zip(members.counting, published, strict=True):
         if not isinstance(node, Ok):
             return None
         progress[replica] = codec.decode_progress(node.value.data)
-    return ReplicaProgress(progress, tuple(left_out), tuple(counted))
+    return ReplicaProgress(progress, members.left_out, members.counted)
+
+
+async def read_progress(store: Store) -> ReplicaProgress | None:
+    """Read the progress of all replicas; return None when a read failed.
+
+    The caller compares the session before and after. Raises CorruptError when a znode cannot be decoded.
+    """
+    members = await read_members(store)
+    return None if members is None else await read_published(store, members)
 
 
 async def locks_needed_from(store: Store, tail: Csn) -> Csn | None:

@@ -29,6 +29,8 @@ _log = structlog.get_logger("history")
 
 #: Number of intervals after which an agent checks horizon and tail although it is not its turn.
 _BACKUP_TURNS = 6
+#: Number of tries in one turn: each is refused if a pin is taken while it reads.
+_TRIES_OF_A_TURN = 5
 #: Pause before an operator's request is tried again, and the number of tries.
 _AGAIN_S = 0.1
 _TRIES = 20
@@ -80,9 +82,11 @@ class HorizonMover:
         """
         if self.log.state is not LogState.FOLLOWING or not self._is_turn():
             return
-        moved = await self._raise(Bound(self.retained(self.settings.history_retention_s), "retention"))
-        if moved is not None:
-            moved.say()
+        for _ in range(_TRIES_OF_A_TURN):
+            moved = await self._raise(Bound(self.retained(self.settings.history_retention_s), "retention"))
+            if moved is not None:
+                moved.say()
+                break
         tail = await move_tail(self.store, self.log.fenced, self.records_kept())
         if (
             tail is not None

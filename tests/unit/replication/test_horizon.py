@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clusters.log_node import R1, R2, R3, LogNode, make_cluster
+from tests.support.rows import settings
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, ReplicaId, Tid
 from tidelock.csnlog.core.model import PinState, Progress
@@ -16,6 +20,7 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create, Delete, Node, SetData
 from tidelock.csnlog.core.visibility import PartVersions, visible
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
+from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replication.core.horizon_rules import Bound, PinWatch, bounds, collectable
 from tidelock.replication.horizon import HorizonReading, end_below, end_expired, raise_horizon, read_horizon
 
@@ -191,3 +196,74 @@ async def test_a_struck_replica_holds_nothing_back_while_it_is_struck(world: Wor
     assert set(seen.replicas.progress) == {R1, R2}
     await world.write(SetData(tree.session(R3), found.value.data))
     assert await world.raise_to(seen, 9) is None
+
+
+class Busy:
+    """A store of a cluster whose clients take pins: one comes behind each of the first lists of pins.
+
+    Each request waits until all that were made before have been answered, as over a network.
+    """
+
+    def __init__(self, world: World, pins: int) -> None:
+        self._world, self._pins = world, iter(range(pins))
+        self._waiting: list[asyncio.Event] = []
+
+    @property
+    def session(self) -> Any:
+        """The session of the store."""
+        return self._world.store.session
+
+    async def get(self, path: str) -> Any:
+        """Read a znode."""
+        await self._turn()
+        return await self._world.store.get(path)
+
+    async def children(self, path: str) -> Any:
+        """List children; a pin is taken behind a list of pins."""
+        await self._turn()
+        found = await self._world.store.children(path)
+        if path == tree.PINS and (number := next(self._pins, None)) is not None:
+            await self._world.pin(f"r2-1-{100 + number}", 9)
+        return found
+
+    async def answers(self, work: Coroutine[Any, Any, Any]) -> int:
+        """Do some work; return how many answers it waited for, one after the other."""
+        task = asyncio.create_task(work)
+        for count in itertools.count():
+            for _ in range(100):
+                await asyncio.sleep(0)
+            if task.done():
+                task.result()
+                return count
+            waiting, self._waiting = self._waiting, []
+            for event in waiting:
+                event.set()
+        raise AssertionError
+
+    async def _turn(self) -> None:
+        self._waiting.append(event := asyncio.Event())
+        await event.wait()
+
+
+async def test_the_horizon_is_read_in_three_answers(world: World) -> None:
+    """A pin that is taken while it is read refuses the move: under load pins are taken all the time."""
+    await world.pin("r2-1-1", 9)
+    busy = Busy(world, 0)
+    assert await busy.answers(read_horizon(cast("Any", busy), world.watch, world.clock)) == 3
+
+
+async def test_a_move_that_pins_refuse_is_tried_again_in_the_same_turn(world: World) -> None:
+    """Clients that take pins all the time once kept a horizon where it was for 41 minutes."""
+    busy = Busy(world, 3)
+    mover = HorizonMover(
+        replica=R1,
+        settings=settings(),
+        store=cast("Any", busy),
+        log=world.log.log,
+        members=dict,
+        records_kept=lambda: 100,
+        retained=lambda _: Csn(8),
+        clock=world.clock,
+    )
+    await busy.answers(mover.advance())
+    assert (await world.look()).horizon == 8
