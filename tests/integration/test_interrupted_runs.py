@@ -97,8 +97,9 @@ def test_an_interrupted_run_leaves_no_process_behind(
         eventually(lambda: not list(marked(trace)), what="the end of all processes of the run")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("signum", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_bench_leaves_no_process_behind(tmp_path: Path, signum: signal.Signals) -> None:
     """Its ZooKeeper, its agents, its clients and its folder go when a time limit or Ctrl-C ends it."""
     value = uuid.uuid4().hex

@@ -238,6 +238,7 @@ def test_all_die_after_the_answer(local: LocalCluster, gates: Gates) -> None:
     until_there(local, "lands", numbers)
 
 
+@pytest.mark.slow
 def test_a_frozen_home_and_its_rescue(local: LocalCluster, gates: Gates) -> None:
     """A home is frozen with acknowledged rows; others bring them, and it does not when it wakes."""
     numbers = fresh(20)

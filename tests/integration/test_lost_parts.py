@@ -285,6 +285,7 @@ def test_a_part_that_is_lost_after_its_record_stops_no_clone(cluster: ClusterFac
     assert rows(local, "r3", after) == ([1, 4] if way == "declared" else [4])
 
 
+@pytest.mark.slow
 def test_a_lost_manifest_that_was_applied_makes_its_replica_clone(
     cluster: ClusterFactory, tmp_path: Path
 ) -> None:

@@ -215,6 +215,7 @@ def test_an_empty_folder_takes_no_id_that_exists_unless_it_is_told_to(
     assert rows_at(local, "r1") == {1}
 
 
+@pytest.mark.slow
 def test_of_two_folders_that_clone_under_one_id_one_wins(cluster: ClusterFactory, tmp_path: Path) -> None:
     """Both have the order to take the id. The one that loses it says who has it, and never gets it back."""
     local = cluster(replicas=2, settings=QUICK | {"log_keep_records": 1, "horizon_interval_s": 0.2})

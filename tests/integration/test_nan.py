@@ -146,6 +146,7 @@ def difference(found: Iterable[Iterable[object]], expected: Iterable[Iterable[ob
     return sorted({tuple(row) for row in found} ^ {tuple(row) for row in expected}, key=repr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pushed",
     [
@@ -155,10 +156,7 @@ def difference(found: Iterable[Iterable[object]], expected: Iterable[Iterable[ob
 )
 @pytest.mark.parametrize(
     "conditions",
-    [
-        pytest.param(conditions, id=kind, marks=() if kind == "=" else (pytest.mark.slow,))
-        for kind, conditions in CONDITIONS.items()
-    ],
+    [pytest.param(conditions, id=kind) for kind, conditions in CONDITIONS.items()],
 )
 def test_spark_finds_every_row(
     spark: SparkProcess, filled: str, conditions: list[str], *, pushed: bool

@@ -281,6 +281,7 @@ def test_a_good_record_that_contradicts_what_is_applied(local: LocalCluster) -> 
     require_whole(local, csn, 6)
 
 
+@pytest.mark.slow
 def test_living_agents_are_fenced_and_go_on_by_themselves(local: LocalCluster) -> None:
     """The word meets agents that have not read the record yet: no boot goes on that does not know of it."""
     for replica in ("r1", "r2"):

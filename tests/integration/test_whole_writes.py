@@ -363,6 +363,7 @@ def test_the_home_is_killed_in_the_middle(local: LocalCluster, gates: Gates, poi
         assert (f"-{HOME}-" in done.tid) == (point == AFTER)
 
 
+@pytest.mark.slow
 def test_a_frozen_home_is_not_waited_for_long(local: LocalCluster) -> None:
     """The client asks others what became of it; the frozen home, when it wakes, does not carry it out."""
     with connect([local.url(HOME), local.url(PEER)], timeout_s=30) as db:
