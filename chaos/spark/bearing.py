@@ -10,8 +10,11 @@ from chaos.spark.job import SparkEndedError, SparkJobError
 from tidelock import errors
 
 #: The error of a session at the beginning of its message, or one in it that names its module, as the last
-#: line of a traceback does. Other lines of a traceback are code, which names errors that did not occur.
-_NAME: Final = re.compile(r"(?:\A|\btidelock\.errors\.)([A-Z][A-Za-z]+(?:Error|Exception))\b")
+#: line of a traceback does. Other lines of a traceback are code, which names errors that did not occur. A
+#: `RefusedError` tells the error of the agent behind its own name.
+_NAME: Final = re.compile(
+    r"(?:\A|\btidelock\.errors\.)(?:RefusedError: )?([A-Z][A-Za-z]+(?:Error|Exception))\b"
+)
 #: Errors of Spark that say that a query is wrong, whatever happens to replicas.
 _WRONG_QUERIES: Final = frozenset({"AnalysisException", "ParseException"})
 #: Errors that end a job, and not its next run: its driver, its home or the network was away for too long.

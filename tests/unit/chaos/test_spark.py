@@ -166,6 +166,8 @@ tidelock.errors.UnavailableError: no replica could answer"""
         ("Py4JJavaError: tidelock.errors.SchemaMismatchError: column n", False),
         ("AnalysisException: [TABLE_OR_VIEW_NOT_FOUND]", False),
         (_TRACEBACK, True),
+        ("PythonException: tidelock.errors.RefusedError: TokenFinishedError: it has ended", True),
+        ("PythonException: tidelock.errors.RefusedError: CorruptError: wrong bytes", False),
     ],
 )
 def test_what_users_of_spark_have_to_bear(message: str, bearable: bool) -> None:
