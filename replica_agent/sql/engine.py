@@ -96,9 +96,7 @@ def _cleared(instance: duckdb.DuckDBPyConnection) -> bool:
     return all(kind in _DROPPED for kind, _ in left)
 
 
-def _begun(
-    config: SqlConfig, settings: Mapping[str, Any] = MappingProxyType({})
-) -> duckdb.DuckDBPyConnection:
+def _begun(config: SqlConfig, settings: Mapping[str, Any]) -> duckdb.DuckDBPyConnection:
     """Begin an instance whose settings are locked, for all of its connections."""
     connection = duckdb.connect(":memory:")
     for name, value in {
