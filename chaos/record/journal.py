@@ -19,7 +19,8 @@ Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and wha
     converged  seconds, lacking: all replicas serve and are at the end of the log, so long after the heal; or
                what was lacking when the bound was over
     outcome    tid, outcome (committed, aborted), csn: the outcome of a call that ended with info, asked later
-    csn        replica, csn, state: what a replica says of itself, taken again and again
+    csn        replica, csn, state, horizon, held_by, pins, open (transactions): what a replica says of
+               itself, taken again and again
     judged     check (or workload), found: how many violations it has found, when all of it was judged
     violation  check, claim, story, ns_of (moment that it is about), fault (numbers), tid
     note       text

@@ -51,6 +51,16 @@ class Sampler:
         except Exception as error:
             self._world.journal.note("note", text=f"{replica} was not sampled: {error!r}")
             return
-        state = "silent" if found is None else found["state"]
-        csn = None if found is None else found["snapshot_csn"]
-        self._world.journal.note("csn", replica=replica, csn=csn, state=state)
+        if found is None:
+            self._world.journal.note("csn", replica=replica, csn=None, state="silent")
+            return
+        self._world.journal.note(
+            "csn",
+            replica=replica,
+            csn=found["snapshot_csn"],
+            state=found["state"],
+            horizon=found["horizon"],
+            held_by=found["holding_back"],
+            pins=found["pins"],
+            open=found["open_transactions"],
+        )
