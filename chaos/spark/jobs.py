@@ -14,7 +14,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +22,10 @@ import tidelock.spark as tl
 from tidelock.client import Database, Transaction, connect
 from tidelock.errors import LabelExistsError
 from workloads import child
+
+#: Lease of the data source's snapshots and transactions, in seconds. A driver that is killed holds all history
+#: behind its snapshot for that long: a run kills one every few minutes.
+LEASE_S: Final = 60
 
 
 class Jobs:
@@ -41,7 +45,9 @@ class Jobs:
         if self._db is not None:
             self._db.close()
         self._db = connect(list(urls), token=token, timeout_s=20.0)
-        self._options = {"url": ",".join(urls)} | ({"token": token} if token else {})
+        self._options = {"url": ",".join(urls), "leaseSeconds": str(LEASE_S)}
+        if token:
+            self._options["token"] = token
 
     def rows(
         self,
