@@ -23,8 +23,8 @@ from tidelock.client import Database, Transaction, connect
 from tidelock.errors import LabelExistsError
 from workloads import child
 
-#: Lease of the data source's snapshots and transactions, in seconds. A driver that is killed holds all history
-#: behind its snapshot for that long: a run kills one every few minutes.
+#: Lease of the data source's snapshots and transactions, in seconds. A driver that is killed holds back the
+#: horizon for that long, and a run kills one every few minutes.
 LEASE_S: Final = 60
 
 
