@@ -14,15 +14,8 @@ from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.sql.session import SqlSession
-from tidelock.replica_agent.storage.catalog_reads import TableRow
 from tidelock.replica_agent.tables.names import full_name
 
-#: Up to this number all tables are shown, which costs 0.7 ms each; above it only the tables that the
-#: statement mentions.
-TABLES_ALL = 50
-
-#: Words of statements that query the list of tables itself.
-_CATALOG_WORDS = ("show", "information_schema", "duckdb_", "pg_", "sqlite_master")
 _NAME = r'(?:"[^"]+"|\w+)'
 _INSERT = re.compile(
     rf"\s*insert\s+into\s+(?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*"
@@ -58,7 +51,7 @@ def query(session: SqlSession, request: SqlRequest) -> pa.RecordBatchReader:
         UnknownTableError: It names a table that does not exist at the snapshot.
         StandbyError, SnapshotTooOldError: See :meth:`SqlSession.tables`.
     """
-    session.show(mentioned(session.tables(), request.sql))
+    session.show_named(request.sql)
     if request.some is not None:
         session.show_some(request.some)
     return session.rows(request.sql, request.params)
@@ -105,14 +98,6 @@ def _insert(
     if columns is None and not by_name:
         columns = tuple(column["name"] for column in session.table(table).definition["columns"])
     return InsertSelect(table, DerivedRows(rows, request.params, columns))
-
-
-def mentioned(tables: list[TableRow], sql: str) -> list[TableRow]:
-    """Return the tables that a statement can see: all, or if there are many, those that its text names."""
-    text = sql.lower()
-    if len(tables) <= TABLES_ALL or any(word in text for word in _CATALOG_WORDS):
-        return tables
-    return [table for table in tables if table.name.rpartition(".")[2] in text]
 
 
 def without_end(sql: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,6 +40,8 @@ from tidelock.replica_agent.tables.statistics import Statistics
 
 #: Rows of a record batch of the result.
 RESULT_ROWS = 32 * 1024
+#: Words of statements that list tables, or compute the name of one or a whole query: they can see any table.
+_ANY_TABLE = ("show", "describe", "information_schema", "duckdb_", "pg_", "sqlite_", "query")
 _NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
 #: The beginning of DuckDB's messages about a wrong statement or wrong values. If the error occurs while rows
 #: are read, it comes through Arrow's reader, which raises OSError.
@@ -135,16 +138,18 @@ class SqlSession:
         return no_table(name, csn, self.table_names())
 
     def show_named(self, text: str) -> None:
-        """Show the tables whose names are in a text."""
-        words = text.lower()
-        self.show(row for row in self.tables() if row.name.rpartition(".")[2] in words)
+        """Show the tables that SQL text can see, under their names, each in the schema of its namespace.
 
-    def show(self, tables: Iterable[TableRow]) -> None:
-        """Show tables under their names, each in the schema of its namespace."""
-        for table in tables:
-            namespace, _, name = table.name.partition(".")
+        These are the tables whose names are in the text, or all. Each table costs 0.7 ms.
+        """
+        words = text.lower()
+        sees_any = any(word in words for word in _ANY_TABLE)
+        seen = [row for row in self.tables() if sees_any or row.name.rpartition(".")[2] in words]
+        for namespace, tables in itertools.groupby(sorted(seen, key=_namespace), _namespace):
             self._enter(namespace)
-            self.view(name, self.source(table, functools.partial(self.parts, table.name)))
+            for table in tables:
+                _, _, name = table.name.partition(".")
+                self.view(name, self.source(table, functools.partial(self.parts, table.name)))
         self._enter(DEFAULT_NAMESPACE)
 
     def show_some(self, some: SomeParts) -> None:
@@ -316,3 +321,7 @@ class SqlSession:
     def note(self, error: Exception) -> None:
         """Keep the first error of a scan: DuckDB passes on its text only."""
         self._scan_error = self._scan_error or error
+
+
+def _namespace(table: TableRow) -> str:
+    return table.name.partition(".")[0]

@@ -77,13 +77,18 @@ async def test_tables_are_found_by_full_and_short_names(make_pool: MakePool) -> 
         await rows(pool, "SELECT * FROM orders", csn=1)
 
 
-async def test_of_many_tables_the_mentioned_ones_are_known(make_pool: MakePool, directory: DataDir) -> None:
-    """With many tables a statement knows the tables that it mentions; SHOW TABLES knows all of them."""
+async def test_of_many_tables_a_statement_sees_those_that_it_can_name(
+    make_pool: MakePool, directory: DataDir
+) -> None:
+    """A statement sees the tables that it mentions; one that lists or computes names sees all of them."""
     for number in range(60):
         directory.create_table(7, f"t{number}", pa.schema([("a", pa.int64())]))
     pool = make_pool()
     assert await rows(pool, "SELECT count(*) FROM T59, orders", csn=7) == [(0,)]
     assert len(await rows(pool, "SHOW TABLES", csn=7)) == 61
+    assert len(await rows(pool, "DESCRIBE", csn=7)) == 62  # the tables of all namespaces
+    assert await rows(pool, "SELECT count(*) FROM query_table('t' || '59')", csn=7) == [(0,)]
+    assert await rows(pool, "SELECT * FROM query('SELECT count(*) FROM ' || 't' || '59')", csn=7) == [(0,)]
 
 
 async def test_parameters_are_compared_in_the_type_of_the_column(make_pool: MakePool) -> None:
