@@ -30,8 +30,8 @@ _log = structlog.get_logger("scrub")
 
 #: Rows that are read from the catalog at a time.
 _PAGE: Final = 500
-#: A part counts as at least so many bytes: to open a file costs time, too.
-_PART_BYTES_MIN: Final = 16 << 10
+#: A part counts as at least so many bytes: a disk reads whole pages.
+_PART_BYTES_MIN: Final = 4 << 10
 #: After a pause, e.g. of a replica that did not serve, no more is read at once than for so many seconds.
 _BEHIND_MAX_S: Final = 2.0
 #: The place is stored once in so many seconds. A restart reads again what was read since.

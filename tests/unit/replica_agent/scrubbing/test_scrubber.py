@@ -144,6 +144,19 @@ async def test_the_rate_is_kept(replica: AuditedReplica) -> None:
     assert ticks >= 300_000 / 5_000 - 5
 
 
+async def test_a_small_part_counts_as_one_page_of_the_disk(replica: AuditedReplica) -> None:
+    """A replica with many small parts is read through soon: one part in each second, at 4 KiB a second."""
+    host = Host(replica, {"scrub_bytes_per_s": 4096})
+    await host.wait(0.0)
+    read = [host.bytes]
+    for _ in range(2):
+        await host.wait(1.0)
+        read.append(host.bytes)
+    first, second = read[1] - read[0], read[2] - read[1]
+    assert 0 < first < 4096
+    assert 0 < second < 4096
+
+
 async def test_a_restart_goes_on_where_the_last_boot_was(replica: AuditedReplica) -> None:
     """A part that was read is not read again, but for the one that was not finished."""
     first = Host(replica, {"scrub_bytes_per_s": 40_000})
