@@ -40,12 +40,6 @@ class SessionExpired(Fault):
         until(alive, what=f"a sign of life of {target}", timeout_s=NOTICE_TIMEOUT_S)
         [session] = found
 
-        def ended() -> bool:
-            with contextlib.suppress(OSError):  # there may be an election
-                end_session(world, session)
-                return True
-            return False
-
         def expired() -> str | None:
             with contextlib.suppress(OSError):
                 now = _session(world, target)
@@ -54,6 +48,12 @@ class SessionExpired(Fault):
                         f"session {session:#x} is gone; the sign of life is of {hex(now) if now else 'none'}"
                     )
             return None
+
+        def ended() -> bool:
+            with contextlib.suppress(OSError):  # there may be an election
+                end_session(world, session)
+                return True
+            return expired() is not None  # the answer may have been lost
 
         try:
             until(ended, what=f"the end of session {session:#x}", timeout_s=NOTICE_TIMEOUT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,8 @@ class Driver:
         self.number = number
         #: The name of the job that runs; for reports.
         self.job: str | None = None
+        #: The addresses of the agents that it has joined; None at first.
+        self.urls: Sequence[str] | None = None
         conf = dict(_CONF)
         if master is None:
             conf["spark.driver.extraJavaOptions"] = f"{class_archive.java_options()} {_QUICK_START}"

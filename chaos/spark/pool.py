@@ -67,24 +67,28 @@ class Pool:
             self.errors.append(error)
 
     def _driver(self, number: int) -> Driver | None:
-        """Return a session that has joined the cluster; None if that is not possible now."""
+        """Return a session that has joined the cluster as it is now; None if that is not possible now."""
         name = f"s{number}"
-        known = self._world.drivers.get(name)
-        if known is not None and known.alive:
-            return known
-        if known is not None:
-            known.close()
-        cluster = self._world.cluster
-        folder = self._world.folder / "spark" / f"{name}-{next(self._lives)}"
-        driver = Driver(number, folder, master=cluster.spark_master, host=cluster.driver_host)
-        try:
-            driver.call("join", urls=cluster.urls, token=cluster.secret)
-        except (SparkJobError, SparkEndedError) as error:
-            self._world.journal.note("note", text=f"Spark session {number} could not begin: {error}")
+        cluster, driver = self._world.cluster, self._world.drivers.get(name)
+        if driver is not None and not driver.alive:
             driver.close()
-            return None
-        self._world.drivers[name] = driver
-        self._world.journal.note("note", text=f"Spark session {number} runs, pid {driver.pid}")
+            driver = None
+        if driver is None:
+            folder = self._world.folder / "spark" / f"{name}-{next(self._lives)}"
+            driver = Driver(number, folder, master=cluster.spark_master, host=cluster.driver_host)
+        # All replicas that a session began with may have been replaced since.
+        if driver.urls != (urls := cluster.urls):
+            try:
+                driver.call("join", urls=urls, token=cluster.secret)
+            except (SparkJobError, SparkEndedError) as error:
+                self._world.journal.note("note", text=f"Spark session {number} could not join: {error}")
+                if self._world.drivers.get(name) is not driver:
+                    driver.close()
+                return None
+            driver.urls = urls
+        if self._world.drivers.get(name) is not driver:
+            self._world.drivers[name] = driver
+            self._world.journal.note("note", text=f"Spark session {number} runs, pid {driver.pid}")
         return driver
 
     def _run(self, driver: Driver, job: SparkJob) -> bool:

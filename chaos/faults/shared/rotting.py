@@ -71,7 +71,7 @@ def rotten(
         harm: Damages it.
 
     Raises:
-        NotPossibleError: The replica has no such part.
+        NotPossibleError: The replica has no such part, or has collected it unread.
         UnavailableError: It is not whole again in time.
     """
     node = world.cluster.node(target)
@@ -100,6 +100,8 @@ def rotten(
         yield proof
     finally:
         _healed(world, target, place, proof)
+    if proof.seen() is None and there(world, target) and _forgotten(node, place.part):
+        raise NotPossibleError(f"part {place.part} was collected at {target} before anybody has read it")
 
 
 def visible(node: Node, folder: str) -> list[Place]:
@@ -111,9 +113,7 @@ def whole(node: Node, part: str) -> bool:
     """Return whether a replica holds the right bytes of a part, or does not need it any more."""
     places = _places(node, _ONE, part)
     if not places:
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(_catalog(node)) as db:
-            return not db.execute(_KNOWN, (part,)).fetchone()[0]
-        return False
+        return _forgotten(node, part)
     [place] = places
     try:
         with place.file.open("rb") as file:
@@ -152,6 +152,13 @@ def _healed(world: World, target: str, place: Place, proof: Proof) -> None:
         return False
 
     until(is_whole, what=f"part {place.part} is whole at {target}")
+
+
+def _forgotten(node: Node, part: str) -> bool:
+    """Return whether a replica does not know a part any more; False if its catalog cannot be read."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_catalog(node)) as db:
+        return not db.execute(_KNOWN, (part,)).fetchone()[0]
+    return False
 
 
 def _places(node: Node, sql: str, argument: str) -> list[Place]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import pkgutil
 import random
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from chaos import faults
+from chaos.faults import session_expired
 from chaos.faults.catalog_damaged import TABLES, damage
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
+from chaos.faults.session_expired import SessionExpired
 from chaos.faults.shared import ensemble, rotting
 from chaos.faults.shared.signs import Signs
 from chaos.faults.shared.tracing import Traced, family, injected
@@ -134,6 +138,37 @@ def test_a_flipped_bit_is_seen_until_it_is_flipped_back(world: World, folder: st
 def test_a_part_that_nobody_needs_is_not_waited_for(world: World) -> None:
     """Compaction and collection may take it away before it was read."""
     assert rotting.whole(world.cluster.node("r1"), "r9-9-9")
+
+
+def test_rot_that_was_collected_unread_harms_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a fault was not possible: there is no effect to be shown."""
+    monkeypatch.setattr(rotting, "serve_again", lambda *_: None)
+    monkeypatch.setattr(rotting, "there", lambda *_: True)
+    node = world.cluster.node("r1")
+
+    def collect(place: rotting.Place, _: random.Random) -> None:
+        with closing(sqlite3.connect(node.data_dir / "catalog.db")) as db, db:
+            db.execute("DELETE FROM parts WHERE part = ?", (place.part,))
+
+    rotten = rotting.rotten(world, "r1", random.Random(1), folder="packs", harm=collect)
+    with pytest.raises(NotPossibleError, match="before anybody has read it"), rotten:
+        pass
+
+
+def test_a_session_whose_end_was_not_answered_has_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers have carried out the request, and no further one finds the session."""
+    owners = itertools.chain([5], itertools.repeat(6))
+
+    def lose_answer(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(session_expired, "_session", lambda *_: next(owners))
+    monkeypatch.setattr(session_expired, "end_session", lose_answer)
+    monkeypatch.setattr(session_expired, "serve_again", lambda *_: None)
+    with SessionExpired().inject(world, ["r1"], random.Random(1)) as proof:
+        assert "0x5 is gone" in (proof.seen() or "")
 
 
 @pytest.mark.parametrize("seed", range(8))

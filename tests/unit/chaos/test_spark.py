@@ -39,6 +39,7 @@ class _Driver:
         self.number, self._answers = number, list(answers)
         self.alive, self.closed = True, False
         self.job: str | None = None
+        self.urls: list[str] | None = None
         self.calls: list[str] = []
         self.asked: list[dict[str, Any]] = []
 
@@ -223,6 +224,20 @@ def test_a_session_that_dies_is_started_again(world: World, started: list[_Drive
     assert pool.errors == []
     assert all(driver.closed for driver in started)
     assert world.drivers == {}
+
+
+def test_a_session_joins_the_replicas_that_are_there_now(world: World, started: list[_Driver]) -> None:
+    """A session that nobody kills outlives all replicas that it began with."""
+    pool = _pool(world, lambda _: None)
+    cast("Any", world.cluster).urls = ["http://r1"]
+    job = SparkJob("a job", lambda _: None)
+    pool.finish([job])
+    pool.finish([job])
+    cast("Any", world.cluster).urls = ["http://r2"]
+    pool.finish([job])
+    pool.stop()
+    [driver] = started
+    assert [asked["urls"] for asked in driver.asked] == [["http://r1"], ["http://r2"]]
 
 
 def test_what_need_not_be_borne_ends_a_session(world: World, started: list[_Driver]) -> None:
