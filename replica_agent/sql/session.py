@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -140,17 +139,21 @@ class SqlSession:
     def show_named(self, text: str) -> None:
         """Show the tables that SQL text can see, under their names, each in the schema of its namespace.
 
-        These are the tables whose names are in the text, or all. Each table costs 0.7 ms.
+        These are the tables whose names are in the text, or all. Each table costs 1.2 ms of processor time.
         """
         words = text.lower()
         sees_any = any(word in words for word in _ANY_TABLE)
-        seen = [row for row in self.tables() if sees_any or row.name.rpartition(".")[2] in words]
-        for namespace, tables in itertools.groupby(sorted(seen, key=_namespace), _namespace):
+        seen: dict[str, dict[str, TableRow]] = {}
+        for table in self.tables():
+            namespace, _, name = table.name.partition(".")
+            if sees_any or name in words:
+                seen.setdefault(namespace, {})[name] = table
+        # The namespace that is entered last is that of names without one.
+        seen[DEFAULT_NAMESPACE] = seen.pop(DEFAULT_NAMESPACE, {})
+        for namespace, tables in seen.items():
             self._enter(namespace)
-            for table in tables:
-                _, _, name = table.name.partition(".")
+            for name, table in tables.items():
                 self.view(name, self.source(table, functools.partial(self.parts, table.name)))
-        self._enter(DEFAULT_NAMESPACE)
 
     def show_some(self, some: SomeParts) -> None:
         """Show some of the parts of a table as :data:`SOME`.
@@ -321,7 +324,3 @@ class SqlSession:
     def note(self, error: Exception) -> None:
         """Keep the first error of a scan: DuckDB passes on its text only."""
         self._scan_error = self._scan_error or error
-
-
-def _namespace(table: TableRow) -> str:
-    return table.name.partition(".")[0]
