@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 __all__ = [
     "AccessDeniedError",
     "BadRequestError",
+    "CatalogDamagedError",
     "ClusterMismatchError",
     "CommitUnknownError",
     "ConfigError",
@@ -373,6 +374,14 @@ class CorruptError(TidelockError):
     """Bytes do not match their checksum, or stored state breaks an invariant; no doubtful data was served.
 
     A part that the replica fetches again by itself is a PartDamagedError.
+    """
+
+
+class CatalogDamagedError(CorruptError):
+    """The file of a replica's catalog is no whole database, so its agent has to stop.
+
+    Processes of an agent say so to each other. Clients hear that the replica has stopped (UnavailableError),
+    and go on at another one.
     """
 
 

@@ -29,7 +29,7 @@ def application(services: Services, damage: Damage) -> web.Application:
 
     Args:
         services: The services.
-        damage: Called with each error of a request that is none of Tidelock's own.
+        damage: Called with each error of a request.
     """
     settings = services.settings
     guard = authentication(

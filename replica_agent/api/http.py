@@ -141,8 +141,8 @@ def failure(error: Exception, what: str, damage: Damage) -> tuple[int, dict[str,
         what: The request, as the log names it.
         damage: See there.
     """
-    told = error if isinstance(error, TidelockError) else damage(error)
-    if told is not None:
+    told = damage(error) or error
+    if isinstance(told, TidelockError):
         return told.http_status, told.to_wire()
     _log.error("request_failed", request=what, exc_info=error)
     return TidelockError.http_status, TidelockError(

@@ -96,6 +96,15 @@ def require(state: AgentState, action: AgentAction, replica: str, reason: str = 
     raise kind(msg, replica=replica, state=state.value)
 
 
+def stopped(replica: str, reason: str) -> UnavailableError:
+    """Return the error for a client whose request has found a reason for the agent to stop."""
+    return UnavailableError(
+        f"replica {replica} is {AgentState.STOPPED.value} ({reason}); use another replica",
+        replica=replica,
+        state=AgentState.STOPPED.value,
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Condition:
     """The current state of the agent, shared by all who need it; and whether it allows an action.

@@ -27,11 +27,11 @@ from tidelock.csnlog.core.model import LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import BelowTailError
-from tidelock.errors import CorruptError, DiskFullError, FencedError, TidelockError, UnavailableError
+from tidelock.errors import DiskFullError, FencedError, TidelockError, UnavailableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition
+from tidelock.replica_agent.config.states import AgentAction, AgentState, Condition, stopped
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.lifecycle.arrears import Arrears, is_incomplete
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks, PeriodicTask
@@ -43,7 +43,7 @@ from tidelock.replica_agent.lifecycle.wiring import AgentParts, assemble
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.readers.requests import ACCEPTANCE
 from tidelock.replica_agent.storage import catalog_writes as jobs
-from tidelock.replica_agent.storage.catalog import catalog_damage
+from tidelock.replica_agent.storage.catalog_damage import catalog_damage
 from tidelock.replica_agent.transactions.outcomes.rules import UNDECIDED
 from tidelock.replication.core.model import Held, ResolvedRecord
 
@@ -383,11 +383,12 @@ class Agent:
         )
         self._end(BootEnd.REPLACED)
 
-    def damage_of_request(self, error: Exception) -> CorruptError | None:
+    def damage_of_request(self, error: Exception) -> UnavailableError | None:
         """Stop if a request has found that the catalog is damaged, and return the error for its client."""
-        if (damage := catalog_damage(error)) is not None:
-            self._stopped_for(damage.message)
-        return damage
+        if (damage := catalog_damage(error)) is None:
+            return None
+        self._stopped_for(damage.message)
+        return stopped(self.replica, damage.message)
 
     def _stopped_for(self, reason: str, error: BaseException | None = None) -> None:
         _log.error("stopped", reason=reason, exc_info=error)

@@ -32,6 +32,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlRequest, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
+from tidelock.replica_agent.storage.catalog_damage import catalog_damage
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
 from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, name_in_sql, no_table
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -263,6 +264,8 @@ class SqlSession:
         """Return the error for the caller; the failure is a TidelockError already, or comes from DuckDB."""
         if self._scan_error is not None:
             error = self._scan_error
+        if (damage := catalog_damage(error)) is not None:
+            return damage
         if isinstance(error, CorruptError):
             # A part that was deleted because the horizon has passed the snapshot was not damaged.
             reader = self.catalog()

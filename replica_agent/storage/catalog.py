@@ -36,6 +36,7 @@ import structlog
 
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, CorruptError, UnavailableError
+from tidelock.replica_agent.storage.catalog_damage import catalog_damage
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.catalog_schema import (
     FORMAT,
@@ -366,16 +367,3 @@ def _settle(item: _Pending, *, result: Any = None, error: Exception | None = Non
 
     if not item.loop.is_closed():
         item.loop.call_soon_threadsafe(finish)
-
-
-def catalog_damage(error: BaseException | None) -> CorruptError | None:
-    """Return what an error of SQLite says about the catalog, if it says that its file is no whole database.
-
-    None: it is another error. SQLite says so by a primary result code.
-    """
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None or code & 0xFF not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
-        return None
-    return CorruptError(
-        f"the catalog of this replica is damaged ({error}); restore the data directory, or empty it to clone"
-    )

@@ -7,6 +7,10 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
+from tidelock.errors import UnavailableError
+from tidelock.replica_agent.config.states import stopped
+from tidelock.replica_agent.storage.catalog_damage import catalog_damage
+
 
 def malformed() -> sqlite3.DatabaseError:
     """Return the error of a real read of such a file, with SQLite's own code."""
@@ -19,6 +23,12 @@ def malformed() -> sqlite3.DatabaseError:
             except sqlite3.DatabaseError as error:
                 return error
     raise AssertionError("SQLite has read a file that is no database")
+
+
+def stopped_for_damage(error: Exception) -> UnavailableError | None:
+    """Tell a client what the agent tells it when it stops for a damaged catalog; None: another error."""
+    damage = catalog_damage(error)
+    return stopped("r1", damage.message) if damage is not None else None
 
 
 def no_damage(error: Exception) -> None:

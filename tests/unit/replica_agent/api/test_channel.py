@@ -13,13 +13,12 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from tests.support.aio import until
-from tests.support.replicas.damage import malformed, no_damage
+from tests.support.replicas.damage import malformed, no_damage, stopped_for_damage
 from tests.unit.replica_agent.api.test_state_answers import Agent
 from tidelock.errors import UnknownTableError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.api.channel import Call, Channels
 from tidelock.replica_agent.config.states import AgentState
-from tidelock.replica_agent.storage.catalog import catalog_damage
 from tidelock.wire import channel
 
 REQUESTS_MAX = 4
@@ -41,7 +40,7 @@ class Agency:
         self.under_way: list[str] = []
         self.counted = 0
         targets = {("echo", "*"): self._echo, ("fail", "*"): self._fail, ("plain",): self._echo}
-        self.channels = Channels(targets, REQUESTS_MAX, self._count, catalog_damage)
+        self.channels = Channels(targets, REQUESTS_MAX, self._count, stopped_for_damage)
 
     def _count(self) -> None:
         self.counted += 1
@@ -133,7 +132,7 @@ async def test_a_channel_has_a_bound(agency: Agency) -> None:
     ("target", "status", "error"),
     [
         ("/fail/foreseen", 404, "UnknownTableError"),
-        ("/fail/catalog", 500, "CorruptError"),
+        ("/fail/catalog", 503, "UnavailableError"),
         ("/fail/not", 500, "TidelockError"),
         ("/nowhere", 400, "BadRequestError"),
         ("/echo", 400, "BadRequestError"),

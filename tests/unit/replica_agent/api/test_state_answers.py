@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.support.replicas.damage import malformed
+from tests.support.replicas.damage import malformed, stopped_for_damage
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, ReplicaId
-from tidelock.errors import CorruptError, TidelockError
+from tidelock.errors import CatalogDamagedError, TidelockError
 from tidelock.replica_agent.api.app import application
 from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentState, Condition
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
@@ -27,7 +27,7 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
-from tidelock.replica_agent.storage.catalog import catalog_damage
+from tidelock.replica_agent.storage.catalog_damage import catalog_damage
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import TxState
@@ -82,7 +82,7 @@ class Agent:
 
     def damage(self, error: Exception) -> TidelockError | None:
         """Note what a request has found, as the agent does."""
-        if (found := catalog_damage(error)) is not None:
+        if (found := stopped_for_damage(error)) is not None:
             self.damaged.append(found.message)
         return found
 
@@ -126,19 +126,20 @@ async def test_a_push_is_not_confirmed_by_a_replica_that_has_lost_its_state(stat
     assert (status, answer["details"]["state"]) == (503, state.value)
 
 
-async def test_a_request_that_finds_the_catalog_damaged_stops_the_agent() -> None:
-    """The client is told of the damage, and so is the agent: its own tasks may not read that table soon."""
+@pytest.mark.parametrize("found", [malformed(), CatalogDamagedError("the catalog is no database")])
+async def test_a_request_that_finds_the_catalog_damaged_stops_the_agent(found: Exception) -> None:
+    """The agent hears of it: its own tasks may not read that table soon. The client goes on elsewhere."""
     agent = Agent(AgentState.SERVING)
 
     def read() -> None:
-        raise malformed()
+        raise found
 
     agent.on_stage = read
     async with agent.serving() as ask:
         status, answer = await ask("POST", "/peer/v1/stage")
-    assert (status, answer["error"]) == (CorruptError.http_status, "CorruptError")
-    assert "file is not a database" in answer["message"]
+    assert (status, answer["error"], answer["details"]["state"]) == (503, "UnavailableError", "stopped")
     assert agent.damaged == [answer["message"]]
+    assert str(catalog_damage(found)) in answer["message"]
 
 
 async def test_another_error_of_a_request_stops_nothing() -> None:
