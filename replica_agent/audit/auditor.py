@@ -44,8 +44,8 @@ _log = structlog.get_logger("audit")
 #: The first pause between two runs; each further pause is twice as long, up to the last one.
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
-#: Findings that show damaged bytes: the agent is notified of the part and fetches it again.
-_DAMAGE: Final = frozenset({"missing_file", "file_size", "damaged_part"})
+#: Findings of checks that show damaged bytes: the agent hears of the part, and fetches it again.
+_DAMAGE: Final = frozenset({"missing_file", "file_size"})
 
 
 class Auditor:
@@ -115,12 +115,18 @@ class Auditor:
         checks = self._checks(scratch, facts, deep=deep)
         results = await settled(checks, settle_s=settings.audit_settle_s, stopped=stopped)
         if deep:
+            loop = asyncio.get_running_loop()
+
+            def damaged(part: PartId, what: str) -> None:
+                loop.call_soon_threadsafe(self._damaged, part, what)
+
             reading = DeepCheck(
                 settings.data_dir,
                 bytes_per_s=settings.audit_bytes_per_s,
                 findings_max=settings.audit_findings_max,
                 stopped=stopped,
                 read=self._metrics.audit.bytes.inc,
+                damaged=damaged,
             )
             results[reading.name] = await _run(reading)
         found = _in_order([finding for result in results.values() for finding in result.findings])

@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from tidelock.csnlog.core.ids import PartId
 from tidelock.replica_agent.audit.judgements import CheckResult
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.held_bytes import HeldParts, Place, fault_in
@@ -38,6 +39,8 @@ class DeepCheck:
         findings_max: The number of damaged parts at which the check stops.
         stopped: Returns whether the client has hung up, or too much time has passed.
         read: Called with the number of bytes that were read, in the reading thread.
+        damaged: Called there with each damaged part and the finding, as soon as it is certain: a part of a
+            large disk is mended before the disk is read.
     """
 
     name = "bytes"
@@ -50,9 +53,11 @@ class DeepCheck:
         findings_max: int,
         stopped: Callable[[], bool],
         read: Callable[[int], None],
+        damaged: Callable[[PartId, str], object],
     ) -> None:
         self._data_dir = data_dir
-        self._findings_max, self._stopped, self._on_read = findings_max, stopped, read
+        self._findings_max, self._stopped = findings_max, stopped
+        self._on_read, self._damaged = read, damaged
         self._pace = _Pace(bytes_per_s)
         self._found: list[AuditFinding] = []
         self._parts = self._bytes = 0
@@ -83,6 +88,7 @@ class DeepCheck:
         wrong = None if again is None else self._wrong(again)
         if again is None or wrong is None:
             return
+        self._damaged(again.part, wrong)
         self._found.append(
             AuditFinding(
                 check=self.name,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.log_records import in_log
 from tests.support.replicas.audited import RULE_SETS, TABLE, AuditedReplica, tid
-from tidelock.csnlog.core.ids import Csn, csn
+from tidelock.csnlog.core.ids import Csn, PartId, csn
 from tidelock.csnlog.core.model import RecordKind
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.deep import DeepCheck
@@ -294,10 +294,15 @@ async def test_what_is_above_the_snapshot_is_not_judged(replica: AuditedReplica)
     assert await replica.audit() == []
 
 
-async def _deep(replica: AuditedReplica, *, stopped: bool = False) -> tuple[int, list[AuditFinding], int]:
+async def _deep(
+    replica: AuditedReplica,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    damaged: Callable[[PartId, str], object] = lambda *_: None,
+) -> tuple[int, list[AuditFinding], int]:
     read: list[int] = []
     result = await DeepCheck(
-        replica.path, bytes_per_s=1 << 40, findings_max=10, stopped=lambda: stopped, read=read.append
+        replica.path, bytes_per_s=1 << 40, findings_max=10, stopped=stopped, read=read.append, damaged=damaged
     ).run()
     return result.compared, list(result.findings), sum(read)
 
@@ -324,6 +329,20 @@ async def test_a_flipped_bit_is_found(replica: AuditedReplica, part: str) -> Non
     assert _named(found) == {("damaged_part", part)}
 
 
+async def test_a_damaged_part_is_fetched_before_all_others_are_read(replica: AuditedReplica) -> None:
+    """A client that waits no longer, or a disk of hours, leaves no damage as it is."""
+    for part in (PACKED, LARGE):
+        replica.sql(f"UPDATE parts SET checksum = '{'0' * 32}' WHERE part = '{part}'")
+    told: list[str] = []
+    parts, found, _ = await _deep(
+        replica, damaged=lambda part, what: told.append(f"{part}: {what}"), stopped=lambda: bool(told)
+    )
+    assert parts < 5
+    first = next(one for one in found if one.fault == "damaged_part")
+    assert told == [f"{first.part}: {first.found}"]
+    assert _named(found) == {("damaged_part", first.part), ("not_all_read", None)}
+
+
 async def test_a_checksum_that_the_blocks_do_not_show(replica: AuditedReplica) -> None:
     """Both the digests of blocks and the checksum are compared."""
     replica.sql(f"UPDATE parts SET checksum = '{'0' * 32}' WHERE part = '{LARGE}'")
@@ -333,5 +352,5 @@ async def test_a_checksum_that_the_blocks_do_not_show(replica: AuditedReplica) -
 
 async def test_reading_that_was_stopped_says_so(replica: AuditedReplica) -> None:
     """An audit that did not read all bytes proves nothing."""
-    parts, found, _ = await _deep(replica, stopped=True)
+    parts, found, _ = await _deep(replica, stopped=lambda: True)
     assert (parts, _named(found)) == (0, {("not_all_read", None)})
