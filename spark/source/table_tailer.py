@@ -79,6 +79,9 @@ class TableTailer:
         self._requested_at = -PAUSE_S
         self._moved_at = time.monotonic()
         self._first: tuple[int, list[Mapping[str, Any]]] | None = None
+        self._begun: Position | None = None
+        #: A beginning that is to be the end of an empty first batch, so that the checkpoint has it.
+        self._to_record: Position | None = None
         self._planned: tuple[Position, Position, BatchPlan] | None = None
 
     def close(self) -> None:
@@ -103,7 +106,18 @@ class TableTailer:
         self._bound = int(self._db.status()["end_csn"])
 
     def begin(self) -> Position:
-        """Return the position where a new query begins."""
+        """Return the position where a new query begins: the same one at each call.
+
+        Spark asks for it until the first batch has ended, in the processes that run this batch again too. It
+        keeps only the end of the batch; see `plan`.
+        """
+        if self._begun is None:
+            self._begun = self._beginning()
+            if self._options.csn is None and self._begun.parts is None:
+                self._to_record = self._begun
+        return self._begun
+
+    def _beginning(self) -> Position:
         options = self._options
         if options.csn is not None:
             return Position(options.csn)
@@ -111,15 +125,24 @@ class TableTailer:
         self._hold(self._db.snapshot(csn, at=options.at_ms, lease=options.lease_s))
         assert self._pin is not None
         begin_csn = self._pin.csn
-        reads_all = options.at_ms is None and options.begin is Begin.EARLIEST
-        return Position(begin_csn, 0 if reads_all and self._first_parts(begin_csn) else None)
+        reads_some = self._reads_present_rows() and self._first_parts(begin_csn)
+        return Position(begin_csn, 0 if reads_some else None)
+
+    def _reads_present_rows(self) -> bool:
+        return self._options.at_ms is None and self._options.begin is Begin.EARLIEST
 
     def advance(self, start: Position, limits: BatchLimits) -> Position:
         """Return the end of the next batch; it is `start` if nothing new exists.
 
+        It is also `start` for the first batch of a query that begins with the present, or at a time: the end
+        of a batch is kept, and so is the beginning.
+
         Raises:
             BadRequestError: The next commit removes rows, which the query cannot read.
         """
+        if start == self._to_record:
+            self._to_record = None
+            return start
         self._pin_once(start.csn)
         if start.parts is None:
             end, batch = self._advance_commits(start, limits)
@@ -131,13 +154,19 @@ class TableTailer:
         return end
 
     def plan(self, start: Position, end: Position) -> BatchPlan:
-        """Return the batch between two positions; equal positions always give the same batch.
+        """Return the batch between two positions; equal ends always give the same batch.
+
+        The start of a first batch that is run again is what `begin` has said in this process, at a later CSN
+        than in the run before. The batch is what its end says: the first rows at that CSN, or nothing.
 
         Raises:
             BadRequestError: A commit removes rows, which the query cannot read.
         """
         if self._planned is not None and self._planned[:2] == (start, end):
             return self._planned[2]
+        if start == self._begun and self._options.csn is None:
+            self._to_record = self._pinned_at = None
+            start = Position(end.csn, 0 if self._reads_present_rows() else None)
         self._pin_once(start.csn)
         if start.parts is not None:
             return BatchPlan(start.csn, first=self._first_parts(start.csn)[start.parts : end.parts])

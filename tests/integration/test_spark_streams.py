@@ -108,6 +108,24 @@ def test_from_a_table_to_another(
     assert batch_of(db, query, target) > before
 
 
+def test_a_first_batch_that_failed(
+    local: LocalCluster, db: Database, spark: SparkProcess, table: str, tmp_path: Path
+) -> None:
+    """It is run again with the rows that it was to read; those that have come meanwhile follow, once."""
+    target = create(db)
+    db.insert(table, rows(1, 2))
+    source, sink = of(local, table), of(local, target, checkpointLocation=str(tmp_path / "c"))
+    failing = ["k", "v", "raise_error('not today') as p"]
+    spark.call("stream", name=table, source=source, sink=sink, select=failing)
+    with pytest.raises(SparkJobError, match="not today"):
+        spark.call("ended", name=table)
+    for key in range(3, 7):
+        db.insert(table, rows(key))
+    spark.call("stream", name=table, source=source, sink=sink, trigger={"availableNow": True})
+    assert spark.call("ended", name=table) == [2, 4]
+    assert keys(db, target) == [1, 2, 3, 4, 5, 6]
+
+
 def batch_of(db: Database, query: str, table: str) -> int:
     """Return the number of the last batch that a query has committed to a table."""
     status = db.label(label_of(query, table))

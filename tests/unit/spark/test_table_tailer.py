@@ -178,6 +178,41 @@ def test_an_empty_table_has_no_first_batch(db: StubDatabase) -> None:
     assert tailer_with(startingCsn="2").begin() == Position(2)
 
 
+def test_a_first_batch_that_is_run_again(db: StubDatabase) -> None:
+    """Spark keeps no beginning: a new process is asked for one, and must read the rows of the end it gets."""
+    db.add(3, "abc")
+    first = tailer_with()
+    assert read(first, first.begin(), BatchLimits(files_max=2)) == (Position(3, 2), "ab")
+    db.add(7, "d")
+    again = tailer_with()
+    assert again.begin() == Position(7, 0)
+    assert [part["part"] for part in again.plan(again.begin(), Position(3, 2)).first] == ["a", "b"]
+    assert db.pins[-1] == 3
+    third = tailer_with()
+    assert [part["part"] for part in third.plan(third.begin(), Position(3)).first] == ["a", "b", "c"]
+    assert read(again, Position(3, 2)) == (Position(3), "c")
+    assert read(again, Position(3)) == (Position(7), "d")
+
+
+@pytest.mark.parametrize("options", [{}, {"startingOffsets": "latest"}])
+def test_a_query_without_present_rows_keeps_where_it_began(
+    db: StubDatabase, options: dict[str, str]
+) -> None:
+    """Its first batch is empty, and its end is the beginning: a process that runs it again skips nothing."""
+    db.add(3, "a", "")
+    db.add(4, "", "a")
+    first = tailer_with(**options)
+    start = first.begin()
+    db.add(5, "b")
+    assert first.begin() == start == Position(4)
+    assert read(first, start) == (start, "")
+    again = tailer_with(**options)
+    batch = again.plan(again.begin(), start)
+    assert (batch.csn, list(batch.first), list(batch.sets)) == (4, [], [])
+    for tailer in (first, again):
+        assert read(tailer, start) == (Position(5), "b")
+
+
 def test_without_a_limit_all_pages_are_one_batch(db: StubDatabase) -> None:
     """Agents divide their answers into pages, but only a limit of the query divides a batch."""
     db.page_max = 2
