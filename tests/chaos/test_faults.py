@@ -16,6 +16,7 @@ from chaos.faults import ALL
 from chaos.faults.clock_wrong import ClockWrong
 from chaos.faults.cut_from_peers import CutFromPeers
 from chaos.faults.fault import Aim, Fault
+from chaos.faults.pack_flipped import PackFlipped
 from chaos.faults.session_expired import SessionExpired
 from chaos.faults.zookeeper_set_back import ZooKeeperSetBack
 from chaos.record.journal import Journal
@@ -42,6 +43,8 @@ DISK_BYTES: Final = 256 << 20
 PAUSE_S: Final = 0.2
 #: How long an effect may need to be seen while a fault acts, in seconds; then the fault is healed.
 PATIENCE_S: Final = 10.0
+#: How long damage is not noticed where nobody reads, in seconds.
+QUIET_S: Final = 3.0
 #: Faults that every run of the tests has; they need some seconds together.
 OFTEN: Final = (CutFromPeers, SessionExpired, ClockWrong)
 KINDS: Final = [
@@ -129,6 +132,23 @@ def test_a_zookeeper_that_was_set_back_is_found_and_brought_back(tmp_path: Path,
     """All replicas stop or suspend themselves; both ways of the handbook lead back."""
     with running(tmp_path) as world:
         happens(world, ZooKeeperSetBack, random.Random(seed))
+
+
+@pytest.mark.slow
+def test_rot_that_nobody_reads_is_found_by_the_audit_of_the_runner(tmp_path: Path) -> None:
+    """No reader comes, and no scrubber: the runner asks for an audit, and the part is mended."""
+    settings = SETTINGS | {"scrub_bytes_per_s": 0}
+    with (
+        Cluster.processes(tmp_path / "cluster", settings=settings) as cluster,
+        Journal(tmp_path / "journal") as journal,
+    ):
+        world = World(cluster, tmp_path, journal, seed=1, copies=2)
+        with cluster.connect() as db:
+            db.create_table("t", SCHEMA)
+            db.insert("t", pa.table({"n": [1]}, SCHEMA), wait="all")
+        with PackFlipped().inject(world, [cluster.replicas[0]], random.Random(1)) as proof:
+            assert not comes_true(proof.seen, QUIET_S)
+        assert proof.seen()
 
 
 def happens(world: World, fault: type[Fault], chosen: random.Random) -> None:

@@ -19,7 +19,7 @@ from chaos.faults.shared.signs import Signs
 from chaos.watching.seeing import LogSince
 from chaos.watching.waiting import NOTICE_TIMEOUT_S, comes_true, until
 from chaos.world import World
-from tidelock.errors import TidelockError
+from tidelock.errors import UnavailableError
 from tidelock.testing import Node
 from workloads.agents import get
 
@@ -146,8 +146,8 @@ def _healed(world: World, target: str, place: Place, proof: Proof) -> None:
         if not there(world, target) or whole(world.cluster.node(target), place.part):
             return True
         if proof.seen() is None:
-            with contextlib.suppress(TidelockError):
-                url = f"{world.cluster.url(target)}/api/v1/audit?deep=true"
+            with contextlib.suppress(UnavailableError):
+                url = f"{world.cluster.url(target)}/api/v1/audit?deep=1"
                 get(url, timeout_s=AUDIT_TIMEOUT_S, token=world.cluster.secret)
         return False
 
