@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from chaos.faults import ALL
-from chaos.faults.clock_wrong import ClockWrong
-from chaos.faults.cut_from_peers import CutFromPeers
+from chaos.faults.clocks.clock_wrong import ClockWrong
+from chaos.faults.disks.pack_flipped import PackFlipped
 from chaos.faults.fault import Aim, Fault
-from chaos.faults.pack_flipped import PackFlipped
-from chaos.faults.session_expired import SessionExpired
-from chaos.faults.zookeeper_set_back import ZooKeeperSetBack
+from chaos.faults.network.cut_from_peers import CutFromPeers
+from chaos.faults.zookeeper.session_expired import SessionExpired
+from chaos.faults.zookeeper.zookeeper_set_back import ZooKeeperSetBack
 from chaos.record.journal import Journal
 from chaos.watching.waiting import STEP_TIMEOUT_S, comes_true
 from chaos.world import World

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from chaos import workloads
-from chaos.faults.driver_killed import DriverKilled
+from chaos.faults.processes.driver_killed import DriverKilled
 from chaos.record.history import lines
 from chaos.record.journal import Journal, load
 from chaos.record.violation import Violation

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from chaos import faults
-from chaos.faults import session_expired
-from chaos.faults.catalog_damaged import TABLES, damage
+from chaos.faults.disks import rotting
+from chaos.faults.disks.catalog_damaged import TABLES, damage
+from chaos.faults.disks.tracing import Traced, family, injected
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
-from chaos.faults.session_expired import SessionExpired
-from chaos.faults.shared import ensemble, rotting
-from chaos.faults.shared.signs import Signs
-from chaos.faults.shared.tracing import Traced, family, injected
+from chaos.faults.signs import Signs
+from chaos.faults.zookeeper import ensemble, session_expired
+from chaos.faults.zookeeper.session_expired import SessionExpired
 from chaos.watching import waiting
 from chaos.world import World
 from tests.support.faults import ability
@@ -45,8 +45,8 @@ def world(tmp_path: Path, hurried: None) -> Iterator[World]:
 
 def test_the_list_has_each_fault_of_the_folder() -> None:
     """A fault that is not in the list would never be drawn."""
-    for module in pkgutil.iter_modules(faults.__path__):
-        importlib.import_module(f"chaos.faults.{module.name}")
+    for module in pkgutil.walk_packages(faults.__path__, "chaos.faults."):
+        importlib.import_module(module.name)
     known = {fault for fault in Fault.__subclasses__() if fault.__module__.startswith("chaos.")}
     assert set(faults.ALL) == known
     assert len(faults.ALL) == len(set(faults.ALL)) >= 30

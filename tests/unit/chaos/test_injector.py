@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
-from chaos.faults.shared.signs import Signs
+from chaos.faults.signs import Signs
 from chaos.injector import Injector
 from chaos.planning.plan import Plan, Step
 from chaos.reading.bands import bands

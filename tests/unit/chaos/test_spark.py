@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from chaos.clients.session import Found
-from chaos.faults.driver_killed import DriverKilled
+from chaos.faults.processes.driver_killed import DriverKilled
 from chaos.judging import presence
 from chaos.record.history import History, ended, lines
 from chaos.record.journal import Journal, load

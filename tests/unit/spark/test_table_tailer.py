@@ -195,9 +195,7 @@ def test_a_first_batch_that_is_run_again(db: StubDatabase) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"startingOffsets": "latest"}])
-def test_a_query_without_present_rows_keeps_where_it_began(
-    db: StubDatabase, options: dict[str, str]
-) -> None:
+def test_a_query_without_present_rows_keeps_where_it_began(db: StubDatabase, options: dict[str, str]) -> None:
     """Its first batch is empty, and its end is the beginning: a process that runs it again skips nothing."""
     db.add(3, "a", "")
     db.add(4, "", "a")

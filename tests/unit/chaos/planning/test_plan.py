@@ -11,9 +11,9 @@ import pytest
 
 from chaos import faults
 from chaos.faults.fault import Fault
-from chaos.faults.frozen import Frozen
-from chaos.faults.killed import Killed
-from chaos.faults.zookeeper_leader_killed import ZooKeeperLeaderKilled
+from chaos.faults.processes.frozen import Frozen
+from chaos.faults.processes.killed import Killed
+from chaos.faults.zookeeper.zookeeper_leader_killed import ZooKeeperLeaderKilled
 from chaos.planning.plan import Plan, Step, draw, enabled
 from chaos.planning.tolerance import Act, refusal
 

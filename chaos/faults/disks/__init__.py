@@ -1,0 +1,1 @@
+"""Faults of disks: full, slow, failing, empty, and bytes that rot."""

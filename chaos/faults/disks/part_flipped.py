@@ -1,0 +1,31 @@
+"""A bit of a part changes on a disk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import ClassVar
+
+from chaos.faults.disks.rotting import flip_bit, rotten
+from chaos.faults.fault import Aim, Fault, Proof
+from chaos.world import World
+
+
+class PartFlipped(Fault):
+    """One bit of a part in a file of its own is another one.
+
+    Nobody is shown the wrong bytes: the replica finds them when they are read, by a reader, a peer or the
+    scrubber, and fetches the part again from another replica.
+    """
+
+    kind: ClassVar[str] = "bit flip in a part"
+    aim: ClassVar[Aim] = Aim.REPLICA
+    loses_disk: ClassVar[bool] = True
+    flips_bits: ClassVar[bool] = True
+
+    def inject(  # noqa: D102
+        self, world: World, targets: Sequence[str], chosen: random.Random
+    ) -> AbstractContextManager[Proof]:
+        [target] = targets
+        return rotten(world, target, chosen, folder="parts", harm=flip_bit)

@@ -1,0 +1,1 @@
+"""Faults of the ensemble, and of sessions with it."""
