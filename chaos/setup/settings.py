@@ -19,9 +19,9 @@ SETTINGS: Final[dict[str, object]] = {
     "clock_check_interval_s": 1,
     "tick_interval_s": 2,
     # Rot is found by the first of these: a reader, the scrubber, or the comparison of states.
-    # The history of a long run has 50,000 small parts, each of which counts as 4 KiB.
+    # The history of a long run has 50,000 small parts, each of which counts as 4 KiB: two thirds of a minute.
     "scrub_bytes_per_s": 4 << 20,
-    "scrub_interval_s": 10,
+    "scrub_interval_s": 60,
     "compare_interval_s": 20,
     "compaction_interval_s": 2,
     # Removed parts are collected while replicas are away and clone; a replica that is further behind than

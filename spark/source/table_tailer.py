@@ -196,8 +196,7 @@ class TableTailer:
 
     def _first_parts(self, csn: int) -> list[Mapping[str, Any]]:
         if self._first is None or self._first[0] != csn:
-            with self._db.snapshot(csn) as snapshot:
-                self._first = csn, in_order(snapshot.parts(self._table))
+            self._first = csn, in_order(self._db.parts(self._table, csn=csn))
         return self._first[1]
 
     # -- later commits --------------------------------------------------------------------------------------

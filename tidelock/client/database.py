@@ -335,6 +335,21 @@ class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
         """Return one table as `tables` does; UnknownTableError when it does not exist at that CSN."""
         return self._at_csn(f"/tables/{segment(name)}", csn, dict[str, Any])
 
+    def parts(self, table: str, *, csn: int | None = None) -> list[dict[str, Any]]:
+        """Return the parts of a table as `Snapshot.parts` does, without a pin.
+
+        The retention of the table keeps them.
+
+        Args:
+            table: The table.
+            csn: As in `tables`.
+
+        Raises:
+            UnknownTableError: There is no such table at that CSN.
+            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `tables`.
+        """
+        return self._at_csn("/parts", csn, list[dict[str, Any]], table=table)
+
     def outcome(self, tid: str) -> Outcome:
         """Return the outcome of a transaction of any replica and client.
 
@@ -563,9 +578,9 @@ class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _at_csn(self, path: str, csn: int | None, kind: type[T]) -> T:
+    def _at_csn(self, path: str, csn: int | None, kind: type[T], **query: str) -> T:
         csn = self._newest() if csn is None else csn
-        answer = self._connection.ask("GET", path, answer=kind, query={"csn": csn})
+        answer = self._connection.ask("GET", path, answer=kind, query={"csn": csn, **query})
         self._connection.highest_csn.note(csn)
         return answer
 

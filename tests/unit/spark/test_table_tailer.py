@@ -30,10 +30,6 @@ class PinStub:
     def __post_init__(self) -> None:
         self.db.pins.append(self.csn)
 
-    def parts(self, _table: str) -> list[dict[str, Any]]:
-        """Return the parts at the CSN: one letter each, of ten bytes."""
-        return [{"path": "", "part": name, "length": 10} for name in self.db.letters(self.csn)]
-
     def close(self) -> None:
         """Release the pin."""
         self.db.pins.remove(self.csn)
@@ -78,6 +74,7 @@ class StubDatabase:
     commits: list[ChangeSet] = field(default_factory=list)
     end: int = 0
     horizon: int = 0
+    horizon_of_others: int = 0
     page_max: int = 1000
     pins: list[int] = field(default_factory=list)
     waits: list[float | None] = field(default_factory=list)
@@ -108,9 +105,15 @@ class StubDatabase:
         """Return a range of the change feed."""
         return Feed(self, since, until)
 
+    def parts(self, _table: str, *, csn: int) -> list[dict[str, Any]]:
+        """Return the parts at a CSN: one letter each, of ten bytes."""
+        if csn < self.horizon:
+            raise SnapshotTooOldError("gone")
+        return [{"path": "", "part": name, "length": 10} for name in self.letters(csn)]
+
     def snapshot(self, csn: int | None = None, **_: Any) -> PinStub:
         """Pin a CSN."""
-        if csn is not None and csn < self.horizon:
+        if csn is not None and csn < max(self.horizon, self.horizon_of_others):
             raise SnapshotTooOldError("gone")
         return PinStub(self, self.end if csn is None else csn)
 
@@ -188,6 +191,7 @@ def test_a_first_batch_that_is_run_again(db: StubDatabase) -> None:
     assert again.begin() == Position(7, 0)
     assert [part["part"] for part in again.plan(again.begin(), Position(3, 2)).first] == ["a", "b"]
     assert db.pins[-1] == 3
+    db.horizon_of_others = 7  # this table keeps its history for longer, but nobody can pin it
     third = tailer_with()
     assert [part["part"] for part in third.plan(third.begin(), Position(3)).first] == ["a", "b", "c"]
     assert read(again, Position(3, 2)) == (Position(3), "c")
