@@ -55,7 +55,7 @@ class Labels(Workload):
         self._lock = threading.Lock()
         self._newest = {JOBS: 0, BATCHES: 0}
         for table in (JOBS, BATCHES, SPARK):
-            self.create(db, table, SCHEMA, properties={"retention_s": "86400"})
+            self.create(db, table, SCHEMA, properties={"retention_s": "300"})
         self._by_spark = LabelledJobs(self.world, self.name, SPARK, self._spark_history)
 
     def clients(self) -> Sequence[Client]:

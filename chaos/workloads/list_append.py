@@ -61,7 +61,7 @@ _FOLLOW_PAUSE_S, _READ_PAUSE_S = 4.0, 1.5
 #: Behind all CSNs.
 _LATER: Final = 1 << 62
 #: Keeps the history of a table although others have a short one: the feed reaches back to its creation.
-_PROPERTIES: Final = {"retention_s": "86400"}
+_FOLLOWED: Final = {"retention_s": "86400"}
 
 
 class Keys:
@@ -138,9 +138,9 @@ class ListAppend(Workload):
         self.keys = {table: Keys() for table in TABLES}
         self.elements = itertools.count(1)
         for table in ROWS:
-            self.create(db, table, ROW_SCHEMA, properties=_PROPERTIES)
+            self.create(db, table, ROW_SCHEMA, properties=_FOLLOWED)
         for table in TEXTS:
-            self.create(db, table, TEXT_SCHEMA, properties={**_PROPERTIES, "unique_key": "k"})
+            self.create(db, table, TEXT_SCHEMA, properties={"retention_s": "300", "unique_key": "k"})
         with db.snapshot() as snap:
             self._begin_csn = snap.csn
             self._follower = Follower(snap.csn)

@@ -41,7 +41,7 @@ class LongFork(Workload):
         self._lock = threading.Lock()
         self._next = 0  # number of the next write: of its group, and its table in it
         for table in TABLES:
-            self.create(db, table, SCHEMA, properties={"retention_s": "86400"})
+            self.create(db, table, SCHEMA, properties={"retention_s": "300"})
 
     def clients(self) -> Sequence[Client]:
         """Return a writer for each table, and twice the readers of other workloads."""

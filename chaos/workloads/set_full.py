@@ -42,7 +42,7 @@ class SetFull(Workload):
         """Create the table."""
         self._elements = itertools.count()
         self._newest = 0
-        self.create(db, TABLE, SCHEMA, properties={"retention_s": "86400"})
+        self.create(db, TABLE, SCHEMA, properties={"retention_s": "300"})
 
     def clients(self) -> Sequence[Client]:
         """Return writers, readers pinned at each replica and at any, and a reader of old CSNs."""

@@ -45,7 +45,7 @@ class UniqueKeys(Workload):
         """Create both tables."""
         self._stamps = itertools.count(1)
         self._raced = 0
-        options = {"unique_key": "k", "retention_s": "86400"}
+        options = {"unique_key": "k", "retention_s": "300"}
         self.create(db, NEWEST, SCHEMA, properties={**options, "on_duplicate": "replace"})
         self.create(db, FIRST, SCHEMA, properties=options)
 

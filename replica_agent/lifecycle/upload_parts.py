@@ -65,6 +65,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
             replica=means.replica,
             transactions=transactions.registry,
             member=local.member,
+            monotonic=time.monotonic,
             wall_s=time.time,
         ),
         eager=eager,
@@ -81,7 +82,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         eager=eager,
         grants=grants,
         targets=UploadTargets(settings, replication.membership, replication.client, time.monotonic),
-        wall_s=time.time,
+        monotonic=time.monotonic,
     )
     peer_uploads = PeerUploads(
         replica=means.replica,

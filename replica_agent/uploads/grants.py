@@ -33,7 +33,7 @@ class UploadGrant(msgspec.Struct, frozen=True):
         place: The path of the file in that folder.
         overwrite: Whether it may replace another file.
         replica: The replica that receives it.
-        expires_s: Unix time, by the home's clock, at which it expires.
+        expires_s: When it expires, by the monotonic clock of the home in seconds.
     """
 
     cluster: str

@@ -40,7 +40,7 @@ class UploadRedirector:
 
     Attributes:
         home: This replica.
-        wall_s: Unix time, for grants.
+        monotonic: Seconds: when grants expire.
     """
 
     settings: AgentSettings
@@ -51,7 +51,7 @@ class UploadRedirector:
     eager: EagerReplication
     grants: UploadGrants
     targets: UploadTargets
-    wall_s: Callable[[], float]
+    monotonic: Callable[[], float]
     _turns: RoundRobin = field(default_factory=RoundRobin, init=False)
 
     async def location(
@@ -67,7 +67,7 @@ class UploadRedirector:
         if chosen == self.home:
             return None
         grant = self.grants.give(
-            tx.tid, table, place, overwrite=overwrite, replica=chosen, now_s=self.wall_s()
+            tx.tid, table, place, overwrite=overwrite, replica=chosen, now_s=self.monotonic()
         )
         fields = urlencode({"op": "CREATE", "data": "true"})
         return f"http://{peers[chosen].api}/webhdfs/v1/transactions/{UPLOADS}/{grant}?{fields}"
@@ -80,7 +80,7 @@ class UploadRedirector:
             TokenFinishedError: The transaction has ended.
             BadRequestError, TooLargeError: As :meth:`Uploads.upload`.
         """
-        grant = self.grants.admit(text, replica, self.wall_s())
+        grant = self.grants.admit(text, replica, self.monotonic())
         tx = self.uploads.tokens.find_open(grant.tid)
         writes = self.uploads.of(tx, grant.table)
         self.uploads.quota.require_file(tx)

@@ -34,7 +34,9 @@ class TokenIssuer:
     Attributes:
         key: See :func:`tokens.key_of`.
         member: The addresses of this replica.
-        wall_s: Unix time: a token has to mean the same after a restart of the clock's machine.
+        monotonic: Seconds: when a token expires. The wall clock of a home may jump; no token is for a
+            transaction of another boot.
+        wall_s: Unix time, by which clients are told when a token expires.
     """
 
     settings: AgentSettings
@@ -43,6 +45,7 @@ class TokenIssuer:
     replica: ReplicaId
     transactions: Transactions
     member: MemberState
+    monotonic: Callable[[], float]
     wall_s: Callable[[], float]
 
     def give(
@@ -73,9 +76,9 @@ class TokenIssuer:
             tx.tid,
             frozenset(known[right] for right in rights),
             None if tables is None else frozenset(tables),
-            int(self.wall_s() + ttl),
+            int(self.monotonic() + ttl),
         )
-        return IssuedToken(sign(self.key, claims), claims.expires_s)
+        return IssuedToken(sign(self.key, claims), int(self.wall_s() + ttl))
 
     def find_open(self, tid: Tid) -> Transaction:
         """Return a transaction that accepts files; TokenFinishedError if it accepts nothing more."""
@@ -125,7 +128,7 @@ class TokenIssuer:
         return claims
 
     def _verified(self, token: str) -> TokenClaims:
-        return verify(self.key, token, cluster=self.cluster, replica=self.replica, now_s=self.wall_s())
+        return verify(self.key, token, cluster=self.cluster, replica=self.replica, now_s=self.monotonic())
 
     def _in_state(self, of: Tid, states: Collection[TxState]) -> Transaction:
         """Return the transaction of a token; TokenFinishedError unless it is in one of these states."""

@@ -49,7 +49,7 @@ class TokenClaims(msgspec.Struct, frozen=True):
         tid: The transaction.
         rights: The allowed actions in the transaction.
         tables: The tables of these actions; None for all tables.
-        expires_s: Unix time at which it expires.
+        expires_s: When it expires, by the monotonic clock of the home in seconds.
     """
 
     cluster: str

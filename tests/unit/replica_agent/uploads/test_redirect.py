@@ -132,7 +132,7 @@ class Pair:
         )
         tokens = TokenIssuer(
             settings=settings, key=KEY, cluster="c", replica=R1, transactions=home.transactions,
-            member=cast("Any", None), wall_s=time.time,
+            member=cast("Any", None), monotonic=time.monotonic, wall_s=time.time,
         )  # fmt: skip
         self.receiver = UploadReceiver(uploads_max=2)
         self.examiner = FileExaminer(settings=settings, data_dir=home.files.data_dir)
@@ -146,7 +146,7 @@ class Pair:
         self.redirector = UploadRedirector(
             settings=settings, home=R1, numbers=home.numbers, files=home.files, uploads=self.writes,
             eager=self.eager, grants=UploadGrants(KEY, shared=False, cluster="c", replica=R1),
-            targets=cast("Any", self), wall_s=time.time,
+            targets=cast("Any", self), monotonic=time.monotonic,
         )  # fmt: skip
         self.limit(upload_spread=True)
         self.wire = Wire(self.redirector)
