@@ -336,9 +336,7 @@ class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
         return self._at_csn(f"/tables/{segment(name)}", csn, dict[str, Any])
 
     def parts(self, table: str, *, csn: int | None = None) -> list[dict[str, Any]]:
-        """Return the parts of a table as `Snapshot.parts` does, without a pin.
-
-        The retention of the table keeps them.
+        """Return a table's parts as `Snapshot.parts` does, without a pin: its retention keeps them.
 
         Args:
             table: The table.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.spark.driver import Driver
 from chaos.watching.waiting import NOTICE_TIMEOUT_S, comes_true
 from chaos.world import World
+
+#: How long a session may need to begin on a machine that is busy, in seconds.
+SUCCESSOR_TIMEOUT_S: Final = 180.0
 
 
 class _Ended(Proof):
@@ -28,7 +31,8 @@ class DriverKilled(Fault):
     """SIGKILL for one of the sessions of Spark, in the middle of a job.
 
     Reads end with it. What it wrote without a commit is never seen; what it had committed counts once, when
-    another session runs the labelled job or the batch of the stream again.
+    another session runs the labelled job or the batch of the stream again. The fault ends when the session
+    has a successor, so one is missing at most.
     """
 
     kind: ClassVar[str] = "driver killed"
@@ -55,4 +59,11 @@ class DriverKilled(Fault):
             raise NotPossibleError("no session of Spark runs a job")
         driver, job = chosen.choice(found)
         driver.kill()
-        yield _Ended(driver, job)
+        try:
+            yield _Ended(driver, job)
+        finally:
+            comes_true(lambda: world.stopping.is_set() or _all_work(world), SUCCESSOR_TIMEOUT_S)
+
+
+def _all_work(world: World) -> bool:
+    return all(driver.alive for driver in list(world.drivers.values()))

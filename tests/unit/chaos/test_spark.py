@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -285,3 +286,15 @@ def test_a_driver_is_killed_in_a_job(world: World) -> None:
         assert idle.alive
         busy.alive = True
         assert proof.seen() is None
+
+
+def test_the_fault_ends_when_the_session_has_a_successor(world: World) -> None:
+    """Another one may not die meanwhile: jobs run at any time."""
+    killed, successor = _Driver(1), _Driver(1)
+    killed.job = "streams, the query"
+    world.drivers["s1"] = cast("Driver", killed)
+    begins = threading.Timer(0.3, lambda: world.drivers.update({"s1": cast("Driver", successor)}))
+    with DriverKilled().inject(world, [], random.Random(1)):
+        begins.start()
+    assert list(world.drivers.values()) == [successor]
+    begins.join()
