@@ -296,5 +296,5 @@ def test_the_fault_ends_when_the_session_has_a_successor(world: World) -> None:
     begins = threading.Timer(0.3, lambda: world.drivers.update({"s1": cast("Driver", successor)}))
     with DriverKilled().inject(world, [], random.Random(1)):
         begins.start()
-    assert list(world.drivers.values()) == [successor]
+    assert list(world.drivers.values()) == [cast("Driver", successor)]
     begins.join()
