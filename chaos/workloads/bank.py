@@ -18,7 +18,7 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging.histories import judged
 from chaos.record.history import TXN, Operation, lines
 from chaos.record.violation import Violation
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import UnavailableError
@@ -45,7 +45,7 @@ class Bank(Workload):
         """Create both tables with all accounts."""
         self.stamps = itertools.count(1)
         for table in TABLES:
-            self.create(db, table, SCHEMA, partition_by=["account"], properties={"retention_s": "300"})
+            self.create(db, table, SCHEMA, partition_by=["account"], properties=SOME_HISTORY)
         opened = {table: [(account, next(self.stamps)) for account in range(ACCOUNTS)] for table in TABLES}
         value = [["w", f"{table}/{account}", stamp] for table in TABLES for account, stamp in opened[table]]
 

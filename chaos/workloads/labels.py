@@ -18,7 +18,7 @@ from chaos.record.history import TXN, History, Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
 from chaos.spark.writing import LabelledJobs
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from chaos.world import World
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import LabelExistsError
@@ -55,7 +55,7 @@ class Labels(Workload):
         self._lock = threading.Lock()
         self._newest = {JOBS: 0, BATCHES: 0}
         for table in (JOBS, BATCHES, SPARK):
-            self.create(db, table, SCHEMA, properties={"retention_s": "300"})
+            self.create(db, table, SCHEMA, properties=SOME_HISTORY)
         self._by_spark = LabelledJobs(self.world, self.name, SPARK, self._spark_history)
 
     def clients(self) -> Sequence[Client]:

@@ -17,7 +17,7 @@ from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
 from chaos.spark.reading import reading
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import UnavailableError
 
@@ -43,7 +43,7 @@ class LinkedList(Workload):
     def prepare(self, db: Database) -> None:
         """Create the table, with a head that is the end too."""
         self._nodes = itertools.count(1)
-        self.create(db, TABLE, SCHEMA, partition_by=["bucket"], properties={"retention_s": "300"})
+        self.create(db, TABLE, SCHEMA, partition_by=["bucket"], properties=SOME_HISTORY)
         session = self.session()
         value = [["link", HEAD, END]]
         if (

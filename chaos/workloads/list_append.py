@@ -33,7 +33,7 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging.histories import of_history
 from chaos.record.history import TXN, Operation, lines
 from chaos.record.violation import Violation
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.operations import History, load
 from tests.checkers.operations import Transaction as Recorded
 from tidelock.client import Database, Snapshot, Transaction
@@ -140,7 +140,7 @@ class ListAppend(Workload):
         for table in ROWS:
             self.create(db, table, ROW_SCHEMA, properties=_FOLLOWED)
         for table in TEXTS:
-            self.create(db, table, TEXT_SCHEMA, properties={"retention_s": "300", "unique_key": "k"})
+            self.create(db, table, TEXT_SCHEMA, properties=SOME_HISTORY | {"unique_key": "k"})
         with db.snapshot() as snap:
             self._begin_csn = snap.csn
             self._follower = Follower(snap.csn)

@@ -18,7 +18,7 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging.histories import judged
 from chaos.record.history import TXN, Operation
 from chaos.record.violation import Violation
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction
 
@@ -41,7 +41,7 @@ class LongFork(Workload):
         self._lock = threading.Lock()
         self._next = 0  # number of the next write: of its group, and its table in it
         for table in TABLES:
-            self.create(db, table, SCHEMA, properties={"retention_s": "300"})
+            self.create(db, table, SCHEMA, properties=SOME_HISTORY)
 
     def clients(self) -> Sequence[Client]:
         """Return a writer for each table, and twice the readers of other workloads."""

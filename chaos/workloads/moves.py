@@ -14,7 +14,7 @@ from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
 from chaos.spark.reading import reading
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import UnavailableError
 
@@ -41,7 +41,7 @@ class Moves(Workload):
     def prepare(self, db: Database) -> None:
         """Create both tables; all rows are in the first one."""
         for table in TABLES:
-            self.create(db, table, SCHEMA, partition_by=["p"], properties={"retention_s": "300"})
+            self.create(db, table, SCHEMA, partition_by=["p"], properties=SOME_HISTORY)
         rows = pa.table({"p": [n % PARTITIONS for n in ALL], "n": list(ALL)}, schema=SCHEMA)
 
         def work(tx: Transaction) -> None:

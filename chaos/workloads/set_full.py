@@ -14,7 +14,7 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging import presence
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
 TABLE: Final = "set_full"
@@ -42,7 +42,7 @@ class SetFull(Workload):
         """Create the table."""
         self._elements = itertools.count()
         self._newest = 0
-        self.create(db, TABLE, SCHEMA, properties={"retention_s": "300"})
+        self.create(db, TABLE, SCHEMA, properties=SOME_HISTORY)
 
     def clients(self) -> Sequence[Client]:
         """Return writers, readers pinned at each replica and at any, and a reader of old CSNs."""

@@ -20,7 +20,7 @@ from chaos.record.violation import Violation
 from chaos.spark.bearing import require_bearable
 from chaos.spark.job import SparkEndedError, SparkJob, SparkJobError, SparkSession
 from chaos.spark.reading import reading
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
 SOURCE: Final = "stream_source"
@@ -52,7 +52,7 @@ class Streams(Workload):
         # The query may be away for as long as it is run in vain.
         self.create(db, SOURCE, SCHEMA, properties={"retention_s": "86400"})
         for table in TARGETS:
-            self.create(db, table, SCHEMA, properties={"retention_s": "300"})
+            self.create(db, table, SCHEMA, properties=SOME_HISTORY)
 
     def clients(self) -> Sequence[Client]:
         """Return a writer of the source, and readers of all kinds."""

@@ -21,7 +21,7 @@ from chaos.record.history import TXN, Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
 from chaos.spark.reading import reading
-from chaos.workloads.workload import Client, Workload
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import DuplicateKeyError
@@ -45,7 +45,7 @@ class UniqueKeys(Workload):
         """Create both tables."""
         self._stamps = itertools.count(1)
         self._raced = 0
-        options = {"unique_key": "k", "retention_s": "300"}
+        options = SOME_HISTORY | {"unique_key": "k"}
         self.create(db, NEWEST, SCHEMA, properties={**options, "on_duplicate": "replace"})
         self.create(db, FIRST, SCHEMA, properties=options)
 

@@ -21,6 +21,9 @@ from tidelock.errors import TableExistsError
 
 #: Reads at old CSNs go back so many reads of the newest.
 _REMEMBERED: Final = 200
+#: Property of tables that are read at old CSNs: they keep history for longer than the other tables of a run,
+#: and not so long that no part is collected in a long run.
+SOME_HISTORY: Final = {"retention_s": "300"}
 
 
 class Client(ABC):
