@@ -6,7 +6,7 @@ import contextlib
 import json
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from chaos.healing import commit_again, converge, heal
 from chaos.injector import Injector
 from chaos.load import Load
 from chaos.planning.plan import Plan
-from chaos.reading import availability
 from chaos.record.journal import Journal, load
 from chaos.record.violation import Violation
 from chaos.record.violations import Violations
@@ -97,8 +96,6 @@ def run(plan: Plan, folder: Path, options: Options) -> Result:
     (folder / "result.json").write_text(
         json.dumps(result.to_json(), indent=1, ensure_ascii=False), encoding="utf-8"
     )
-    kinds = [availability.KindNoticed(**one) for one in result.availability]
-    (folder / "availability.md").write_text(availability.table(kinds) + "\n", encoding="utf-8")
     chaos.report.write(folder)
     return result
 
@@ -120,14 +117,11 @@ def chosen_workloads(names: Sequence[str], *, sessions: int) -> list[type[Worklo
 
 def make_cluster(plan: Plan, folder: Path, loads: Sequence[type[Workload]], options: Options) -> Cluster:
     """Return the cluster of a run, not started yet; errors as those of the kinds of `Cluster`."""
-    settings = dict(SETTINGS)
-    for workload in loads:
-        settings |= dict(workload.settings)
     common: dict[str, Any] = {
         "replicas": plan.replicas,
         "copies": plan.copies,
         "zookeepers": plan.zookeepers,
-        "settings": settings,
+        "settings": settings_with(loads),
         "environment": {} if plan.plant is None else plants.environment(plan.plant),
         "spark_workers": plan.spark_workers,
         "disk_bytes": options.disk_bytes,
@@ -137,6 +131,14 @@ def make_cluster(plan: Plan, folder: Path, loads: Sequence[type[Workload]], opti
         images: dict[str, Any] = {f"{kind}_image": f"tidelock-{kind}:{options.image_tag}" for kind in kinds}
         return Cluster.containers(folder, **common, **images)
     return Cluster.processes(folder, isolated=True, **common)
+
+
+def settings_with(loads: Iterable[type[Workload]]) -> dict[str, object]:
+    """Return the settings of the agents: those of every run, and what the workloads ask for."""
+    settings = dict(SETTINGS)
+    for workload in loads:
+        settings |= dict(workload.settings)
+    return settings
 
 
 def keep_logs(world: World) -> None:
@@ -181,6 +183,7 @@ class _Run:
             replicas=plan.shape.replicas,
             zookeepers=plan.shape.zookeepers,
             copies=plan.copies,
+            history_s=settings_with(loads)["history_retention_s"],
             versions=versions(),
         )
         with Sampler(world):

@@ -9,6 +9,7 @@ from chaos.checks.audited import Audited
 from chaos.checks.check import Check
 from chaos.checks.convergence import Convergence
 from chaos.checks.demand import Demand
+from chaos.checks.history import History
 from chaos.checks.label import Label
 from chaos.checks.leftovers import Leftovers
 from chaos.checks.logs import Logs
@@ -22,6 +23,7 @@ ALL: Final[tuple[type[Check], ...]] = (
     Outcomes,
     Demand,
     Refusals,
+    History,
     Leftovers,
     Agreement,
     Label,

@@ -248,7 +248,7 @@ class Session:
         except TidelockError as error:
             gone = csn is not None and isinstance(error, SnapshotTooOldError)
             self.process.fail(value, error=type(error).__name__)
-            self.note("read", "fail", began_ns, error=error, expected=gone)
+            self.note("read", "fail", began_ns, error=error, csn=csn, expected=gone)
             if not (error.retriable or gone or self._left(error)):
                 raise
             return None

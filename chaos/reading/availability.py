@@ -25,6 +25,7 @@ _TITLES: Final = (
     "readers max s",
     "failed requests",
     "commits",
+    "load held",
     "to serve again p50 s",
     "to serve again max s",
 )
@@ -40,6 +41,7 @@ class Noticed:
         readers_s: Longest time without an answer to a read, likewise.
         failed: Requests that failed, or whose outcome was not known.
         commits: Acknowledged commits.
+        seconds: Its length.
         recovery_s: From its end until its targets served again; None if they never did.
     """
 
@@ -48,12 +50,16 @@ class Noticed:
     readers_s: float
     failed: int
     commits: int
+    seconds: float
     recovery_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class KindNoticed:
-    """All faults of one kind; `_p50` is a median, `_max` the longest, times are in seconds."""
+    """All faults of one kind; `_p50` is a median, `_max` the longest, times are in seconds.
+
+    `commits_per_s` is the rate of acknowledged commits over all these faults, whatever else acted meanwhile.
+    """
 
     kind: str
     times: int
@@ -63,6 +69,7 @@ class KindNoticed:
     readers_max_s: float
     failed: int
     commits: int
+    commits_per_s: float
     recovery_p50_s: float | None
     recovery_max_s: float | None
 
@@ -76,8 +83,7 @@ def noticed(lines: Iterable[Mapping[str, Any]], moments: Iterable[Band]) -> list
     """
     calls = [line for line in lines if line["what"] == "call"]
     last_ns = max((line["ns"] for line in calls), default=0)
-    writes = sorted(line["ns"] for line in calls if line["f"] == "write" and line["end"] == "ok")
-    reads = sorted(line["ns"] for line in calls if line["f"] == "read" and line["end"] == "ok")
+    writes, reads = _answered(calls, "write"), _answered(calls, "read")
     failures = sorted(line["ns"] for line in calls if line["end"] != "ok")
     found = []
     for band in moments:
@@ -90,6 +96,7 @@ def noticed(lines: Iterable[Mapping[str, Any]], moments: Iterable[Band]) -> list
                 _longest_gap_s(reads, band.begin_ns, until_ns),
                 len(_inside(failures, band.begin_ns, until_ns)),
                 len(_inside(writes, band.begin_ns, until_ns)),
+                (until_ns - band.begin_ns) / 1e9,
                 (band.well_ns - band.end_ns) / 1e9 if healed else None,
             )
         )
@@ -105,6 +112,7 @@ def by_kind(several: Iterable[Noticed]) -> list[KindNoticed]:
     for kind, ones in sorted(grouped.items()):
         writers, readers = [one.writers_s for one in ones], [one.readers_s for one in ones]
         recoveries = [one.recovery_s for one in ones if one.recovery_s is not None]
+        commits, seconds = sum(one.commits for one in ones), sum(one.seconds for one in ones)
         found.append(
             KindNoticed(
                 kind,
@@ -114,7 +122,8 @@ def by_kind(several: Iterable[Noticed]) -> list[KindNoticed]:
                 statistics.median(readers),
                 max(readers),
                 sum(one.failed for one in ones),
-                sum(one.commits for one in ones),
+                commits,
+                commits / seconds if seconds else 0.0,
                 statistics.median(recoveries) if recoveries else None,
                 max(recoveries, default=None),
             )
@@ -122,8 +131,37 @@ def by_kind(several: Iterable[Noticed]) -> list[KindNoticed]:
     return found
 
 
-def table(kinds: Iterable[KindNoticed]) -> str:
-    """Return a Markdown table with a line for each kind."""
+def undisturbed_per_s(lines: Sequence[Mapping[str, Any]], moments: Sequence[Band]) -> float | None:
+    """Return the acknowledged commits per second while no fault acted, from the first commit to the last.
+
+    Args:
+        lines: The lines of the journal.
+        moments: The faults.
+
+    Returns:
+        The rate; None if some fault acted all the time.
+    """
+    writes = _answered(lines, "write")
+    if not writes:
+        return None
+    commits, calm_ns, calm_from_ns = 0, 0, writes[0]
+    ending = [Band(0, "", (), writes[-1])]
+    for band in sorted([*moments, *ending], key=lambda band: band.begin_ns):
+        until_ns = min(band.begin_ns, writes[-1])
+        if until_ns > calm_from_ns:
+            commits += len(_inside(writes, calm_from_ns, until_ns))
+            calm_ns += until_ns - calm_from_ns
+        calm_from_ns = max(calm_from_ns, band.well_ns)
+    return commits / calm_ns * 1e9 if calm_ns else None
+
+
+def table(kinds: Iterable[KindNoticed], per_s: float | None) -> str:
+    """Return a Markdown table with a line for each kind.
+
+    Args:
+        kinds: The kinds.
+        per_s: Commits per second while no fault acted, of which the load held is a share; None = unknown.
+    """
     lines = [f"| {' | '.join(_TITLES)} |", f"|{'---|' * len(_TITLES)}"]
     for one in kinds:
         stalls = (one.writers_p50_s, one.writers_max_s, one.readers_p50_s, one.readers_max_s)
@@ -134,10 +172,16 @@ def table(kinds: Iterable[KindNoticed]) -> str:
             *map(_seconds, stalls),
             str(one.failed),
             str(one.commits),
+            load_held(one.commits_per_s, per_s),
             *map(_seconds, recoveries),
         )
         lines.append(f"| {' | '.join(figures)} |")
     return "\n".join(lines)
+
+
+def load_held(commits_per_s: float, undisturbed: float | None) -> str:
+    """Return the share of the undisturbed rate of commits that a rate is, in percent, as text."""
+    return "not known" if not undisturbed else f"{commits_per_s / undisturbed:.0%}"
 
 
 def errors_by_kind(lines: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -151,6 +195,11 @@ def errors_by_kind(lines: Iterable[Mapping[str, Any]]) -> Counter[str]:
 
 def _seconds(figure: float | None) -> str:
     return "never" if figure is None else f"{figure:.2f}"
+
+
+def _answered(lines: Iterable[Mapping[str, Any]], f: str) -> list[int]:
+    calls = (line for line in lines if line["what"] == "call")
+    return sorted(line["ns"] for line in calls if line["f"] == f and line["end"] == "ok")
 
 
 def _inside(moments: Sequence[int], begin_ns: int, end_ns: int) -> Sequence[int]:

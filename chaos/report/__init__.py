@@ -4,9 +4,10 @@
     python -m chaos.report FOLDER --picture docs/pictures/chaos.svg --minutes 10 15
 
 `write` reads the journal of a run (and plan, result and logs, where they are) and writes ``report.html``
-beside it; `picture` writes the timeline alone as SVG. The report needs no other file and no network, is whole
-without JavaScript, and stays below a few megabytes, since lines are drawn in bins of time. A journal that was
-cut is shown as far as it goes. It shows and judges nothing: what is wrong was found by checks before.
+beside it, and its table of faults as Markdown; `picture` writes the timeline alone as SVG. The report needs
+no other file and no network, is whole without JavaScript, and stays below a few megabytes, since lines are
+drawn in bins of time. A journal that was cut is shown as far as it goes. It shows and judges nothing: what is
+wrong was found by checks before.
 
 `model` tells the run out of lines, `series` puts it into bins, `stories` finds what happened around a
 violation, `summary` counts; `timeline`, `storypage` and `page` draw. All of them are pure; only `logs`
@@ -18,17 +19,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from chaos.reading import availability
 from chaos.report.elements import html, svg
 from chaos.report.logs import lines_about
 from chaos.report.model import Line, Run, parsed, run_of
 from chaos.report.page import page, told_tids
 from chaos.report.picture import picture_of
+from chaos.report.summary import fault_figures, undisturbed
 
 _HERE = Path(__file__).parent
 
 
 def write(folder: Path) -> Path:
-    """Write the report of the run in a folder; return its path.
+    """Write the report of the run in a folder, and its table of faults; return the path of the report.
 
     Raises:
         OSError: The journal cannot be read, or the report not be written.
@@ -40,6 +43,8 @@ def write(folder: Path) -> Path:
         styles=_beside("page.css") + _beside("timeline.css"),
         script=_beside("page.js"),
     )
+    noticed = availability.table(availability.by_kind(fault_figures(run)), undisturbed(run))
+    (folder / "availability.md").write_text(noticed + "\n", encoding="utf-8", errors="replace")
     target = folder / "report.html"
     target.write_text(html(made), encoding="utf-8")
     return target

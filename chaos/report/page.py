@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.reading.availability import Noticed, by_kind
+from chaos.reading.availability import Noticed, by_kind, load_held
 from chaos.report.elements import Child, element
 from chaos.report.model import Run
 from chaos.report.series import longest_gap
 from chaos.report.stories import stories
 from chaos.report.storypage import story_section
-from chaos.report.summary import doubts, ends, errors, fault_figures
+from chaos.report.summary import doubts, ends, errors, fault_figures, undisturbed
 from chaos.report.tables import Cell, moment, number, seconds, table
 from chaos.report.timeline import legend, rows, sample
 
@@ -216,12 +216,14 @@ def _faults(run: Run, figures: Sequence[Noticed]) -> list[Child]:
     if not figures:
         return [*parts, element("p", "No fault was injected.")]
     proven = Counter(fault.kind for fault in run.faults if fault.proof is not None)
+    calm_per_s = undisturbed(run)
     parts.append(element("h3", "By kind"))
     parts.append(
         table(
             (
                 *("kind", "times", "proven", "writers p50 s", "writers max s", "readers p50 s"),
-                *("readers max s", "until well p50 s", "until well max s", "failed calls", "commits"),
+                *("readers max s", "until well p50 s", "until well max s", "failed calls"),
+                *("commits", "load held"),
             ),
             [
                 (
@@ -233,6 +235,7 @@ def _faults(run: Run, figures: Sequence[Noticed]) -> list[Child]:
                     *map(seconds, (one.recovery_p50_s, one.recovery_max_s)),
                     number(one.failed),
                     number(one.commits),
+                    load_held(one.commits_per_s, calm_per_s),
                 )
                 for one in by_kind(figures)
             ],
@@ -243,7 +246,9 @@ def _faults(run: Run, figures: Sequence[Noticed]) -> list[Child]:
             "p",
             "Writers: the longest time without an acknowledged commit while a fault acted and until its "
             "targets were well; readers: the same without an answer to a read. Until well: from the end of "
-            "the fault until its targets served again.",
+            "the fault until its targets served again. Load held: commits per second while such a fault "
+            "acted, beside whatever else acted, as a share of those while none did"
+            + (f" ({calm_per_s:.1f})." if calm_per_s else "."),
             class_="quiet",
         )
     )

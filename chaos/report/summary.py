@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from chaos.reading.availability import Noticed, noticed
+from chaos.reading.availability import Noticed, noticed, undisturbed_per_s
 from chaos.report.model import Call, Outcome, Run
 
 #: The error of a commit whose answer was lost; a client that learnt the outcome later still reports it.
@@ -39,8 +40,12 @@ class ErrorFigures:
 
 def fault_figures(run: Run) -> list[Noticed]:
     """Return what clients noticed of each fault, in the order of their begins."""
-    calls = ({"what": "call", "ns": call.ns, "f": call.f, "end": call.end} for call in run.calls)
-    return noticed(calls, run.faults)
+    return noticed(_lines(run), run.faults)
+
+
+def undisturbed(run: Run) -> float | None:
+    """Return the acknowledged commits per second while no fault acted; None if one always did."""
+    return undisturbed_per_s(_lines(run), run.faults)
 
 
 def ends(run: Run) -> Counter[tuple[str, str]]:
@@ -83,6 +88,10 @@ def errors(run: Run) -> list[ErrorFigures]:
 
 
 _ENDS: Final = {"ok": "committed", "fail": "aborted"}
+
+
+def _lines(run: Run) -> list[Mapping[str, Any]]:
+    return [{"what": "call", "ns": call.ns, "f": call.f, "end": call.end} for call in run.calls]
 
 
 def _answer(call: Call, told: Outcome | None, later: Call | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.reading.availability import by_kind, errors_by_kind, noticed, table
+from chaos.reading.availability import by_kind, errors_by_kind, noticed, table, undisturbed_per_s
 from chaos.reading.bands import bands
 from tests.unit.chaos.lines import call, fault, run
 
@@ -34,9 +34,26 @@ def test_the_table_has_a_line_for_each_kind() -> None:
         ("frozen", 1, 1.0, 1.0),
         ("killed", 2, 6.5, 8.0),
     ]
-    *_, frozen, killed = table(kinds).splitlines()
+    *_, frozen, killed = table(kinds, 0.75).splitlines()
     assert frozen.startswith("| frozen | 1 | 1.00 | 1.00 |")
-    assert killed.endswith("| 0 | 3 | 3.00 | 4.00 |")
+    assert killed.endswith("| 0 | 3 | 25% | 3.00 | 4.00 |"), "3 commits in 10 s and 6 s"
+    assert table(kinds, None).splitlines()[-1].endswith("| 3 | not known | 3.00 | 4.00 |")
+
+
+def test_the_undisturbed_rate_is_that_between_the_faults() -> None:
+    """Faults may overlap, and the last may never end; what lies before the first commit does not count."""
+    first, second = fault(1, "killed", ["r2"], 4, 6, 8), fault(2, "frozen", ["r3"], 5, 6, 7)
+    lines = [*first, *second, *(call(moment) for moment in (2, 3, 5.5, 6.5, 9, 9.5, 10, 12))]
+    assert undisturbed_per_s(lines, bands(lines)) == 1.0, "6 commits in 2 s and 4 s"
+    lines += fault(3, "killed", ["r1"], 10.5, 30, 40)[:2]
+    assert undisturbed_per_s(lines, bands(lines)) == 5 / 4.5
+
+
+def test_without_a_calm_moment_there_is_no_undisturbed_rate() -> None:
+    """A run without commits has none either."""
+    lines = [*fault(1, "killed", ["r2"], 0, 50, 60), call(1), call(9)]
+    assert undisturbed_per_s(lines, bands(lines)) is None
+    assert undisturbed_per_s([run()], []) is None
 
 
 def test_calls_that_did_not_end_well_are_counted_by_error() -> None:
