@@ -265,7 +265,8 @@ class _Teller:
             faults=tuple(bands(self.faults)),
             said={
                 replica: tuple(sorted(several, key=lambda said: said.ns))
-                for replica, several in sorted(self.said.items())
+                # By length first: r9 comes before r10.
+                for replica, several in sorted(self.said.items(), key=lambda pair: (len(pair[0]), pair[0]))
             },
             findings=tuple(self.findings),
             outcomes=tuple(self.outcomes),

@@ -145,12 +145,15 @@ class Stretch:
 
 
 def stretches(said: Sequence[ReplicaSaid], window: Window) -> list[Stretch]:
-    """Return the states of a replica over a window without a hole, in their order."""
+    """Return the states of a replica in a window, in their order.
+
+    Only members are asked: so they begin with its first line, end with its last one, and have no hole between.
+    """
     found: list[Stretch] = []
     missing = missing_ns(said)
-    now = window.begin_ns
+    now = max(window.begin_ns, said[0].ns) if said else window.end_ns
     for number, one in enumerate(said):
-        following = said[number + 1].ns if number + 1 < len(said) else window.end_ns
+        following = said[number + 1].ns if number + 1 < len(said) else one.ns + missing
         until = following if following - one.ns <= missing or not missing else one.ns
         if until < window.begin_ns or one.ns > window.end_ns:
             continue
@@ -161,8 +164,8 @@ def stretches(said: Sequence[ReplicaSaid], window: Window) -> list[Stretch]:
         state = None if silent else one.state or "answers"
         _extend(found, Stretch(begin, end, state, serving=one.serving))
         now = max(now, end)
-    if now < window.end_ns:
-        _extend(found, Stretch(now, window.end_ns, None, serving=False))
+    if said and now < min(window.end_ns, said[-1].ns):
+        _extend(found, Stretch(now, min(window.end_ns, said[-1].ns), None, serving=False))
     return found
 
 

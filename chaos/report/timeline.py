@@ -290,12 +290,12 @@ class _Canvas:
         self.y = bottom + _GAP
 
     def _strips(self) -> None:
+        if any(self.states.values()):
+            self.parts.append(element("text", "state of replicas", class_="label", x=4, y=self.y + _STRIP))
         for number, (replica, found) in enumerate(self.states.items()):
+            if not found:  # it is no member then
+                continue
             self._label(replica, self.y + _STRIP, f"label t{number % 7}")
-            if not number:
-                self.parts.append(
-                    element("text", "state of replicas", class_="label", x=4, y=self.y + _STRIP)
-                )
             pieces = [
                 f"M{left:g} {self.y + 1:g}H{right:g}v{_STRIP - 2}H{left:g}z"
                 for left, right in (
@@ -306,7 +306,7 @@ class _Canvas:
                 self.parts.append(element("path", class_=f"r{number % 7} strip", d="".join(pieces)))
             self.parts += [self._away(replica, one) for one in found if not one.serving]
             self.y += _STRIP + 4
-        if self.states:
+        if any(self.states.values()):
             self.y += _GAP / 2
 
     def _away(self, replica: str, one: Stretch) -> ET.Element:

@@ -334,6 +334,24 @@ def test_a_silent_replica_has_a_hole_in_its_line() -> None:
     ]
 
 
+def test_a_replica_is_shown_while_it_is_a_member() -> None:
+    """Who has gone, or has not come yet, is not asked: that is no silence."""
+    told_of = said((4, 1, "serving"), (5, 2, "serving"), (6, None, "silent"), (8, 3, "serving")).said["r1"]
+    found = stretches(told_of, Window.over(0, 20 * _SECOND, 20))
+    assert (found[0].begin_ns, found[-1].end_ns) == (4 * _SECOND, 11 * _SECOND)
+    assert [one.state for one in found] == ["serving", None, "serving"]
+    for begin, end in ((0, 3), (12, 20)):
+        assert stretches(told_of, Window.over(begin * _SECOND, end * _SECOND, 10)) == []
+    [inside] = stretches(told_of, Window.over(6 * _SECOND, 7 * _SECOND, 10))
+    assert inside.state is None
+
+
+def test_replicas_are_ordered_by_their_numbers() -> None:
+    """The tenth comes after the ninth."""
+    lines = [{"ns": 1, "what": "csn", "replica": f"r{number}", "csn": 1} for number in (10, 2, 9)]
+    assert list(told(lines).said) == ["r2", "r9", "r10"]
+
+
 def test_a_csn_that_falls_is_drawn_although_its_bin_has_a_later_one() -> None:
     """A snapshot that went back is what a person looks for: a bin must not hide it."""
     run = said(
