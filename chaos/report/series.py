@@ -147,7 +147,7 @@ class Stretch:
 def stretches(said: Sequence[ReplicaSaid], window: Window) -> list[Stretch]:
     """Return the states of a replica in a window, in their order.
 
-    Only members are asked: so they begin with its first line, end with its last one, and have no hole between.
+    Only members are asked: so they begin with its first line, end with its last, and have no hole between.
     """
     found: list[Stretch] = []
     missing = missing_ns(said)

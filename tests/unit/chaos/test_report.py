@@ -335,7 +335,7 @@ def test_a_silent_replica_has_a_hole_in_its_line() -> None:
 
 
 def test_a_replica_is_shown_while_it_is_a_member() -> None:
-    """Who has gone, or has not come yet, is not asked: that is no silence."""
+    """A replica that has gone, or has not come yet, is not asked: that is no silence."""
     told_of = said((4, 1, "serving"), (5, 2, "serving"), (6, None, "silent"), (8, 3, "serving")).said["r1"]
     found = stretches(told_of, Window.over(0, 20 * _SECOND, 20))
     assert (found[0].begin_ns, found[-1].end_ns) == (4 * _SECOND, 11 * _SECOND)
