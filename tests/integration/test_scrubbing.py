@@ -84,11 +84,18 @@ def test_bytes_that_rot_unread_are_found_and_fetched_again(cluster: ClusterFacto
 @pytest.mark.parametrize(
     "rot",
     [
-        "UPDATE parts SET removal_csn = creation_csn, removal_tid = creation_tid WHERE rows = 100",
-        "UPDATE parts SET path = 'p=b' WHERE rows = 100",
-        "DELETE FROM parts WHERE rows = 40000",
+        pytest.param(
+            "UPDATE parts SET removal_csn = creation_csn, removal_tid = creation_tid WHERE rows = 100",
+            marks=pytest.mark.slow,
+            id="a part is not shown",
+        ),
+        pytest.param(
+            "UPDATE parts SET path = 'p=b' WHERE rows = 100",
+            marks=pytest.mark.slow,
+            id="a part is in another partition",
+        ),
+        pytest.param("DELETE FROM parts WHERE rows = 40000", id="a row is lost"),
     ],
-    ids=["a part is not shown", "a part is in another partition", "a row is lost"],
 )
 def test_a_catalog_that_contradicts_the_others_is_cloned_again(cluster: ClusterFactory, rot: str) -> None:
     """The replica stops, says why, comes back with the right state, and nobody else stops."""

