@@ -92,6 +92,9 @@ _OUTAGES: Final = (
 #: A thread of faults looks so often how far the others are.
 _POLL_S: Final = 0.01
 _JOIN_S: Final = 240.0
+#: How long a commit may be undecided where steps are taken in turn, in seconds: whoever starts its home again
+#: is a later step.
+_COMMIT_IN_TURN_S: Final = 5.0
 
 
 class Stage:
@@ -127,6 +130,7 @@ class Stage:
         self.story = Story(names, max(created))
         self.faults = False
         self.highest = self.story.created
+        self.commit_timeout_s: float | None = None
         self._sessions: dict[str, _Session] = {}
         self._done = 0  # steps
         self._errors: list[BaseException] = []
@@ -145,6 +149,7 @@ class Stage:
 
     def play(self, plan: Sequence[Step]) -> None:
         """Carry out a plan step by step."""
+        self.commit_timeout_s = _COMMIT_IN_TURN_S
         self.faults = any(isinstance(step, Kill | Stop) for step in plan)
         for step in plan:
             self._step(step)
@@ -343,7 +348,7 @@ class _Session:
                     life.ran.append(self._run(tx, statement))
                     life.failed = None
                 case Commit():
-                    life.csn = tx.commit().csn
+                    life.csn = tx.commit(timeout_s=self._stage.commit_timeout_s).csn
                     self._end(life, CallEnd.OK)
                 case Rollback():
                     tx.rollback()
