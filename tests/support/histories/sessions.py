@@ -92,8 +92,8 @@ _OUTAGES: Final = (
 #: A thread of faults looks so often how far the others are.
 _POLL_S: Final = 0.01
 _JOIN_S: Final = 240.0
-#: How long a commit may be undecided where steps are taken in turn, in seconds: whoever starts its home again
-#: is a later step.
+#: How long a commit may be undecided where steps are taken in turn, in seconds: a later step starts its home
+#: again.
 _COMMIT_IN_TURN_S: Final = 5.0
 
 
