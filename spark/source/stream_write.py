@@ -10,6 +10,7 @@ or one runs it again, only one transaction commits; the others get LabelExistsEr
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import uuid
@@ -27,7 +28,15 @@ from tidelock.errors import BadRequestError, LabelExistsError, NotCommittedError
 from tidelock.spark.source.connections import environment, shared_client
 from tidelock.spark.source.options import TableTarget
 from tidelock.spark.source.stream_options import WriteStreamOptions, write_stream_options
-from tidelock.spark.source.writing import Job, Written, begin_job, commit_job, roll_back, write_task
+from tidelock.spark.source.writing import (
+    Job,
+    Written,
+    at_newer_snapshot,
+    begin_job,
+    commit_job,
+    roll_back,
+    write_task,
+)
 from tidelock.spark.streaming import QUERY_ID
 from tidelock.spark.tables import full_name
 
@@ -176,15 +185,19 @@ class TidelockStreamWriter(DataSourceStreamArrowWriter):
 
     def _join(self, batch: MicroBatch) -> Job:
         """Begin the transaction of a batch, or join it if another task of the batch has begun it."""
+        # An overwrite replaces all rows acknowledged before, also rows that the home has not applied yet.
+        return at_newer_snapshot(functools.partial(self._join_at, batch), fresh=self._overwrite)
+
+    def _join_at(self, batch: MicroBatch, *, fresh: bool) -> Job:
         options = self._options()
         table = options.target.table
         tx = shared_client(options.target).begin(
             label_of(batch.query, table),
             batch=batch.number,
-            key=batch.key,
+            # The first transaction of a batch stays open for its lease, so the second one has its own key.
+            key=f"{batch.key}/fresh" if fresh else batch.key,
             lease=options.lease_s,
-            # An overwrite replaces all rows acknowledged before, also rows that the home has not applied yet.
-            fresh=self._overwrite,
+            fresh=fresh,
         )
         return begin_job(tx, table, self._schema, job=batch.nonce)
 

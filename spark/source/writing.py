@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from tidelock.errors import (
     SchemaMismatchError,
     TidelockError,
     TransactionClosedError,
+    UnknownTableError,
     UnsealedWriteError,
 )
 from tidelock.partition_paths import texts_of
@@ -88,6 +89,19 @@ class Written(WriterCommitMessage):
     files: tuple[str, ...]
     rows: int
     partitions: frozenset[str]
+
+
+def at_newer_snapshot(begin: Callable[..., Job], *, fresh: bool) -> Job:
+    """Call `begin(fresh=fresh)`; if the table is unknown there, call it again with `fresh=True`.
+
+    The table may be new: another replica has made it, and the transaction's home has not applied that yet.
+
+    Raises as `begin`.
+    """
+    if not fresh:
+        with contextlib.suppress(UnknownTableError):
+            return begin(fresh=False)
+    return begin(fresh=True)
 
 
 def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | None = None) -> Job:
@@ -198,21 +212,26 @@ class TidelockWriter(DataSourceArrowWriter):
             raise BadRequestError("option overwritePartitions is for mode('overwrite'); omit it")
         #: None: an earlier run with this label has committed, so this run has nothing to do.
         self._job: Job | None = None
-        with connected(options.target, home=True) as db:
-            try:
-                # An overwrite replaces all rows acknowledged before, also rows that the home has not applied.
-                tx = db.begin(options.label, lease=options.lease_s, fresh=overwrite)
-            except LabelExistsError:
-                return
-            try:
-                self._job = begin_job(tx, self._table, schema)
-                if self._replaces_partitions:
-                    self._job.layout.require_partitions()
-                elif overwrite:
-                    tx.truncate(self._table)
-            except BaseException:
-                roll_back(db, tx.tid)
-                raise
+        with connected(options.target, home=True) as db, contextlib.suppress(LabelExistsError):
+            # An overwrite replaces all rows acknowledged before, also rows that the home has not applied.
+            self._job = at_newer_snapshot(
+                functools.partial(self._begin, db, options, schema, overwrite=overwrite), fresh=overwrite
+            )
+
+    def _begin(
+        self, db: Database, options: WriteOptions, schema: StructType, *, overwrite: bool, fresh: bool
+    ) -> Job:
+        tx = db.begin(options.label, lease=options.lease_s, fresh=fresh)
+        try:
+            job = begin_job(tx, self._table, schema)
+            if self._replaces_partitions:
+                job.layout.require_partitions()
+            elif overwrite:
+                tx.truncate(self._table)
+        except BaseException:
+            roll_back(db, tx.tid)
+            raise
+        return job
 
     def _options(self) -> WriteOptions:
         return write_options(self._user_options, environment())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import random
@@ -89,14 +90,17 @@ class Stored:
 
     def place(self, replica: str) -> tuple[str, int, int, str]:
         """Return where the part lies by a replica's catalog: file, offset, length, state."""
+        place = self.find(replica)
+        assert place is not None, f"{replica} does not know {self.part}"
+        return place
+
+    def find(self, replica: str) -> tuple[str, int, int, str] | None:
+        """Return the same, or None while the replica has not applied the part's commit."""
         path = self.local.data_dir(replica) / "catalog.db"
-        db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-        try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             sql = "SELECT file, offset, length, state FROM parts WHERE part = ?"
-            file, offset, length, state = db.execute(sql, (self.part,)).fetchone()
-        finally:
-            db.close()
-        return file, offset, length, state
+            place: tuple[str, int, int, str] | None = db.execute(sql, (self.part,)).fetchone()
+            return place
 
     def file(self, replica: str) -> Path:
         """Return the file that holds the part on a replica."""
@@ -132,7 +136,8 @@ class Stored:
 
     def sound(self, replica: str) -> bool:
         """Return whether the replica holds the right bytes and its catalog says so."""
-        return self.place(replica)[3] == "held" and checksum(self.data(replica)) == self.checksum
+        place = self.find(replica)
+        return place is not None and place[3] == "held" and checksum(self.data(replica)) == self.checksum
 
     def mended(self, *replicas: str) -> None:
         """Wait until replicas hold the right bytes; then they serve them, by HTTP and to a pinned client."""

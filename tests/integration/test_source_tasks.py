@@ -9,7 +9,8 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self, TypeVar
 from unittest import mock
 
 import pyarrow as pa
@@ -20,9 +21,10 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_tidelock import DefaultSource
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates
 from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import TIMEOUT_S, eventually
-from tidelock.client import Database
+from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     BadRequestError,
@@ -45,13 +47,20 @@ T = TypeVar("T")
 SECRET = "a shared secret"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("city", pa.string()), ("text", pa.string())])
 NUMBERS = itertools.count(1)
+APPLY = "replication.apply.before"
 
 
 @pytest.fixture(scope="module")
-def local(module_cluster: ClusterFactory) -> LocalCluster:
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """A gate that delays the apply of r2."""
+    return Gates(tmp_path_factory.mktemp("gates"), {"r2": {APPLY: "pause"}})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> LocalCluster:
     """Two replicas, both needed for a commit."""
     settings = {**QUICK, "secret": SECRET, "row_group_rows": 1000}
-    return module_cluster(replicas=2, settings=settings)
+    return module_cluster(replicas=2, settings=settings, environment_of={"r2": gates.environment("r2")})
 
 
 @pytest.fixture
@@ -124,6 +133,27 @@ def write(job: TidelockWriter, *batches: pa.RecordBatch, task: int = 0) -> Writt
         found = elsewhere(job).write(iter(batches))
     assert isinstance(found, Written)
     return elsewhere(found)
+
+
+class SeenFresh:
+    """Inside a `with` block: whether a client has begun a transaction at the end of the log."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        plain = Database.begin
+
+        def begin(db: Database, *args: Any, **named: Any) -> Transaction:
+            self.seen |= bool(named.get("fresh"))
+            return plain(db, *args, **named)
+
+        self._patch = mock.patch.object(Database, "begin", begin)
+
+    def __enter__(self) -> Self:
+        self._patch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.stop()
 
 
 def struct(*columns: str) -> StructType:
@@ -299,6 +329,21 @@ def test_wrong_columns_are_told_before_a_task_begins(
     with pytest.raises(SchemaMismatchError, match=message):
         DefaultSource(options).writer(struct(*columns), False)
     assert [row for row in db.transactions() if row["state"] == "open"] == []
+
+
+def test_a_table_that_the_home_does_not_know_yet(local: LocalCluster, gates: Gates, db: Database) -> None:
+    """Another replica has made the table; the write waits until its home knows it, too."""
+    with ThreadPoolExecutor() as pool, SeenFresh() as fresh:
+        with gates.open("r2", APPLY):
+            name = f"t{next(NUMBERS)}"
+            db.create_table(name, SCHEMA)
+            options = {"table": name, "url": local.url("r2"), "token": SECRET, "replica": "r2"}
+            made = pool.submit(writer, db, options)
+            eventually(lambda: fresh.seen or made.done(), what="a begin at the end of the log")
+        job = made.result()
+        assert fresh.seen
+    elsewhere(job).commit([write(job, rows(1))])
+    assert ids(db, name) == [1]
 
 
 def test_wrong_writes_are_refused_with_their_fault(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPConnection
 from unittest import mock
@@ -17,9 +18,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_tidelock import DefaultSource
-from tests.integration.test_source_tasks import Task, elsewhere
+from tests.integration.test_source_tasks import SeenFresh, Task, elsewhere
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates
 from tests.support.histories.evidence import nothing_left
+from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.client.agents.channel import Channels
 from tidelock.cluster import LocalCluster
@@ -38,12 +41,23 @@ from tidelock.spark.source.stream_write import (
 SECRET = "a shared secret"
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("p", pa.string())])
 NUMBERS = itertools.count(1)
+APPLY = "replication.apply.before"
 
 
 @pytest.fixture(scope="module")
-def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """A gate that delays the apply of r1."""
+    return Gates(tmp_path_factory.mktemp("gates"), {"r1": {APPLY: "pause"}})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluster]:
     """Two replicas, both needed for a commit; nothing is left over at the end."""
-    made = module_cluster(replicas=2, settings={**QUICK, "secret": SECRET})
+    made = module_cluster(
+        replicas=2,
+        settings={**QUICK, "secret": SECRET},
+        environment_of={"r1": gates.environment("r1")},
+    )
     yield made
     for replica in made.replicas:
         nothing_left(made.data_dir(replica))
@@ -78,10 +92,21 @@ def keys(db: Database, table: str) -> list[int]:
 class Query:
     """One streaming query; a test can run each batch several times, by drivers of its own."""
 
-    def __init__(self, local: LocalCluster, db: Database, table: str, *, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        local: LocalCluster,
+        db: Database,
+        table: str,
+        *,
+        overwrite: bool = False,
+        home: str = "r2",
+        pinned: bool = False,
+    ) -> None:
         self.id = "the query"
         self.label = f"{self.id}/default.{table}"
-        self._options = {"table": table, "url": local.url("r2"), "token": SECRET, "leaseSeconds": "6"}
+        self._options = {"table": table, "url": local.url(home), "token": SECRET, "leaseSeconds": "6"}
+        if pinned:
+            self._options["replica"] = home
         self._schema = struct_of(db.table(table))
         self._overwrite = overwrite
 
@@ -198,6 +223,21 @@ def test_a_home_that_dies_before_the_commit(
     query.commit(0, query.run(0, [1]))
     with local.connect("r1") as other:
         assert keys(other, table) == [1]
+
+
+def test_a_table_that_the_home_does_not_know_yet(local: LocalCluster, gates: Gates, db: Database) -> None:
+    """Another replica has made the table; the tasks wait for it, and share a transaction."""
+    with ThreadPoolExecutor() as pool, SeenFresh() as fresh:
+        with gates.open("r1", APPLY):
+            name = f"t{next(NUMBERS)}"
+            db.create_table(name, SCHEMA, partition_by=["p"])
+            query = Query(local, db, name, home="r1", pinned=True)
+            running = pool.submit(query.run, 0, [1], [2])
+            eventually(lambda: fresh.seen or running.done(), what="a begin at the end of the log")
+        messages = running.result()
+        assert fresh.seen
+    query.commit(0, messages)
+    assert keys(db, name) == [1, 2]
 
 
 def test_a_small_batch_asks_for_little(query: Query) -> None:
