@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from chaos.planning.plan import Plan
-from chaos.reading.availability import by_kind, errors_by_kind, noticed, undisturbed_per_s
+from chaos.reading.availability import by_kind, errors_by_kind, noticed
 from chaos.reading.bands import bands
 from chaos.record.violation import Violation
 
@@ -36,7 +36,6 @@ class Result:
         sessions: The least number of sessions of Spark that ran at any moment at which faults came.
         jobs: How many jobs of Spark ended well, by workload.
         errors: How many calls did not end well, by error.
-        undisturbed_per_s: Acknowledged commits per second while no fault acted; None if one always did.
         availability: What clients noticed of each kind of fault (`availability.KindNoticed`).
         violations: All violations.
     """
@@ -53,7 +52,6 @@ class Result:
     sessions: int
     jobs: Mapping[str, int]
     errors: Mapping[str, int]
-    undisturbed_per_s: float | None
     availability: Sequence[Mapping[str, Any]]
     violations: Sequence[Violation]
 
@@ -100,7 +98,6 @@ def result_of(
         _sessions(lines),
         dict(sorted(Counter(line["workload"] for line in lines if _is_done_job(line)).items())),
         dict(errors_by_kind(lines).most_common()),
-        undisturbed_per_s(lines, moments),
         [asdict(one) for one in by_kind(noticed(lines, moments))],
         violations,
     )

@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.support.tpch",
     "tests.support.telling",
     "tests.support.runs.guard",
+    "tests.support.seeds",
 ]
 
 LEFT_OUT = pytest.StashKey[int]()

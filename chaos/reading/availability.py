@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chaos.reading.bands import Band
+from chaos.reading.bands import Band, calm
 
 _TITLES: Final = (
     "fault",
@@ -72,6 +72,14 @@ class KindNoticed:
     commits_per_s: float
     recovery_p50_s: float | None
     recovery_max_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """The availability in a run: during each fault, and the commits per second while none acted."""
+
+    faults: Sequence[Noticed]
+    undisturbed_per_s: float | None
 
 
 def noticed(lines: Iterable[Mapping[str, Any]], moments: Iterable[Band]) -> list[Noticed]:
@@ -144,14 +152,9 @@ def undisturbed_per_s(lines: Sequence[Mapping[str, Any]], moments: Sequence[Band
     writes = _answered(lines, "write")
     if not writes:
         return None
-    commits, calm_ns, calm_from_ns = 0, 0, writes[0]
-    ending = [Band(0, "", (), writes[-1])]
-    for band in sorted([*moments, *ending], key=lambda band: band.begin_ns):
-        until_ns = min(band.begin_ns, writes[-1])
-        if until_ns > calm_from_ns:
-            commits += len(_inside(writes, calm_from_ns, until_ns))
-            calm_ns += until_ns - calm_from_ns
-        calm_from_ns = max(calm_from_ns, band.well_ns)
+    spans = calm(moments, writes[0], writes[-1])
+    commits = sum(len(_inside(writes, begin_ns, end_ns)) for begin_ns, end_ns in spans)
+    calm_ns = sum(end_ns - begin_ns for begin_ns, end_ns in spans)
     return commits / calm_ns * 1e9 if calm_ns else None
 
 

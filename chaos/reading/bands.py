@@ -85,6 +85,18 @@ def shapes(lines: Iterable[Mapping[str, Any]]) -> list[tuple[int, Shape]]:
     return found
 
 
+def calm(moments: Iterable[Band], begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
+    """Return the spans of time between two moments in which no fault acted."""
+    spans, calm_from_ns = [], begin_ns
+    for band in sorted(moments, key=lambda band: band.begin_ns):
+        if calm_from_ns < min(band.begin_ns, end_ns):
+            spans.append((calm_from_ns, min(band.begin_ns, end_ns)))
+        calm_from_ns = max(calm_from_ns, band.well_ns)
+    if calm_from_ns < end_ns:
+        spans.append((calm_from_ns, end_ns))
+    return spans
+
+
 def promised(
     cluster: Sequence[tuple[int, Shape]], moments: Sequence[Band], acts: Mapping[int, Act], end_ns: int
 ) -> list[tuple[int, int]]:

@@ -19,13 +19,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from chaos.reading import availability
+from chaos.reading.availability import by_kind, table
 from chaos.report.elements import html, svg
 from chaos.report.logs import lines_about
 from chaos.report.model import Line, Run, parsed, run_of
 from chaos.report.page import page, told_tids
 from chaos.report.picture import picture_of
-from chaos.report.summary import fault_figures, undisturbed
+from chaos.report.summary import availability
 
 _HERE = Path(__file__).parent
 
@@ -37,13 +37,15 @@ def write(folder: Path) -> Path:
         OSError: The journal cannot be read, or the report not be written.
     """
     run = _told(folder)
+    served = availability(run)
     made = page(
         run,
+        served,
         logged=lines_about(folder / "logs", told_tids(run)),
         styles=_beside("page.css") + _beside("timeline.css"),
         script=_beside("page.js"),
     )
-    noticed = availability.table(availability.by_kind(fault_figures(run)), undisturbed(run))
+    noticed = table(by_kind(served.faults), served.undisturbed_per_s)
     (folder / "availability.md").write_text(noticed + "\n", encoding="utf-8", errors="replace")
     target = folder / "report.html"
     target.write_text(html(made), encoding="utf-8")

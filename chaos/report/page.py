@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.reading.availability import Noticed, by_kind, load_held
+from chaos.reading.availability import Availability, Noticed, by_kind, load_held
 from chaos.report.elements import Child, element
 from chaos.report.model import Run
 from chaos.report.series import longest_gap
 from chaos.report.stories import stories
 from chaos.report.storypage import story_section
-from chaos.report.summary import doubts, ends, errors, fault_figures, undisturbed
+from chaos.report.summary import doubts, ends, errors
 from chaos.report.tables import Cell, moment, number, seconds, table
 from chaos.report.timeline import legend, rows, sample
 
@@ -23,23 +23,25 @@ STORIES_MAX: Final = 40
 _DOUBTS_MAX: Final = 500
 
 
-def page(run: Run, *, logged: Mapping[str, Sequence[str]], styles: str, script: str) -> ET.Element:
+def page(
+    run: Run, served: Availability, *, logged: Mapping[str, Sequence[str]], styles: str, script: str
+) -> ET.Element:
     """Return the page.
 
     Args:
         run: The run.
+        served: What clients noticed of its faults.
         logged: Lines of logs by the tid in them, for the transactions of `told_tids`.
         styles: CSS of the page and of its pictures.
         script: JavaScript that the page can do without.
     """
-    figures = fault_figures(run)
     title = f"Chaos run, seed {run.about.get('seed', 'not recorded')}"
     body = element(
         "body",
         _head(run, title),
         _timeline(run),
         _violations(run, logged),
-        _faults(run, figures),
+        _faults(run, served),
         _doubts(run),
         _errors(run),
         _checks(run),
@@ -211,12 +213,11 @@ def _violations(run: Run, logged: Mapping[str, Sequence[str]]) -> list[Child]:
     return parts
 
 
-def _faults(run: Run, figures: Sequence[Noticed]) -> list[Child]:
+def _faults(run: Run, served: Availability) -> list[Child]:
     parts: list[Child] = [element("h2", "Faults", id="faults")]
-    if not figures:
+    if not served.faults:
         return [*parts, element("p", "No fault was injected.")]
     proven = Counter(fault.kind for fault in run.faults if fault.proof is not None)
-    calm_per_s = undisturbed(run)
     parts.append(element("h3", "By kind"))
     parts.append(
         table(
@@ -235,9 +236,9 @@ def _faults(run: Run, figures: Sequence[Noticed]) -> list[Child]:
                     *map(seconds, (one.recovery_p50_s, one.recovery_max_s)),
                     number(one.failed),
                     number(one.commits),
-                    load_held(one.commits_per_s, calm_per_s),
+                    load_held(one.commits_per_s, served.undisturbed_per_s),
                 )
-                for one in by_kind(figures)
+                for one in by_kind(served.faults)
             ],
         )
     )
@@ -248,12 +249,12 @@ def _faults(run: Run, figures: Sequence[Noticed]) -> list[Child]:
             "targets were well; readers: the same without an answer to a read. Until well: from the end of "
             "the fault until its targets served again. Load held: commits per second while such a fault "
             "acted, beside whatever else acted, as a share of those while none did"
-            + (f" ({calm_per_s:.1f})." if calm_per_s else "."),
+            + (f" ({served.undisturbed_per_s:.1f})." if served.undisturbed_per_s else "."),
             class_="quiet",
         )
     )
     parts.append(element("h3", "One by one"))
-    parts.append(table(_FAULT_TITLES, [_fault_cells(run, one) for one in figures]))
+    parts.append(table(_FAULT_TITLES, [_fault_cells(run, one) for one in served.faults]))
     if run.spared:
         parts.append(element("h3", "Left out, because more was not promised to be survived"))
         parts.append(element("ul", [element("li", text) for text in run.spared]))

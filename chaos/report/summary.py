@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chaos.reading.availability import Noticed, noticed, undisturbed_per_s
+from chaos.reading.availability import Availability, noticed, undisturbed_per_s
 from chaos.report.model import Call, Outcome, Run
 
 #: The error of a commit whose answer was lost; a client that learnt the outcome later still reports it.
@@ -38,14 +38,10 @@ class ErrorFigures:
     example: str
 
 
-def fault_figures(run: Run) -> list[Noticed]:
-    """Return what clients noticed of each fault, in the order of their begins."""
-    return noticed(_lines(run), run.faults)
-
-
-def undisturbed(run: Run) -> float | None:
-    """Return the acknowledged commits per second while no fault acted; None if one always did."""
-    return undisturbed_per_s(_lines(run), run.faults)
+def availability(run: Run) -> Availability:
+    """Return what clients noticed of each fault, in the order of their begins, and of none."""
+    lines = _lines(run)
+    return Availability(noticed(lines, run.faults), undisturbed_per_s(lines, run.faults))
 
 
 def ends(run: Run) -> Counter[tuple[str, str]]:

@@ -13,8 +13,6 @@ statements interleave in the same way too; the background tasks of the cluster d
 from __future__ import annotations
 
 import itertools
-import os
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,15 +51,13 @@ def local(shared: LocalCluster) -> Iterator[LocalCluster]:
 def play(
     local: LocalCluster,
     folder: Path,
-    request: pytest.FixtureRequest,
+    seed: int,
     *,
     steps: int,
     faults: int,
     at_once: bool,
 ) -> None:
     """Draw a plan, carry it out, and check the answers."""
-    seed = int(os.environ.get("TIDELOCK_HISTORY_SEED", random.SystemRandom().randrange(1 << 32)))
-    command = f"TIDELOCK_HISTORY_SEED={seed} make test-all PYTEST_ARGS='-k {request.node.name}'"
     with Stage(local, f"h{next(NUMBERS)}", collected=False) as stage:
         plan = draw(
             seed,
@@ -76,15 +72,13 @@ def play(
             stage.judge(commits=steps // 25)
         except BaseException as error:
             stage.tell(folder / "story.txt")
-            error.add_note(f"{command}; the story is in {folder / 'story.txt'}")
+            error.add_note(f"the story is in {folder / 'story.txt'}")
             raise
 
 
-def test_a_short_history_is_what_the_model_says(
-    local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_short_history_is_what_the_model_says(local: LocalCluster, tmp_path: Path, fresh_seed: int) -> None:
     """A history of some seconds, with one replica that is killed and comes back."""
-    play(local, tmp_path, request, steps=80, faults=1, at_once=False)
+    play(local, tmp_path, fresh_seed, steps=80, faults=1, at_once=False)
 
 
 @pytest.mark.slow
@@ -92,7 +86,7 @@ def test_a_short_history_is_what_the_model_says(
 @pytest.mark.parametrize("at_once", [False, True], ids=["in_turn", "at_once"])
 @pytest.mark.parametrize("number", range(3))
 def test_a_long_history_is_what_the_model_says(
-    local: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest, number: int, at_once: bool
+    local: LocalCluster, tmp_path: Path, fresh_seed: int, number: int, at_once: bool
 ) -> None:
     """A history of half a minute, with several faults."""
-    play(local, tmp_path, request, steps=500, faults=4, at_once=at_once)
+    play(local, tmp_path, fresh_seed, steps=500, faults=4, at_once=at_once)

@@ -278,9 +278,10 @@ def applied(model: View, commit: Committed) -> View:
 @pytest.mark.slow
 @pytest.mark.parametrize("on_duplicate", ["refuse", "replace"])
 @pytest.mark.parametrize("kills", [False, True], ids=["quiet", "kills"])
-def test_no_key_is_there_twice_at_any_csn(local: LocalCluster, on_duplicate: str, kills: bool) -> None:
+def test_no_key_is_there_twice_at_any_csn(
+    local: LocalCluster, on_duplicate: str, kills: bool, fresh_seed: int
+) -> None:
     """No key is there twice at any CSN, on any replica, under concurrent writers."""
-    seed = random.SystemRandom().randrange(1 << 20)
     table, log = f"u{next(NUMBERS)}", f"l{next(NUMBERS)}"
     properties = {"unique_key": "k,p", "on_duplicate": on_duplicate}
     with local.connect() as db:
@@ -290,21 +291,21 @@ def test_no_key_is_there_twice_at_any_csn(local: LocalCluster, on_duplicate: str
         db.insert(table, arrow([((-1, 0), -1)]), wait="all")
     told = Told()
     until = time.monotonic() + SECONDS
-    writers = [Writer(local, table, on_duplicate == "replace", seed + n, told) for n in range(WRITERS)]
+    writers = [Writer(local, table, on_duplicate == "replace", fresh_seed + n, told) for n in range(WRITERS)]
     threads = [threading.Thread(target=writer.work, args=(until,)) for writer in writers]
     if kills:
-        threads.append(threading.Thread(target=nemesis, args=(local, seed, until)))
+        threads.append(threading.Thread(target=nemesis, args=(local, fresh_seed, until)))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    print(f"seed {seed}: {told.ends}")  # noqa: T201 - shown with a failure
+    print(told.ends)  # noqa: T201 - shown with a failure
     if told.wrong:
         raise told.wrong[0]
     wanted = {"committed", "conflict"} | ({"duplicate"} if on_duplicate == "refuse" else set())
     assert wanted <= told.ends.keys()
     local.up()
-    judge(local, table, log, told, random.Random(seed))
+    judge(local, table, log, told, random.Random(fresh_seed))
     for replica in local.replicas:
         nothing_left(local.data_dir(replica))
     require_clean_audit(local)

@@ -146,3 +146,17 @@ def with_transaction(module: Module) -> Iterator[int]:
                 match item.context_expr:
                     case ast.Call(func=ast.Attribute(attr="transaction")):
                         yield node.lineno
+
+
+#: Modules whose functions give something else in every process.
+_DRAWING = frozenset({"random", "secrets", "time", "uuid"})
+
+
+def drawn_parameters(module: Module) -> Iterator[int]:
+    """Lines of `parametrize(...)` whose arguments call a module that draws."""
+    for node in nodes(module):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="parametrize")):
+                names = (part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+                if not _DRAWING.isdisjoint(names):
+                    yield node.lineno

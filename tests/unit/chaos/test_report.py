@@ -17,7 +17,7 @@ from chaos.report.logs import lines_about
 from chaos.report.model import Run, parsed, run_of
 from chaos.report.series import CsnScale, Window, binned, longest_gap, paths, spread, stretches
 from chaos.report.stories import stories
-from chaos.report.summary import doubts, errors, fault_figures
+from chaos.report.summary import availability, doubts, errors
 from chaos.report.timeline import rows
 from tests.unit.chaos.made_runs import HOSTILE, KINDS, LOST_FAULT, LOST_TID, Line, kept, run_lines
 from tidelock.csnlog.core import ids
@@ -411,7 +411,7 @@ def test_a_fault_that_never_ended_acts_until_the_end() -> None:
     run = told([call(0), *fault(1, "killed", "r1", 2, None, None), violation(9, 8), call(10 * _SECOND)])
     [story] = stories(run, run.findings, {})
     assert story.suspects[0].relation == "acted at the moment, since 6.00 s"
-    [figures] = fault_figures(run)
+    [figures] = availability(run).faults
     assert (figures.writers_s, figures.recovery_s) == (8.0, None)
 
 

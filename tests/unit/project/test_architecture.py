@@ -196,6 +196,15 @@ def vague_test_names(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+def drawn_parameters(modules: Iterable[Module]) -> list[str]:
+    """Return parameters of tests that are drawn: every worker would collect other tests."""
+    return [
+        f"{module.path}:{line} draws a parameter; take the fixture fresh_seed"
+        for module in modules
+        for line in source.drawn_parameters(module)
+    ]
+
+
 def hidden_results(modules: Iterable[Module]) -> list[str]:
     """Return uses of kazoo's `with client.transaction()`, which hides the results of the multi's elements."""
     return [
@@ -257,6 +266,12 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     long_functions: (("spark/x.py", "def f():\n" + "    a()\n" * FUNCTION_LINES_MAX),),
     long_modules: (("spark/x.py", "a()\n" * (MODULE_LINES_MAX + 1)),),
     vague_test_names: (("tests/unit/x.py", "def test_every_column_type() -> None: ..."),),
+    drawn_parameters: (
+        (
+            "tests/unit/x.py",
+            "import random\n@pytest.mark.parametrize('n', [random.SystemRandom().random()])\ndef f(n): ...",
+        ),
+    ),
     hidden_results: (
         (
             "csnlog/zookeeper/kazoo_store.py",
@@ -265,7 +280,7 @@ RULES: dict[Rule, tuple[tuple[str, str], ...]] = {
     ),
 }
 #: Rules that hold for the tests, benchmarks and examples as well.
-RULES_FOR_ALL = (short_names, long_functions, long_modules, vague_test_names)
+RULES_FOR_ALL = (short_names, long_functions, long_modules, vague_test_names, drawn_parameters)
 #: Rules that hold for folders beside the product that have walls too.
 RULES_FOR_WALLED = (walls, unknown_rooms, impure_cores)
 
