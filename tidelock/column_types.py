@@ -1,9 +1,9 @@
 """The closed list of column types: those that mean the same in Arrow, Parquet, Spark and DuckDB.
 
-A definition names a type by its Spark name (docs/protocol.md#bytes). All other types of Arrow are refused,
-with the type to use instead, since Spark cannot read them or reads them as something else (tried with Spark
-4.3 and Parquet written by Arrow: timestamp[ns], time, decimal256, float16 fail; unsigned integers and
-durations change).
+A definition names a type by its Spark name (docs/protocol.md#bytes). Spark cannot read the other types of
+Arrow, or reads them as something else (tried with Spark 4.3 and Parquet written by Arrow: timestamp[ns],
+time, decimal256, float16 fail; unsigned integers and durations change). A table whose values are on the list
+under another type gets that type; the rest is refused, with the type to use instead.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _PLAIN: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+#: The names of all types; decimals have digits.
+NAMES: Final = (*_PLAIN, "decimal(p,s)")
 #: The types whose values may be NaN, or a zero of either sign.
 FLOATING: Final = frozenset({"float", "double"})
 _NAME_OF: dict[pa.DataType, str] = {arrow: name for name, arrow in _PLAIN.items()}
@@ -54,46 +56,48 @@ NO_KEY: dict[str, str] = {
     "binary": "bytes have no order that every engine shares; use their hexadecimal text",
 }
 
-#: The type to use instead, first match wins. A lambda receives the refused type.
-_INSTEAD: tuple[tuple[Callable[[pa.DataType], bool], str | Callable[[pa.DataType], str]], ...] = (
-    (types.is_uint8, "int16 (smallint)"),
-    (types.is_uint16, "int32 (int)"),
-    (types.is_uint32, "int64 (bigint)"),
-    (types.is_uint64, "decimal128(20, 0), or int64 (bigint) if the values fit"),
-    (types.is_float16, "float32 (float)"),
-    (types.is_date64, "date32 (date)"),
-    (
-        types.is_timestamp,
-        lambda t: "timestamp('us', tz='UTC') (timestamp)" if t.tz else "timestamp('us') (timestamp_ntz)",
-    ),
+#: The column types of types that are not on the list themselves.
+_STORED_AS: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...]] = (
+    (types.is_uint8, pa.int16()),
+    (types.is_uint16, pa.int32()),
+    (types.is_uint32, pa.int64()),
+    (types.is_uint64, pa.decimal128(20, 0)),
+    (types.is_float16, pa.float32()),
+    (types.is_date64, pa.date32()),
+    (types.is_large_string, pa.string()),
+    (types.is_string_view, pa.string()),
+    (types.is_large_binary, pa.binary()),
+    (types.is_binary_view, pa.binary()),
+    (types.is_fixed_size_binary, pa.binary()),
+)
+
+#: The type to use instead, first match wins.
+_INSTEAD: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
     (types.is_time, "int64 (bigint) with microseconds since midnight, or string"),
     (types.is_duration, "int64 (bigint) with microseconds"),
     (types.is_interval, "int64 (bigint) with microseconds, or int32 (int) with months"),
     (types.is_decimal, f"decimal128 with 1 to {DECIMAL_DIGITS_MAX} digits and a scale from 0 to that number"),
-    (types.is_fixed_size_binary, "binary"),
     (types.is_null, "the type that the column will hold; a column of nulls only has none"),
-    (types.is_dictionary, lambda t: f"{t.value_type}, the type of its values"),
-    (types.is_run_end_encoded, lambda t: f"{t.value_type}, the type of its values"),
     (types.is_nested, "one column for each field, or string with JSON"),
-    (lambda t: isinstance(t, pa.BaseExtensionType), "string, or the plain type of its values"),
+    (lambda arrow: isinstance(arrow, pa.BaseExtensionType), "string, or the plain type of its values"),
 )
 
 
 def to_text(column: str, arrow: pa.DataType) -> str:
-    """Return the name of an Arrow type in a table definition.
+    """Return the name of the column type for values of an Arrow type.
 
-    ``large_string``, ``string_view`` and their binary variants are other layouts of the same type: accepted.
+    Other layouts of a type are that type. A type without a sign gets the next wider one with a sign, float16
+    gets float32, an encoding the type of its values.
 
     Raises:
-        UnsupportedTypeError: The type is not on the list; the message names the one to use instead.
+        UnsupportedTypeError: No type on the list has its values; the message names the one to use instead.
     """
-    same = _same_type(arrow)
-    if name := _NAME_OF.get(same):
+    column_type = _column_type(arrow)
+    if name := _NAME_OF.get(column_type):
         return name
-    if types.is_decimal128(same) and 0 <= same.scale <= same.precision:
-        return f"decimal({same.precision},{same.scale})"
-    instead = next((hint for matches, hint in _INSTEAD if matches(arrow)), "string")
-    use = instead if isinstance(instead, str) else instead(arrow)
+    if types.is_decimal128(column_type) and 0 <= column_type.scale <= column_type.precision:
+        return f"decimal({column_type.precision},{column_type.scale})"
+    use = next((hint for matches, hint in _INSTEAD if matches(arrow)), "string")
     raise UnsupportedTypeError(
         f"column {column} has type {arrow}, which Arrow, Parquet, Spark and DuckDB do not all read alike; "
         f"use {use}",
@@ -111,33 +115,21 @@ def to_arrow(text: str) -> pa.DataType:
         precision, scale = int(match[1]), int(match[2])
         if 1 <= precision <= DECIMAL_DIGITS_MAX and scale <= precision:
             return pa.decimal128(precision, scale)
-    known = ", ".join(_PLAIN)
-    raise BadRequestError(f"{text!r} is not a column type; expected one of {known}, decimal(p,s)", type=text)
+    raise BadRequestError(f"{text!r} is not a column type; expected one of {', '.join(NAMES)}", type=text)
 
 
-def takes(expected: pa.DataType, found: pa.DataType) -> bool:
-    """Return whether values of type ``found`` are accepted for a column of type ``expected``.
+def _column_type(arrow: pa.DataType) -> pa.DataType:
+    """Return the type on the list that has all values of a type; a type without such a one unchanged.
 
-    Only a type that cannot change a value is accepted: another layout of the same type, a coarser unit or
-    another zone of a timestamp (the same instant), a dictionary of strings, and a column of nulls. Integers
-    are not widened: a narrower type is more often a wrong column than a saving.
+    Units of time are the exception: a table has microseconds, and :mod:`tidelock.casts` refuses each value of
+    another unit that has no equal.
     """
-    if found.equals(expected) or types.is_null(found):
-        return True
-    if types.is_dictionary(found) and types.is_string(expected):
-        found = found.value_type
-    found = _same_type(found)
-    if types.is_timestamp(expected) and types.is_timestamp(found):
-        return found.unit in {"s", "ms", "us"} and (expected.tz is None) == (found.tz is None)
-    return bool(found.equals(expected))
-
-
-def _same_type(arrow: pa.DataType) -> pa.DataType:
-    """Return the listed type for another memory layout of it, any other type unchanged."""
-    if types.is_large_string(arrow) or types.is_string_view(arrow):
-        return pa.string()
-    if types.is_large_binary(arrow) or types.is_binary_view(arrow):
-        return pa.binary()
-    if types.is_decimal32(arrow) or types.is_decimal64(arrow):
+    if isinstance(arrow, pa.JsonType):
+        return _column_type(arrow.storage_type)
+    if types.is_dictionary(arrow) or types.is_run_end_encoded(arrow):
+        return _column_type(arrow.value_type)
+    if types.is_timestamp(arrow):
+        return pa.timestamp("us", tz=None if arrow.tz is None else "UTC")
+    if types.is_decimal(arrow) and arrow.precision <= DECIMAL_DIGITS_MAX:
         return pa.decimal128(arrow.precision, arrow.scale)
-    return arrow
+    return next((column for same, column in _STORED_AS if same(arrow)), arrow)

@@ -13,7 +13,8 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelock.column_types import takes, to_arrow
+from tidelock import casts
+from tidelock.column_types import to_arrow
 from tidelock.errors import SchemaMismatchError
 
 
@@ -52,8 +53,8 @@ class TableColumns:
         """Raise SchemaMismatchError unless rows with the schema ``found`` can be rows of this table.
 
         The message and ``details`` (``missing``, ``extra``, ``doubled``, ``wrong``) name every column that
-        does not fit. Order and memory layout do not matter (:func:`column_types.takes`); :meth:`conform`
-        checks the values.
+        does not fit. Order does not matter, and a type may be another one if its values have equals in that
+        of the column (:func:`casts.may_fit`); :meth:`conform` checks the values.
         """
         if found.equals(self.arrow):
             return
@@ -65,7 +66,7 @@ class TableColumns:
         wrong = [
             {"column": f.name, "expected": expected[f.name].type, "found": str(f.type)}
             for f in found
-            if f.name in expected and not takes(expected[f.name].arrow.type, f.type)
+            if f.name in expected and not casts.may_fit(expected[f.name].arrow.type, f.type)
         ]
         if not (missing or extra or doubled or wrong):
             return
@@ -117,17 +118,14 @@ class TableColumns:
         return tuple(index for index, column in enumerate(self.columns) if not column.nullable)
 
     def _cast(self, column: Column, values: pa.Array, first_row: int) -> pa.Array:
-        arrow = column.arrow.type
-        if values.type.equals(arrow):
-            return values
         try:
-            return values.cast(arrow)
-        except pa.ArrowInvalid as error:
+            return casts.cast(values, column.arrow.type)
+        except casts.LossyCastError as error:
+            row = first_row + error.index
             raise SchemaMismatchError(
-                f"column {column.name} of table {self.table} is {column.type}; a value in rows {first_row} "
-                f"to {first_row + len(values) - 1} (counted from 0) does not fit: {error}; change it, or "
-                "leave the row out",
+                f"column {column.name} of table {self.table} is {column.type}, and has no value equal to "
+                f"{error.text} ({values.type}) in row {row} (from 0); change it, or leave the row out",
                 table=self.table,
                 column=column.name,
-                first_row=first_row,
-            ) from error
+                row=row,
+            ) from None

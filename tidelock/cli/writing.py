@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,26 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
+from tidelock.client.values.columns import field_of
 from tidelock.client.values.data import open_rows, parquet_files
 from tidelock.client.writes.transaction import Wait
+from tidelock.column_types import NAMES
 from tidelock.errors import BadRequestError
 
-#: The names of column types (docs/protocol.md#bytes). The agent checks everything else.
-TYPES: Final[dict[str, pa.DataType]] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 _PANEL = "Writing"
 
 
@@ -52,8 +37,7 @@ def create_table(
     columns: Annotated[
         list[str] | None,
         typer.Argument(
-            help="`name:type`, or `name:type:null` for one that may hold nulls. "
-            f"Types: {', '.join(TYPES)}, decimal(p,s).",
+            help=f"`name:type`, or `name:type:null` for one that may hold nulls. Types: {', '.join(NAMES)}.",
             show_default=False,
         ),
     ] = None,
@@ -80,12 +64,15 @@ def create_table(
             help="SELECT that makes rows of this table from the `inserted` rows.", show_default=False
         ),
     ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Change nothing if there is a table of this name.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Create a table."""
     if (like is None) == (not columns):
         raise typer.BadParameter("give columns as `name:type`, or --like FILE")
-    schema = pa.schema([parse_column(text) for text in columns or []]) if like is None else schema_of(like)
+    schema = like or pa.schema([parse_column(text) for text in columns or []])
     pairs = [_split(text, "=", "--property") for text in properties or []]
     with target.connect() as db:
         made = db.create_table(
@@ -96,9 +83,12 @@ def create_table(
             properties=dict(pairs),
             derived_from=derived_from,
             derived_sql=derived_sql,
+            if_not_exists=if_not_exists,
         )
     if as_json:
         output.print_json(made)
+    elif "csn" not in made:
+        output.say(f"table {made['name']} exists already")
     else:
         output.say(f"table {made['name']} created at CSN {made['csn']}")
 
@@ -179,20 +169,7 @@ def parse_column(text: str) -> pa.Field:
     kind, _, null = rest.partition(":")
     if not name or not kind or null not in {"", "null"}:
         raise typer.BadParameter(f"expected name:type or name:type:null, found {text!r}")
-    arrow = TYPES.get(kind.lower())
-    if arrow is None and (match := _DECIMAL.fullmatch(kind.lower())):
-        try:
-            arrow = pa.decimal128(int(match[1]), int(match[2]))
-        except ValueError as error:
-            raise typer.BadParameter(f"{text!r}: {error}") from error
-    if arrow is None:
-        raise typer.BadParameter(f"expected a type, one of {', '.join(TYPES)}, decimal(p,s); found {kind!r}")
-    return pa.field(name, arrow, nullable=bool(null))
-
-
-def schema_of(path: Path) -> pa.Schema:
-    """Return the columns of a Parquet file; BadRequestError if the file is no Parquet file."""
-    return open_rows(path).schema
+    return field_of(name, kind, nullable=bool(null))
 
 
 def _work(arguments: list[str]) -> dict[str, list[Path]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from tidelock.client.agents.connection import Connection
@@ -21,6 +19,7 @@ from tidelock.client.reads.feed import Changes
 from tidelock.client.reads.history import HistoryQuestions
 from tidelock.client.reads.scan import Params
 from tidelock.client.reads.snapshot import Snapshot
+from tidelock.client.tables import Tables
 from tidelock.client.values.arguments import csn_or_none, milliseconds, plain, seconds
 from tidelock.client.values.results import LabelStatus, Outcome, instant
 from tidelock.client.writes.autocommit import AutocommitStatements
@@ -31,8 +30,6 @@ from tidelock.client.writes.landing import Landing
 from tidelock.client.writes.transaction import Later, Transaction, begin_at_home
 from tidelock.client.writes.whole_writes import ReservedBlocks
 from tidelock.errors import (
-    CommitUnknownError,
-    NoAnswerError,
     TidelockError,
     UnavailableError,
 )
@@ -40,11 +37,9 @@ from tidelock.wire.cluster import (
     HorizonRequest,
     LostPartRequest,
     OptimizeRequest,
-    StatusAnswer,
     SwitchRequest,
 )
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
-from tidelock.wire.tables import CreatedTable, CreateTableRequest
 from tidelock.wire.transactions import BeginRequest, EndAnswer, LabelAnswer
 
 T = TypeVar("T")
@@ -118,7 +113,7 @@ def connect(
 _RESOLVE_S: Final = 120.0
 
 
-class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
+class Database(Tables, AutocommitStatements, Landing, Joining, HistoryQuestions):
     """A cluster as one client sees it; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it remembers the highest CSN that it has committed or read on any replica,
@@ -133,64 +128,6 @@ class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
         self._connection = connection
         self._tids = ReservedBlocks(connection)
         self._definitions = Definitions(connection)
-
-    def create_table(
-        self,
-        name: str,
-        schema: pa.Schema,
-        *,
-        partition_by: Sequence[str] = (),
-        sort_by: Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        derived_from: str | None = None,
-        derived_sql: str | None = None,
-    ) -> dict[str, Any]:
-        """Create a table and return its definition with the `csn` of the commit.
-
-        Args:
-            name: `name` or `namespace.name`, of a-z, 0-9 and _.
-            schema: Columns in their order; a field that is not nullable makes a required column.
-            partition_by: Columns whose values become folders; identity only.
-            sort_by: Columns by which the rows of a file are sorted.
-            properties: `compaction` (on, off); `unique_key`, columns separated by commas, in which no two
-                rows have the same values, and `on_duplicate` (refuse, replace); `landing` (on, off), see
-                `land`.
-            derived_from: Table whose inserts this one follows: the result of `derived_sql` over the rows of
-                each insert is inserted here, in the same transaction.
-            derived_sql: One SELECT; `inserted` are the rows.
-
-        Raises:
-            TableExistsError: A table of this name exists.
-            UnsupportedTypeError: Not all readers understand a column's type alike; the message suggests
-                another type.
-            BadRequestError: A name or column list is wrong, or `derived_sql` or its columns.
-            UnknownTableError: The table `derived_from` does not exist.
-            TableChangedError: The definition of `derived_from` changed meanwhile; call again.
-            NotCommittedError: The table was not created, as a commit is not possible now; call again.
-            CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
-        """
-        body = CreateTableRequest(
-            name=name,
-            schema=base64.b64encode(schema.serialize()).decode("ascii"),
-            partition_by=list(partition_by),
-            sort_by=list(sort_by),
-            properties=dict(properties or {}),
-            derived_from=derived_from,
-            derived_sql=derived_sql,
-        )
-        member, *_ = self._connection.members.in_order()
-        call = self._connection.transport.call
-        try:
-            table = call(member.api, "POST", "/tables", answer=CreatedTable, body=body)
-        except NoAnswerError as error:
-            self._connection.members.note(member, error)
-            raise CommitUnknownError(
-                f"it is not known whether table {name} was created ({error.message}); "
-                f"check with table({name!r})"
-            ) from error
-        self._connection.highest_csn.note(table.csn)
-        created: dict[str, Any] = msgspec.to_builtins(table)
-        return created
 
     def begin(
         self,
@@ -258,6 +195,9 @@ class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
     def _begin(self, request: BeginRequest) -> Transaction:
         return Transaction(self._connection, at=begin_at_home(self._connection, request))
 
+    def _begin_fresh(self) -> Transaction:
+        return self.begin(fresh=True)
+
     def read(
         self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
     ) -> pa.Table:
@@ -318,35 +258,6 @@ class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
         """
         pin = None if pinned else self.snapshot
         return Changes(self._connection, table, from_csn, to_csn, pin=pin, newest=self._newest)
-
-    def tables(self, *, csn: int | None = None) -> list[dict[str, Any]]:
-        """Return every table's definition, `version`, `arrow_schema` (base64), `rows`, `bytes` and `parts`.
-
-        Args:
-            csn: At this CSN; default: the newest of the replica that answers, not below what this client has
-                seen.
-
-        Raises:
-            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
-        """
-        return self._at_csn("/tables", csn, list[dict[str, Any]])
-
-    def table(self, name: str, *, csn: int | None = None) -> dict[str, Any]:
-        """Return one table as `tables` does; UnknownTableError when it does not exist at that CSN."""
-        return self._at_csn(f"/tables/{segment(name)}", csn, dict[str, Any])
-
-    def parts(self, table: str, *, csn: int | None = None) -> list[dict[str, Any]]:
-        """Return a table's parts as `Snapshot.parts` does, without a pin: its retention keeps them.
-
-        Args:
-            table: The table.
-            csn: As in `tables`.
-
-        Raises:
-            UnknownTableError: There is no such table at that CSN.
-            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `tables`.
-        """
-        return self._at_csn("/parts", csn, list[dict[str, Any]], table=table)
 
     def outcome(self, tid: str) -> Outcome:
         """Return the outcome of a transaction of any replica and client.
@@ -575,21 +486,6 @@ class Database(AutocommitStatements, Landing, Joining, HistoryQuestions):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _at_csn(self, path: str, csn: int | None, kind: type[T], **query: str) -> T:
-        csn = self._newest() if csn is None else csn
-        answer = self._connection.ask("GET", path, answer=kind, query={"csn": csn, **query})
-        self._connection.highest_csn.note(csn)
-        return answer
-
-    def _newest(self) -> int:
-        """Return the higher of the newest CSN of the replica that answers and the highest seen CSN."""
-        return (
-            self._connection.highest_csn.at_least(
-                self._connection.ask("GET", "/status", answer=StatusAnswer).snapshot_csn
-            )
-            or 0
-        )
 
 
 def _discovered(transport: Transport, zookeeper: str) -> list[str]:

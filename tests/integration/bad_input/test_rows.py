@@ -31,11 +31,16 @@ MISFITS = {
         "column k comes more than once",
     ),
     "a name in capitals": (ROWS.rename_columns(["K", "name", "price"]), "column K is not in the table"),
-    "a narrower integer": (changed("k", [1, 2], pa.int32()), "column k is int32, expected bigint (int64)"),
+    "a fraction for a whole number": (
+        changed("k", [1.0, 2.5], pa.float64()),
+        "column k",
+        "is bigint, and has no value equal to 2.5 (double) in row 1",
+    ),
     "text for a number": (changed("k", ["1", "2"], pa.string()), "column k is string, expected bigint"),
-    "another scale": (
-        changed("price", [Decimal("1.5"), None], pa.decimal128(9, 1)),
-        "column price is decimal128(9, 1), expected decimal(9,2)",
+    "more digits": (
+        changed("price", [Decimal("1.125"), None], pa.decimal128(9, 3)),
+        "column price",
+        "is decimal(9,2), and has no value equal to 1.125 (decimal128(9, 3)) in row 0",
     ),
     "a null where a value is required": (
         changed("k", [1, None], pa.int64()),

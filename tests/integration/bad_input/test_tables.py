@@ -37,16 +37,6 @@ NUMBERS = itertools.count(1)
 
 #: Every family of types that a table cannot have, with the type to use instead.
 UNSUPPORTED: list[tuple[pa.DataType, str]] = [
-    (pa.uint8(), "int16 (smallint)"),
-    (pa.uint16(), "int32 (int)"),
-    (pa.uint32(), "int64 (bigint)"),
-    (pa.uint64(), "decimal128(20, 0), or int64 (bigint) if the values fit"),
-    (pa.float16(), "float32 (float)"),
-    (pa.date64(), "date32 (date)"),
-    (pa.timestamp("ns"), "timestamp('us') (timestamp_ntz)"),
-    (pa.timestamp("ms"), "timestamp('us') (timestamp_ntz)"),
-    (pa.timestamp("ns", tz="UTC"), "timestamp('us', tz='UTC') (timestamp)"),
-    (pa.timestamp("us", tz="Europe/Zurich"), "timestamp('us', tz='UTC') (timestamp)"),
     (pa.time32("s"), "int64 (bigint) with microseconds since midnight, or string"),
     (pa.time64("ns"), "int64 (bigint) with microseconds since midnight, or string"),
     (pa.duration("us"), "int64 (bigint) with microseconds"),
@@ -54,10 +44,7 @@ UNSUPPORTED: list[tuple[pa.DataType, str]] = [
     (pa.decimal256(40, 2), "decimal128 with 1 to 38 digits"),
     (pa.decimal128(9, -2), "decimal128 with 1 to 38 digits"),
     (pa.decimal128(9, 10), "decimal128 with 1 to 38 digits"),
-    (pa.binary(16), "binary"),
     (pa.null(), "the type that the column will hold"),
-    (pa.dictionary(pa.int8(), pa.string()), "string, the type of its values"),
-    (pa.run_end_encoded(pa.int32(), pa.int64()), "int64, the type of its values"),
     (pa.list_(pa.int64()), "one column for each field, or string with JSON"),
     (pa.large_list(pa.int64()), "one column for each field, or string with JSON"),
     (pa.list_view(pa.int64()), "one column for each field, or string with JSON"),

@@ -1,8 +1,8 @@
 """Conversion of rows from Arrow, pandas or Parquet files to an Arrow IPC stream, in bounded memory.
 
-This module does not repeat the checks of an agent: the agent alone knows the table. It makes two conversions,
-and neither changes a value: dictionary-encoded columns are decoded, because a stream without dictionaries can
-be cut anywhere, and pandas' nanosecond timestamps become microseconds, because tables have no nanoseconds.
+This module does not repeat the checks of an agent: the agent alone knows the table. It makes one conversion,
+which changes no value: dictionary-encoded columns are decoded, because a stream without dictionaries can be
+cut anywhere.
 """
 
 from __future__ import annotations
@@ -140,18 +140,11 @@ def is_pandas(data: object) -> bool:
 
 def _from_pandas(frame: Any) -> pa.Table:
     try:
-        table = pa.Table.from_pandas(frame, preserve_index=False)
-        return table.cast(pa.schema([_in_microseconds(field) for field in table.schema]))
+        return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatchError(
             f"a column of the DataFrame has values of several types ({error}); convert it first"
         ) from error
-
-
-def _in_microseconds(field: pa.Field) -> pa.Field:
-    if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-        return field.with_type(pa.timestamp("us", tz=field.type.tz))
-    return field
 
 
 def parquet_files(paths: Sequence[str | Path]) -> list[Path]:

@@ -174,26 +174,13 @@ def test_too_many_columns_are_refused_with_both_figures() -> None:
 @pytest.mark.parametrize(
     ("arrow", "use"),
     [
-        (pa.uint8(), "int16"),
-        (pa.uint16(), "int32"),
-        (pa.uint32(), "int64"),
-        (pa.uint64(), "decimal128(20, 0)"),
-        (pa.float16(), "float32"),
-        (pa.date64(), "date32"),
         (pa.time32("s"), "int64"),
         (pa.time64("us"), "int64"),
         (pa.duration("us"), "int64"),
         (pa.month_day_nano_interval(), "int64"),
-        (pa.timestamp("ns"), "timestamp('us') "),
-        (pa.timestamp("s"), "timestamp('us') "),
-        (pa.timestamp("ms", tz="UTC"), "timestamp('us', tz='UTC')"),
-        (pa.timestamp("us", tz="Europe/Berlin"), "timestamp('us', tz='UTC')"),
         (pa.decimal256(40, 2), "decimal128"),
         (pa.decimal128(10, -2), "decimal128"),
-        (pa.binary(16), "binary"),
         (pa.null(), "the type that the column will hold"),
-        (pa.dictionary(pa.int8(), pa.string()), "string"),
-        (pa.run_end_encoded(pa.int32(), pa.int64()), "int64"),
         (pa.list_(pa.int64()), "one column for each field"),
         (pa.struct([("a", pa.int8())]), "one column for each field"),
         (pa.map_(pa.string(), pa.string()), "one column for each field"),
@@ -215,12 +202,28 @@ def test_types_outside_the_list(arrow: pa.DataType, use: str) -> None:
         (pa.large_string(), "string"),
         (pa.string_view(), "string"),
         (pa.large_binary(), "binary"),
+        (pa.binary(16), "binary"),
         (pa.decimal64(10, 2), "decimal(10,2)"),
+        (pa.decimal256(38, 2), "decimal(38,2)"),
+        (pa.uint8(), "smallint"),
+        (pa.uint16(), "int"),
+        (pa.uint32(), "bigint"),
+        (pa.uint64(), "decimal(20,0)"),
+        (pa.float16(), "float"),
+        (pa.date64(), "date"),
+        (pa.timestamp("ns"), "timestamp_ntz"),
+        (pa.timestamp("s"), "timestamp_ntz"),
+        (pa.timestamp("ms", tz="UTC"), "timestamp"),
+        (pa.timestamp("us", tz="Europe/Berlin"), "timestamp"),
+        (pa.dictionary(pa.int8(), pa.string()), "string"),
+        (pa.dictionary(pa.int8(), pa.uint16()), "int"),
+        (pa.run_end_encoded(pa.int32(), pa.int64()), "bigint"),
+        (pa.json_(), "string"),
     ],
     ids=str,
 )
-def test_other_layouts_of_a_type(arrow: pa.DataType, text: str) -> None:
-    """Another memory layout of a type is that type."""
+def test_types_that_are_stored_as_another_one(arrow: pa.DataType, text: str) -> None:
+    """Another layout of a type is that type; another type gets the one that has its values."""
     assert TableSchema.from_request("t", pa.schema([("c", arrow)])).columns[0].type == text
 
 
@@ -264,7 +267,7 @@ def test_common_metadata_is_a_parquet_file_without_rows() -> None:
 def test_every_misfit_is_named() -> None:
     """Missing, surplus, doubled and wrong columns are all named at once, with expected and found types."""
     found = pa.schema(
-        [("id", pa.int32()), ("name", pa.string()), ("name", pa.string()), ("colour", pa.string())]
+        [("id", pa.string()), ("name", pa.string()), ("name", pa.string()), ("colour", pa.string())]
     )
     with pytest.raises(SchemaMismatchError) as caught:
         small().check(found)
@@ -273,36 +276,29 @@ def test_every_misfit_is_named() -> None:
         "missing": ["at", "year"],
         "extra": ["colour"],
         "doubled": ["name"],
-        "wrong": [{"column": "id", "expected": "bigint", "found": "int32"}],
+        "wrong": [{"column": "id", "expected": "bigint", "found": "string"}],
     }
-    for word in ("at (timestamp) is missing", "colour is not in", "id is int32, expected bigint (int64)"):
+    for word in ("at (timestamp) is missing", "colour is not in", "id is string, expected bigint (int64)"):
         assert word in caught.value.message
 
 
 @pytest.mark.parametrize(
     ("column", "arrow"),
     [
-        ("c_bigint", pa.int32()),
-        ("c_int", pa.int64()),
-        ("c_bigint", pa.uint64()),
-        ("c_double", pa.float32()),
-        ("c_double", pa.int64()),
         ("c_string", pa.binary()),
         ("c_binary", pa.string()),
         ("c_boolean", pa.int8()),
-        ("c_date", pa.date64()),
-        ("c_date", pa.timestamp("us")),
+        ("c_bigint", pa.string()),
+        ("c_date", pa.timestamp("us", tz="UTC")),
         ("c_timestamp", pa.timestamp("us")),
-        ("c_timestamp", pa.timestamp("ns", tz="UTC")),
         ("c_timestamp_ntz", pa.timestamp("us", tz="UTC")),
-        ("c_decimal", pa.decimal128(8, 2)),
-        ("c_decimal", pa.decimal128(10, 3)),
+        ("c_decimal", pa.float64()),
         ("c_string", pa.dictionary(pa.int8(), pa.int64())),
     ],
     ids=str,
 )
 def test_other_types_are_refused(column: str, arrow: pa.DataType) -> None:
-    """Another type is refused even where a cast would often work: it is more often the wrong column."""
+    """A type of another meaning is refused, whatever the values are."""
     schema = TableSchema.from_request("t", pa.schema([(column, ALL_TYPES[column])]))
     with pytest.raises(SchemaMismatchError) as caught:
         schema.check(pa.schema([(column, arrow)]))
@@ -324,11 +320,16 @@ AT = dt.datetime(2024, 2, 29, 12, 30, 1, tzinfo=dt.UTC)
         ("c_timestamp", pa.array([AT, None], pa.timestamp("s", tz="Asia/Tokyo")), [AT, None]),
         ("c_timestamp_ntz", pa.array([AT, None], pa.timestamp("ms")), [AT.replace(tzinfo=None), None]),
         ("c_double", pa.nulls(2), [None, None]),
+        ("c_bigint", pa.array([7, None], pa.int32()), [7, None]),
+        ("c_bigint", pa.array([7.0, None]), [7, None]),
+        ("c_int", pa.array([7, None], pa.uint64()), [7, None]),
+        ("c_timestamp_ntz", pa.array([AT, None], pa.timestamp("ns")), [AT.replace(tzinfo=None), None]),
+        ("c_decimal", pa.array([7, None]), [Decimal("7.00"), None]),
     ],
     ids=str,
 )
 def test_harmless_variants_are_taken(column: str, given_values: pa.Array, expected: list[Any]) -> None:
-    """Another layout, unit or zone of the same values fits, and comes out with the table's type."""
+    """Another layout, width, unit or zone of the same values fits, and comes out with the table's type."""
     schema = TableSchema.from_request("t", pa.schema([(column, ALL_TYPES[column])]))
     batch = pa.RecordBatch.from_arrays([given_values], [column])
     schema.check(batch.schema)
@@ -350,8 +351,9 @@ def test_a_value_that_does_not_fit() -> None:
     """A timestamp that overflows in microseconds is refused, naming the column and the rows."""
     schema = TableSchema.from_request("t", pa.schema([("at", pa.timestamp("us"))]))
     batch = pa.RecordBatch.from_arrays([pa.array([0, 1 << 62], pa.timestamp("s"))], ["at"])
-    with pytest.raises(SchemaMismatchError, match=r"column at .* rows 10 to 11 .* does not fit"):
+    with pytest.raises(SchemaMismatchError, match=r"no value equal to .* in row 11") as caught:
         schema.conform(batch, first_row=10)
+    assert (caught.value.details["column"], caught.value.details["row"]) == ("at", 11)
 
 
 def test_null_in_a_required_column() -> None:

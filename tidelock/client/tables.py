@@ -1,0 +1,144 @@
+"""The tables of a cluster: made, listed, described. Part of `Database`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.transport import segment
+from tidelock.client.values.columns import Columns, schema_of
+from tidelock.client.writes.transaction import Transaction
+from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError
+from tidelock.wire.cluster import StatusAnswer
+from tidelock.wire.tables import CreatedTable, CreateTableRequest
+
+T = TypeVar("T")
+
+
+class Tables:
+    """The tables of a cluster; part of `Database`."""
+
+    _connection: Connection
+
+    def _begin_fresh(self) -> Transaction:
+        """Begin a transaction that sees every commit that was acknowledged before."""
+        raise NotImplementedError
+
+    def create_table(
+        self,
+        name: str,
+        schema: Columns,
+        *,
+        if_not_exists: bool = False,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        derived_from: str | None = None,
+        derived_sql: str | None = None,
+    ) -> dict[str, Any]:
+        """Create a table and return its definition with the `csn` of the commit.
+
+        Args:
+            name: `name` or `namespace.name`, of a-z, 0-9 and _.
+            schema: The columns in their order: a pyarrow Schema, in which a field that is not nullable
+                makes a required column; DDL text (`"id bigint not null, name string"`); a mapping of names
+                to types (`{"id": "bigint not null", "name": "string"}`); or rows in any form that `insert`
+                takes, of which no row is inserted (the path of a file as a `pathlib.Path`). Types that a
+                table does not have are stored as the one that has their values: see docs/protocol.md#bytes.
+            if_not_exists: Return the table of this name if there is one, whatever its columns are; its `csn`
+                is missing then.
+            partition_by: Columns whose values become folders; identity only.
+            sort_by: Columns by which the rows of a file are sorted.
+            properties: `compaction` (on, off); `unique_key`, columns separated by commas, in which no two
+                rows have the same values, and `on_duplicate` (refuse, replace); `landing` (on, off), see
+                `land`.
+            derived_from: Table whose inserts this one follows: the result of `derived_sql` over the rows of
+                each insert is inserted here, in the same transaction.
+            derived_sql: One SELECT; `inserted` are the rows.
+
+        Raises:
+            TableExistsError: A table of this name exists, and `if_not_exists` is not given.
+            UnsupportedTypeError: Not all readers understand a column's type alike; the message suggests
+                another type.
+            BadRequestError: A name or column list is wrong, or `derived_sql` or its columns.
+            SchemaMismatchError: A column of a DataFrame has values of several types.
+            UnknownTableError: The table `derived_from` does not exist.
+            TableChangedError: The definition of `derived_from` changed meanwhile; call again.
+            NotCommittedError: The table was not created, as a commit is not possible now; call again.
+            CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
+        """
+        body = CreateTableRequest(
+            name=name,
+            schema=base64.b64encode(schema_of(schema).serialize()).decode("ascii"),
+            partition_by=list(partition_by),
+            sort_by=list(sort_by),
+            properties=dict(properties or {}),
+            derived_from=derived_from,
+            derived_sql=derived_sql,
+        )
+        member, *_ = self._connection.members.in_order()
+        call = self._connection.transport.call
+        try:
+            table = call(member.api, "POST", "/tables", answer=CreatedTable, body=body)
+        except TableExistsError:
+            if not if_not_exists:
+                raise
+            with self._begin_fresh() as tx:  # the replica that answers may not know it yet
+                return tx.definition(name)
+        except NoAnswerError as error:
+            self._connection.members.note(member, error)
+            raise CommitUnknownError(
+                f"it is not known whether table {name} was created ({error.message}); "
+                f"check with table({name!r})"
+            ) from error
+        self._connection.highest_csn.note(table.csn)
+        created: dict[str, Any] = msgspec.to_builtins(table)
+        return created
+
+    def tables(self, *, csn: int | None = None) -> list[dict[str, Any]]:
+        """Return every table's definition, `version`, `arrow_schema` (base64), `rows`, `bytes` and `parts`.
+
+        Args:
+            csn: At this CSN; default: the newest of the replica that answers, not below what this client has
+                seen.
+
+        Raises:
+            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
+        """
+        return self._at_csn("/tables", csn, list[dict[str, Any]])
+
+    def table(self, name: str, *, csn: int | None = None) -> dict[str, Any]:
+        """Return one table as `tables` does; UnknownTableError when it does not exist at that CSN."""
+        return self._at_csn(f"/tables/{segment(name)}", csn, dict[str, Any])
+
+    def parts(self, table: str, *, csn: int | None = None) -> list[dict[str, Any]]:
+        """Return a table's parts as `Snapshot.parts` does, without a pin: its retention keeps them.
+
+        Args:
+            table: The table.
+            csn: As in `tables`.
+
+        Raises:
+            UnknownTableError: There is no such table at that CSN.
+            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `tables`.
+        """
+        return self._at_csn("/parts", csn, list[dict[str, Any]], table=table)
+
+    def _at_csn(self, path: str, csn: int | None, kind: type[T], **query: str) -> T:
+        csn = self._newest() if csn is None else csn
+        answer = self._connection.ask("GET", path, answer=kind, query={"csn": csn, **query})
+        self._connection.highest_csn.note(csn)
+        return answer
+
+    def _newest(self) -> int:
+        """Return the higher of the newest CSN of the replica that answers and the highest seen CSN."""
+        return (
+            self._connection.highest_csn.at_least(
+                self._connection.ask("GET", "/status", answer=StatusAnswer).snapshot_csn
+            )
+            or 0
+        )

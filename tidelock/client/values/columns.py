@@ -1,0 +1,121 @@
+"""The columns of a new table, from what a user has at hand: a schema, data, names with types, or DDL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tidelock.client.values.data import is_pandas, open_rows
+from tidelock.column_types import to_arrow
+from tidelock.errors import BadRequestError
+
+#: pyarrow Schema; DDL text; a mapping of names to types; or rows, whose columns are taken (`data.Data`).
+Columns = Any
+
+#: Other names that Spark's SQL has for a type.
+_ALIASES: Final = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+#: Spark's meaning of a decimal without digits.
+_PLAIN_DECIMAL: Final = "decimal(10,0)"
+_TYPE = re.compile(r"(\w+)(?:\s*\(\s*([\d\s,]*)\))?(\s+not\s+null|\s+null)?", re.IGNORECASE)
+_COLUMN = re.compile(r"\s*(?:`([^`]+)`|\"([^\"]+)\"|([^\s`\"(),:]+))\s*:?\s*(.*?)\s*", re.DOTALL)
+
+
+def schema_of(columns: Columns) -> pa.Schema:
+    """Return the columns as an Arrow schema; rows are not read, but those of a DataFrame tell its types.
+
+    Args:
+        columns: pyarrow Schema; DDL text (`"id bigint not null, name string"`); a mapping of each name to a
+            type, as in DDL or of pyarrow; or rows in any form that `insert` takes, a path as a `Path`.
+
+    Raises:
+        BadRequestError: The text or the mapping has no columns or an unknown type, or the object has no
+            columns.
+        SchemaMismatchError: A column of a DataFrame has values of several types.
+    """
+    if isinstance(columns, pa.Schema):
+        return columns
+    if isinstance(columns, str):
+        return pa.schema([_parsed(text) for text in _split(columns)])
+    if isinstance(columns, Mapping):
+        return pa.schema([_named(name, kind) for name, kind in columns.items()])
+    if is_pandas(columns) or isinstance(columns, Path) or hasattr(columns, "__arrow_c_stream__"):
+        return open_rows(columns).schema
+    if hasattr(columns, "__arrow_c_schema__"):
+        return pa.schema(columns)
+    raise BadRequestError(
+        "expected the columns of a table: a pyarrow Schema, a mapping of names to types, DDL text such as "
+        "'id bigint not null, name string', or rows (pyarrow, pandas, polars, the Path of a Parquet file); "
+        f"found {type(columns).__name__}"
+    )
+
+
+def field_of(name: str, text: str, *, nullable: bool = True) -> pa.Field:
+    """Return a column of a type in the words of Spark's SQL, with or without `not null`.
+
+    Args:
+        name: The name of the column.
+        text: `bigint`, `decimal(9,2) not null`; also other names that Spark has, such as `long`.
+        nullable: Whether it may hold nulls if the text does not say so.
+
+    Raises:
+        BadRequestError: The text is no type.
+    """
+    match = _TYPE.fullmatch(text.strip())
+    if match is None:
+        raise BadRequestError(
+            f"expected a type and perhaps `not null` for column {name}, found {text.strip()!r}", column=name
+        )
+    kind, digits, null = match[1].lower(), match[2], match[3]
+    kind = _ALIASES.get(kind, kind)
+    if digits is not None:
+        numbers = [number.strip() for number in digits.split(",")]
+        kind = f"{kind}({','.join(numbers if len(numbers) > 1 else [*numbers, '0'])})"
+    elif kind == "decimal":
+        kind = _PLAIN_DECIMAL
+    if null:
+        nullable = null.split()[0].lower() != "not"
+    return pa.field(name, to_arrow(kind), nullable)
+
+
+def _named(name: str, kind: object) -> pa.Field:
+    if isinstance(kind, pa.DataType):
+        return pa.field(name, kind)
+    if isinstance(kind, str):
+        return field_of(name, kind)
+    raise BadRequestError(
+        f"expected the type of column {name} as text or as a type of pyarrow, found {kind!r}", column=name
+    )
+
+
+def _parsed(text: str) -> pa.Field:
+    match = _COLUMN.fullmatch(text)
+    if match is None or not match[4]:
+        raise BadRequestError(
+            f"expected `name type`, e.g. 'id bigint not null', found {text.strip()!r}: columns are "
+            "separated by commas"
+        )
+    return field_of(match[1] or match[2] or match[3], match[4])
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield what stands between the commas outside of brackets."""
+    depth = begin = 0
+    for position, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            yield text[begin:position]
+            begin = position + 1
+    yield text[begin:]
