@@ -15,9 +15,10 @@ from tidelock.client.agents.members import KnownMembers
 from tidelock.client.agents.transport import Timeouts, Transport, segment
 from tidelock.client.membership import Membership
 from tidelock.client.reads.audit import TIMEOUT_S, AuditReport, audit
+from tidelock.client.reads.each import SnapshotEach
 from tidelock.client.reads.feed import Changes
 from tidelock.client.reads.history import HistoryQuestions
-from tidelock.client.reads.scan import Params
+from tidelock.client.reads.scan import Params, Scan
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.tables import Tables
 from tidelock.client.values.arguments import csn_or_none, milliseconds, plain, seconds
@@ -199,11 +200,53 @@ class Database(Tables, AutocommitStatements, Landing, Joining, HistoryQuestions)
         return self.begin(fresh=True)
 
     def read(
-        self, table: str, columns: Sequence[str] | None = None, where: str | None = None, params: Params = ()
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        params: Params = (),
+        *,
+        csn: int | None = None,
+        at: datetime | int | str | None = None,
     ) -> pa.Table:
-        """Return rows of a table at a separate snapshot; arguments and errors as in `Snapshot.scan`."""
-        with self.snapshot() as snapshot:
-            return snapshot.read(table, columns, where, params)
+        """Return rows of a table at a separate snapshot, the newest one or that of `csn` or `at`.
+
+        Arguments and errors as in `Snapshot.scan` and `snapshot`.
+        """
+        return self._each(csn, at).read(table, columns, where, params)
+
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        params: Params = (),
+        *,
+        csn: int | None = None,
+        at: datetime | int | str | None = None,
+    ) -> Scan:
+        """Return a scan of a table as `Snapshot.scan` does; each of its methods reads at a separate snapshot.
+
+        So without `csn` and `at` two of them may see different rows: open a snapshot for more than one.
+        """
+        return self._each(csn, at).scan(table, columns, where, params)
+
+    def sql(
+        self,
+        sql: str,
+        params: Params = (),
+        *,
+        csn: int | None = None,
+        at: datetime | int | str | None = None,
+    ) -> pa.Table:
+        """Run one SELECT at a separate snapshot, the newest one or that of `csn` or `at`.
+
+        Arguments and errors as in `Snapshot.sql` and `snapshot`.
+        """
+        return self._each(csn, at).sql(sql, params)
+
+    def _each(self, csn: int | None, at: datetime | int | str | None) -> SnapshotEach:
+        return SnapshotEach(lambda: self.snapshot(csn, at=at))
 
     def snapshot(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -54,6 +54,7 @@ class BatchStream(Iterator[pa.RecordBatch]):
         self._response = response
         self._address = address
         self._body = _Body(response)
+        self._ending: Callable[[], None] | None = None
         with self._translated():
             self._reader = pa.ipc.open_stream(self._body)
         self.schema: pa.Schema = self._reader.schema
@@ -71,9 +72,16 @@ class BatchStream(Iterator[pa.RecordBatch]):
         """Return all rows."""
         return pa.Table.from_batches(list(self), schema=self.schema)
 
+    def at_end(self, ending: Callable[[], None]) -> None:
+        """Have a function called once, when the stream has ended or is closed."""
+        self._ending = ending
+
     def close(self) -> None:
         """Abandon the rest of the answer; harmless when it has ended."""
         self._response.close()
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            ending()
 
     def _check_end(self) -> None:
         """Raise unless the last message and the last chunk were received; then free the connection."""

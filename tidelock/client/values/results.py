@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -11,6 +11,7 @@ from tidelock.wire.transactions import CommitAnswer
 
 __all__ = [
     "ChangeResult",
+    "ChangedRows",
     "CommitResult",
     "Decision",
     "InsertResult",
@@ -58,11 +59,54 @@ class CommitResult:
         csn: None for a transaction that changed nothing.
         tid: The transaction.
         time: The commit's effective time, which never decreases along the log (UTC); None if `csn` is None.
+        rows_inserted: Rows that its statements have inserted, as far as this object has sent them: not those
+            of processes that have joined the transaction. A row that replaces another one by a unique key
+            counts as inserted.
+        rows_updated: Rows to which they have given new values.
+        rows_deleted: Rows that they have removed from their table; those of a moved partition count as
+            inserted, too.
     """
 
     csn: int | None
     tid: str
     time: datetime | None
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+
+    def counting(self, changed: ChangedRows) -> CommitResult:
+        """Return the same commit with the numbers of rows of its statements."""
+        return replace(
+            self,
+            rows_inserted=changed.inserted,
+            rows_updated=changed.updated,
+            rows_deleted=changed.deleted,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """The numbers of rows that the statements of a transaction have changed so far."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+    def after(self, result: object) -> ChangedRows:
+        """Return the numbers after one more statement, by its result; unchanged after one that only reads."""
+        match result:
+            case InsertResult(rows=rows):
+                return replace(self, inserted=self.inserted + rows)
+            case RemoveResult(rows=rows):
+                return replace(self, deleted=self.deleted + rows)
+            case ChangeResult():
+                return ChangedRows(
+                    self.inserted + result.rows_inserted,
+                    self.updated + result.rows_updated,
+                    self.deleted + result.rows_deleted,
+                )
+            case _:
+                return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tidelock.client.agents.repetition import repeat
 from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values
 from tidelock.client.values.data import Data, repeatable
-from tidelock.client.values.results import CommitResult
+from tidelock.client.values.results import ChangedRows, CommitResult
 from tidelock.client.writes.transaction import Transaction, Wait
 from tidelock.client.writes.whole_writes import ReservedBlocks, WholeWrite, small_streams
 from tidelock.errors import (
@@ -119,8 +119,9 @@ class AutocommitStatements:
             head = WriteHead(tid="", rows=(), label=label, batch=batch, meta=own_data, wait=wait)
             rows_of = tuple(streams.items())
             once = WholeWrite(self._connection, self._tids, rows_of, head, limit_s).once
+            inserted = ChangedRows(inserted=sum(map(len, rows.values())))
             with contextlib.suppress(TooLargeError):  # then the steps say what is too large
-                return self._repeat(once, limit_s, again=True)
+                return self._repeat(once, limit_s, again=True).counting(inserted)
 
         def step_by_step() -> CommitResult:
             with self._begin(BeginRequest(label=label, batch=batch, meta=own_data)) as tx:

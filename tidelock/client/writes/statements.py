@@ -108,7 +108,9 @@ class Statements(HomeRequests):
             BadRequestError: The tables differ in columns, partitions or sort order.
             TidelockError: Other errors, as `drop_partition`.
         """
-        return self._remove("move_partition", table, MoveRequest(plain(partition), into))
+        moved = self._remove("move_partition", table, MoveRequest(plain(partition), into))
+        self._count(InsertResult(moved.rows, moved.parts))
+        return moved
 
     def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
         """Replace the rows of one partition by other rows, which must all belong to it.
@@ -347,6 +349,10 @@ class Statements(HomeRequests):
 
     def _token(self, request: TokenRequest) -> TokenAnswer:
         return self._statement(lambda: self._call("token", answer=TokenAnswer, body=request), reads=True)
+
+    def _count(self, result: object) -> None:
+        """Count the rows of a statement's result for that of the commit."""
+        raise NotImplementedError
 
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         """Run a statement; its failure may leave the transaction open for rollback() only."""

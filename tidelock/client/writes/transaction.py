@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from tidelock.client.agents import begin_order, forks
 from tidelock.client.agents.connection import Connection
@@ -21,7 +22,7 @@ from tidelock.client.agents.transport import WHOLE_BODY_BYTES_MAX, segment
 from tidelock.client.reads.scan import RowReader
 from tidelock.client.reads.stream import BatchStream
 from tidelock.client.values.data import Data
-from tidelock.client.values.results import CommitResult, InsertResult, TransactionState
+from tidelock.client.values.results import ChangedRows, CommitResult, InsertResult, TransactionState
 from tidelock.client.writes.decide import decide, undecided_csn
 from tidelock.client.writes.definitions import Definitions
 from tidelock.client.writes.statements import Statements
@@ -126,6 +127,7 @@ class Transaction(RowReader, Statements):
         self._state = TransactionState.OPEN
         self._why: TidelockError | None = None  # the error that made it fail or end
         self._result: CommitResult | None = None
+        self._changed = ChangedRows()
         self._ended_by_caller = False  # commit() or rollback() was called
         if at is not None:
             self._begun(*at)
@@ -175,6 +177,14 @@ class Transaction(RowReader, Statements):
         """Its home: the replica where it was begun, the only one that can commit it."""
         return self._at_home().id
 
+    def collect(self, request: dict[str, Any]) -> pa.Table:
+        """Run a query inside the transaction and return all its rows."""
+        rows = super().collect(request)
+        if _inserts(request):
+            [done] = rows.to_pylist()
+            self._count(InsertResult(done["rows_inserted"], done["parts_added"]))
+        return rows
+
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query inside the transaction (see `scan.RowReader`)."""
 
@@ -182,7 +192,7 @@ class Transaction(RowReader, Statements):
             body = QueryRequest(**{**request, "tid": self._tid})
             return BatchStream(self._transport.stream(self._address, "/query", body), self._address)
 
-        return self._statement(run, reads=_INSERT.match(request.get("sql") or "") is None)
+        return self._statement(run, reads=not _inserts(request))
 
     def commit(
         self,
@@ -250,6 +260,10 @@ class Transaction(RowReader, Statements):
             if isinstance(error, LabelExistsError):  # the caller takes the first run for its own
                 self._connection.highest_csn.note(error.details.get("csn"))
             raise
+        return self._committed(result)
+
+    def _committed(self, result: CommitResult) -> CommitResult:
+        result = result.counting(self._changed)
         self._end(TransactionState.COMMITTED, csn=result.csn, result=result)
         return result
 
@@ -291,8 +305,7 @@ class Transaction(RowReader, Statements):
             if self._home is None:
                 self._not_sent()
             raise
-        self._end(TransactionState.COMMITTED, csn=result.csn, result=result)
-        return result
+        return self._committed(result)
 
     def _sending(self, home: KnownMember, tid: str) -> None:
         """Note the tid under which the transaction leaves now, unless a rollback was faster."""
@@ -433,7 +446,13 @@ class Transaction(RowReader, Statements):
     def _statement(self, run: Callable[[], T], *, reads: bool) -> T:
         """Run a statement; if it is refused or may be half done, only a rollback is left."""
         self._at_home()
-        return self._run(run, reads=reads)
+        result = self._run(run, reads=reads)
+        self._count(result)
+        return result
+
+    def _count(self, result: object) -> None:
+        with self._lock:
+            self._changed = self._changed.after(result)
 
     def _run(self, run: Callable[[], T], *, reads: bool) -> T:
         if self._state is not TransactionState.OPEN:
@@ -484,7 +503,9 @@ class Transaction(RowReader, Statements):
             if rows is None:
                 return None
             self._kept.append((table, streams[table]))
-            return InsertResult(rows, 0)
+            kept = InsertResult(rows, 0)
+            self._count(kept)
+            return kept
 
     def _at_home(self) -> KnownMember:
         """Begin the transaction, unless it has begun, send the rows that were kept, and return its home.
@@ -563,3 +584,8 @@ class Transaction(RowReader, Statements):
         named = {"tid": self._tid} if self._tid else {}
         subject = f"transaction {self._tid}" if self._tid else "the transaction"
         return kind(f"{subject} is {self._state}{reason}; {step}", **named, state=str(self._state))
+
+
+def _inserts(request: dict[str, Any]) -> bool:
+    """Return whether a query is an INSERT."""
+    return _INSERT.match(request.get("sql") or "") is not None
