@@ -1,4 +1,4 @@
-"""What people type first: `db.sql`, `db.scan`, `db.read` of the past, and how many rows were changed."""
+"""Queries of a client outside of a snapshot, and the numbers of rows that a commit has changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 from tidelock.client import CommitResult, Database
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.store import Ok
+from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import BadRequestError, UnknownTableError
 

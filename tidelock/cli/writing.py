@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidelock.cli import output
+from tidelock.cli.row_files import Format, count_of, format_of, rows_of
 from tidelock.cli.target import ClusterOptions, Json, on_target
+from tidelock.client import Database, Transaction
 from tidelock.client.values.columns import field_of
-from tidelock.client.values.data import open_rows, parquet_files
 from tidelock.client.writes.transaction import Wait
 from tidelock.column_types import NAMES
-from tidelock.errors import BadRequestError
 
 _PANEL = "Writing"
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option("--format", help="Format of the files; default: by their names.", show_default=False),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -73,7 +78,7 @@ def create_table(
     if (like is None) == (not columns):
         raise typer.BadParameter("give columns as `name:type`, or --like FILE")
     schema = like or pa.schema([parse_column(text) for text in columns or []])
-    pairs = [_split(text, "=", "--property") for text in properties or []]
+    pairs = [split(text, "=", "--property") for text in properties or []]
     with target.connect() as db:
         made = db.create_table(
             name,
@@ -99,9 +104,11 @@ def insert(
         list[str],
         typer.Argument(
             metavar="TABLE FILE...",
-            help="A table and Parquet files or folders; or TABLE=FILE for several tables.",
+            help="A table and files: Parquet (also folders), CSV, TSV, lines of JSON, - for standard input; "
+            "or TABLE=FILE for several tables.",
         ),
     ],
+    format_: FormatOption = None,
     label: Annotated[
         str | None,
         typer.Option(help="Name of this load: a second one of that name is refused.", show_default=False),
@@ -111,14 +118,14 @@ def insert(
     ] = "home",
     as_json: Json = False,
 ) -> None:
-    """Insert Parquet files in one transaction: all rows of all tables become visible together."""
+    """Insert files in one transaction: all rows of all tables become visible together."""
     if wait not in get_args(Wait):
         raise typer.BadParameter(f"expected one of {', '.join(get_args(Wait))}", param_hint="--wait")
     work = _work(rows)
     inserted: dict[str, int] = {}
     with target.connect() as db, db.begin(label) as tx:
         for table, files in work.items():
-            with _reading(table, files) as reader:
+            with reading(table, files, columns_of(tx, table), format_) as reader:
                 inserted[table] = tx.insert(table, reader).rows
         result = tx.commit(wait=cast("Wait", wait))
     if as_json:
@@ -131,7 +138,8 @@ def insert(
 def land(
     target: ClusterOptions,
     table: Annotated[str, typer.Argument(help="A table with the property `landing=on`.", show_default=False)],
-    files: Annotated[list[Path], typer.Argument(help="Parquet files or folders.", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(help="Files, as for `insert`.", show_default=False)],
+    format_: FormatOption = None,
     at_least_once: Annotated[
         bool,
         typer.Option(
@@ -140,8 +148,8 @@ def land(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write Parquet files to a landing table, in pieces that count each by itself."""
-    with target.connect() as db, _reading(table, files) as reader:
+    """Write files to a landing table, in pieces that count each by itself."""
+    with target.connect() as db, reading(table, files, columns_of(db, table), format_) as reader:
         done = db.land(table, reader, at_least_once=at_least_once)
     if as_json:
         output.print_json({"rows": done.rows, "csn": done.csn})
@@ -177,7 +185,7 @@ def _work(arguments: list[str]) -> dict[str, list[Path]]:
     work: dict[str, list[Path]] = {}
     if "=" in arguments[0]:
         for text in arguments:
-            table, file = _split(text, "=", "TABLE=FILE")
+            table, file = split(text, "=", "TABLE=FILE")
             work.setdefault(table, []).append(Path(file))
         return work
     if len(arguments) == 1:
@@ -185,21 +193,35 @@ def _work(arguments: list[str]) -> dict[str, list[Path]]:
     return {arguments[0]: [Path(file) for file in arguments[1:]]}
 
 
-def _split(text: str, separator: str, form: str) -> tuple[str, str]:
+def split(text: str, separator: str, form: str) -> tuple[str, str]:
+    """Return what stands before and behind the first separator; BadParameter if one of them is missing."""
     before, match, after = text.partition(separator)
     if not match or not before or not after:
         raise typer.BadParameter(f"expected the form {form}, found {text!r}")
     return before, after
 
 
+def columns_of(holder: Database | Transaction, table: str) -> Callable[[], pa.Schema]:
+    """Return a function that asks for the columns of a table, in Arrow's types."""
+
+    def ask() -> pa.Schema:
+        found = holder.definition(table) if isinstance(holder, Transaction) else holder.table(table)
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["arrow_schema"])))
+
+    return ask
+
+
 @contextlib.contextmanager
-def _reading(table: str, files: list[Path]) -> Iterator[pa.RecordBatchReader]:
-    """Yield the rows of files, with a progress bar on a terminal."""
+def reading(
+    table: str, files: Sequence[Path], columns: Callable[[], pa.Schema], format_: Format | None
+) -> Iterator[pa.RecordBatchReader]:
+    """Yield the rows of files, with a progress bar on a terminal; arguments and errors as `rows_of`."""
     console = output.err()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    reader = open_rows(files)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(table, total=_count(files))
+    shown = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    found = format_of(files, format_)
+    reader = rows_of(files, found, columns)
+    with Progress(*shown, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(table, total=count_of(files, found))
 
         def batches() -> Iterator[Any]:
             for batch in reader:
@@ -207,11 +229,3 @@ def _reading(table: str, files: list[Path]) -> Iterator[pa.RecordBatchReader]:
                 progress.update(task, advance=batch.num_rows)
 
         yield pa.RecordBatchReader.from_batches(reader.schema, batches())
-
-
-def _count(files: list[Path]) -> int:
-    """Return the number of rows according to the files' own metadata."""
-    try:
-        return sum(pq.read_metadata(path).num_rows for path in parquet_files(files))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise BadRequestError(f"cannot read the metadata of a file: {error}") from error
