@@ -97,7 +97,9 @@ def test_text_gets_the_types_of_the_table(db: Database, tidelock: Tidelock, tabl
 @pytest.mark.parametrize(
     ("format_", "data"), [("csv", CSV), ("tsv", CSV.replace(b",", b"\t")), ("json", JSON_LINES)]
 )
-def test_rows_from_standard_input_have_a_named_format(db: Database, tidelock: Tidelock, table: str, format_: str, data: bytes) -> None:
+def test_rows_from_standard_input_have_a_named_format(
+    db: Database, tidelock: Tidelock, table: str, format_: str, data: bytes
+) -> None:
     """A dash is standard input, whose format is named; the tab-separated form has no commas of its own."""
     assert told(tidelock("insert", table, "-", "--format", format_, "--json", stdin=data))["rows"] == {
         table: 2
