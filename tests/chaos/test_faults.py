@@ -47,10 +47,11 @@ PATIENCE_S: Final = 10.0
 QUIET_S: Final = 3.0
 #: Faults that every run of the tests has; they need some seconds together.
 OFTEN: Final = (CutFromPeers, SessionExpired, ClockWrong)
+#: One has a test of its own below, and one needs sessions of Spark, as test_workloads.py has them.
 KINDS: Final = [
     pytest.param(fault, id=fault.kind, marks=() if fault in OFTEN else pytest.mark.slow)
     for fault in sorted(ALL, key=lambda fault: fault not in OFTEN)
-    if fault is not ZooKeeperSetBack
+    if fault is not ZooKeeperSetBack and fault.aim is not Aim.CLIENT
 ]
 
 pytestmark = pytest.mark.timeout(900)

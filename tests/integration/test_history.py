@@ -173,7 +173,8 @@ def test_an_open_transaction_keeps_what_it_reads(local: LocalCluster, db: Databa
         for number in range(4):
             db.insert(table, rows(number, year=3))
         eventually(lambda: min(horizons(local)) == csn, what="the horizon at the transaction")
-        assert ask(local, "r1", "/status")["holding_back"] == {"csn": csn, "kind": "oldest", "name": "r2"}
+        held = {"csn": csn, "kind": "oldest", "name": "r2"}  # r1 reads the progress of r2 again now and then
+        eventually(lambda: ask(local, "r1", "/status")["holding_back"] == held, what=f"r1 names {held}")
         assert sorted(tx.read(table).column("n").to_pylist()) == [1, 2, 3]
         tx.rollback()
     passes(local, db, csn)
