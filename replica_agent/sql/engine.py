@@ -1,4 +1,4 @@
-"""The DuckDB instances of a process, which are kept from request to request as long as nothing stays in them.
+"""The DuckDB instance of a process, which is kept from request to request as long as nothing stays in it.
 
 DuckDB registers some thousand functions when an instance begins, which takes longer than a small statement.
 A request sees only what it has shown itself: it has a connection of its own, whose settings nobody can
@@ -47,7 +47,10 @@ _DROPPED = frozenset({"VIEW", "SCHEMA"})
 
 
 class Engine:
-    """The instances of one process.
+    """The instance of one process. Work that needs other settings gets an instance of its own in its place.
+
+    An instance keeps memory for its next request, and all of a process have one limit together: a second one
+    beside it would fail where it stands alone.
 
     Args:
         config: Configuration of the process.
@@ -55,26 +58,31 @@ class Engine:
 
     def __init__(self, config: SqlConfig) -> None:
         self.config = config
-        self._kept: dict[_Work, duckdb.DuckDBPyConnection] = {}
+        self._kept: tuple[_Work, duckdb.DuckDBPyConnection] | None = None
 
     @contextlib.contextmanager
     def connection(self, request: Request) -> Iterator[duckdb.DuckDBPyConnection]:
         """Open the connection of a request, whose settings cannot be changed."""
-        work = _work(request)
-        if work not in self._kept:
-            self._kept[work] = _begun(self.config, _SETTINGS[work])
-        kept = self._kept[work]
+        kept = self._instance(_work(request))
         try:
             with contextlib.closing(kept.cursor()) as connection:
                 yield connection
         finally:
             if not _cleared(kept):
-                self._kept.pop(work).close()
+                self.close()
+
+    def _instance(self, work: _Work) -> duckdb.DuckDBPyConnection:
+        if self._kept is not None and self._kept[0] is not work:
+            self.close()
+        if self._kept is None:
+            self._kept = work, _begun(self.config, _SETTINGS[work])
+        return self._kept[1]
 
     def close(self) -> None:
-        """End all instances."""
-        while self._kept:
-            self._kept.popitem()[1].close()
+        """End the instance, if there is one."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept[1].close()
 
 
 def _work(request: Request) -> _Work:

@@ -91,6 +91,14 @@ def test_the_instance_is_kept(engine: Engine, request_of: Request) -> None:
     assert instance(engine, request_of) == first
 
 
+@pytest.mark.parametrize("other", [MERGE, CHANGES], ids=lambda one: type(one).__name__)
+def test_only_one_instance_is_kept(engine: Engine, other: Request) -> None:
+    """Work that needs other settings ends the instance: two would share the memory of the process."""
+    first = instance(engine)
+    instance(engine, other)
+    assert instance(engine) == first
+
+
 @ALL
 def test_nothing_of_a_request_is_seen_by_the_next(engine: Engine, request_of: Request) -> None:
     """Views, schemas, variables, prepared statements and the seed of random numbers end with the request."""
