@@ -125,12 +125,13 @@ def named(*names: str | None, key: pa.Array | None = None) -> pa.Table:
     [
         ("named", named("a").drop(["name"])),
         ("named", named("a", "b", key=pa.array([1, None]))),
-        ("named", named("a", key=pa.array([1.0]))),
+        ("named", named("a", key=pa.array(["1"]))),
+        ("named", named("a", key=pa.array([1.5]))),
         ("named", named("a").append_column("more", pa.array([1]))),
         ("nowhere", named("a")),
         ("No Name", named("a")),
     ],
-    ids=["missing", "null", "type", "extra", "no table", "no name"],
+    ids=["missing", "null", "type", "value", "extra", "no table", "no name"],
 )
 def test_insert_refuses_as_the_home_does(db: Database, table: str, found: pa.Table) -> None:
     """Class, words and details are those of a transaction that has begun, and both take rollback only."""
