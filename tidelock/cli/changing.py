@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any
 
 import typer
 
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
-from tidelock.cli.writing import FormatOption, columns_of, reading, split
+from tidelock.cli.writing import FormatOption, WaitFor, checked_wait, columns_of, reading, split
 from tidelock.client import CommitResult
-from tidelock.client.writes.transaction import Wait
 
 _PANEL = "Writing"
 
@@ -34,7 +33,6 @@ Label = Annotated[
     str | None,
     typer.Option(help="Name of this change: a second one of that name is refused.", show_default=False),
 ]
-WaitFor = Annotated[str, typer.Option(help=f"Return when it is readable on: {', '.join(get_args(Wait))}.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -159,9 +157,7 @@ def truncate(
 
 
 def _options(label: str | None, wait: str) -> dict[str, Any]:
-    if wait not in get_args(Wait):
-        raise typer.BadParameter(f"expected one of {', '.join(get_args(Wait))}", param_hint="--wait")
-    return {"label": label, "wait": cast("Wait", wait)}
+    return {"label": label, "wait": checked_wait(wait)}
 
 
 def _tell(done: CommitResult, as_json: bool) -> None:

@@ -22,6 +22,7 @@ from tidelock.column_types import NAMES
 
 _PANEL = "Writing"
 
+WaitFor = Annotated[str, typer.Option(help=f"Return when it is readable on: {', '.join(get_args(Wait))}.")]
 FormatOption = Annotated[
     Format | None,
     typer.Option("--format", help="Format of the files; default: by their names.", show_default=False),
@@ -113,21 +114,18 @@ def insert(
         str | None,
         typer.Option(help="Name of this load: a second one of that name is refused.", show_default=False),
     ] = None,
-    wait: Annotated[
-        str, typer.Option(help=f"Return when it is readable on: {', '.join(get_args(Wait))}.")
-    ] = "home",
+    wait: WaitFor = "home",
     as_json: Json = False,
 ) -> None:
     """Insert files in one transaction: all rows of all tables become visible together."""
-    if wait not in get_args(Wait):
-        raise typer.BadParameter(f"expected one of {', '.join(get_args(Wait))}", param_hint="--wait")
+    until = checked_wait(wait)
     work = _work(rows)
     inserted: dict[str, int] = {}
     with target.connect() as db, db.begin(label) as tx:
         for table, files in work.items():
             with reading(table, files, columns_of(tx, table), format_) as reader:
                 inserted[table] = tx.insert(table, reader).rows
-        result = tx.commit(wait=cast("Wait", wait))
+        result = tx.commit(wait=until)
     if as_json:
         output.print_json({"tid": result.tid, "csn": result.csn, "rows": inserted})
         return
@@ -169,6 +167,13 @@ def kill(
         output.print_json({"tid": tid, "state": "rolled_back"})
     else:
         output.say(f"{tid} rolled back")
+
+
+def checked_wait(text: str) -> Wait:
+    """Return the value of --wait; BadParameter if it is none of them."""
+    if text not in get_args(Wait):
+        raise typer.BadParameter(f"expected one of {', '.join(get_args(Wait))}", param_hint="--wait")
+    return cast("Wait", text)
 
 
 def parse_column(text: str) -> pa.Field:
