@@ -24,6 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelock.client import Database, connect
+from tidelock.client.agents.transport import Timeouts
 from tidelock.cluster import LocalCluster
 from tidelock.errors import CommitUnknownError, LabelExistsError, TidelockError
 
@@ -36,8 +37,8 @@ _DOWN_S: Final = 12.0
 _USUAL_TIMES: Final = 5
 #: A hit comes so long after all is well, at most; drawn, so that it meets each step of a request.
 _BEFORE_S: Final = 1.0
-#: How long all is observed after the replica is back.
-_AFTER_S: Final = 1.0
+#: How long a client stays away from a replica that has not answered: the next hit waits until it is back.
+_AWAY_S: Final = Timeouts().suspect_s + 3.0
 _READY_S: Final = 60.0
 _LOOK_S: Final = 0.1
 _SCHEMA: Final = pa.schema([("k", pa.int64())])
@@ -137,7 +138,7 @@ def _hits(
             cluster.start(_HIT)
         ended = time.monotonic()
         await_serving(cluster, _HIT)
-        time.sleep(_AFTER_S)
+        time.sleep(_AWAY_S)
         for client in clients:
             stalls[client.what].append(client.stall_s(begun, ended))
     for client in clients:

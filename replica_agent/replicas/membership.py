@@ -49,6 +49,8 @@ class Membership:
     clocks: Clocks
     _heard: dict[ReplicaId, Csn] = field(default_factory=dict, init=False)
     _asking: asyncio.Task[dict[ReplicaId, Csn]] | None = field(default=None, init=False)
+    #: Requests that are not answered yet, by address: nobody waits for one that is late.
+    _unanswered: dict[str, asyncio.Task[Csn | None]] = field(default_factory=dict, init=False)
     #: The time since when a replica gives no sign of life, by this agent's clock.
     _silent_since: dict[ReplicaId, float] = field(default_factory=dict, init=False)
     _lags: LagWatch = field(init=False)
@@ -178,7 +180,9 @@ class Membership:
     async def ask(self) -> dict[ReplicaId, Csn]:
         """Request the snapshot CSNs of the live peers; peers that do not answer at once are left out.
 
-        Callers share a running request and its answers: many commits may wait for one peer.
+        Callers share a running request and its answers: many commits may wait for one peer. A peer that was
+        late is left out without a wait until it answers that request, or is seen to fail: while a peer is
+        frozen, it delays one caller, and not each of them.
         """
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_all(), name="ask peers")
@@ -187,18 +191,25 @@ class Membership:
     async def _ask_all(self) -> dict[ReplicaId, Csn]:
         peers = [peer for peer in self.peers() if peer.alive and not peer.struck]
         answers = await asyncio.gather(*(self._ask(peer) for peer in peers))
-        found = {peer.replica: csn for peer, csn in zip(peers, answers, strict=True) if csn is not None}
-        self._heard.update(found)
-        return found
+        return {peer.replica: csn for peer, csn in zip(peers, answers, strict=True) if csn is not None}
 
     async def _ask(self, peer: Peer) -> Csn | None:
+        if peer.api in self._unanswered:
+            return None
+        asked = asyncio.create_task(self._request(peer), name=f"ask {peer.replica}")
+        self._unanswered[peer.api] = asked
+        asked.add_done_callback(lambda _: self._unanswered.pop(peer.api))
+        answered, _ = await asyncio.wait({asked}, timeout=self.settings.peer_ask_timeout_s)
+        return asked.result() if answered else None
+
+    async def _request(self, peer: Peer) -> Csn | None:
         begun_s = self.clocks.begun()
         try:
-            async with asyncio.timeout(self.settings.peer_ask_timeout_s):
-                status = await self.client.status(peer.api)
-        except (TidelockError, TimeoutError):
+            status = await self.client.status(peer.api)
+        except TidelockError:
             return None
         self.clocks.heard(peer.replica, status.time_ms, begun_s)
+        self._heard[peer.replica] = status.snapshot_csn
         return status.snapshot_csn
 
     def lag(self) -> LagVerdict:

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tidelock.client.agents import forks
+from tidelock.client.agents.highest_csn import HighestCsn
 from tidelock.client.agents.leases import Leases
 from tidelock.client.agents.members import First, KnownMember, KnownMembers
 from tidelock.client.agents.transport import Transport
 
 T = TypeVar("T")
-
-
-class HighestCsn:
-    """The highest CSN that this client has committed or read, on whichever replica; never lowered (I11)."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._csn = 0
-        forks.register(self)
-
-    def after_fork(self) -> None:
-        """Replace the lock, which a thread of the parent may hold."""
-        self._lock = threading.Lock()
-
-    def note(self, csn: int | None) -> None:
-        """Record a CSN; None is ignored."""
-        with self._lock:
-            self._csn = max(self._csn, csn or 0)
-
-    def at_least(self, min_csn: int | None) -> int | None:
-        """Return the `min_csn` to send: the higher of the caller's and the recorded CSN; None for neither."""
-        return max(self._csn, min_csn or 0) or None
 
 
 class Connection:
@@ -43,7 +20,11 @@ class Connection:
         self.transport = transport
         self.members = members
         self.leases = Leases()
-        self.highest_csn = HighestCsn()
+
+    @property
+    def highest_csn(self) -> HighestCsn:
+        """The highest CSN that this client has committed or read."""
+        return self.members.highest_csn
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for another process; open transactions and snapshots remain with this one."""

@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tidelock.client.agents import forks, members_file
+from tidelock.client.agents.highest_csn import HighestCsn
 from tidelock.client.agents.transport import Transport
+from tidelock.client.agents.watched import SHOW_S
 from tidelock.errors import (
     BadRequestError,
     NoAnswerError,
     NoConnectionError,
     StandbyError,
+    TidelockError,
     UnavailableError,
 )
 from tidelock.wire.cluster import ReplicaStatus, StatusAnswer
@@ -35,6 +38,8 @@ First = str | tuple[str, ...] | None
 
 #: State of a replica that was taken out for good.
 REMOVED: Final = "removed"
+#: State of an agent that accepts new work.
+_SERVING: Final = "serving"
 #: Seconds to wait beyond the waiting bound of an agent before trying another one (rule reader-options).
 ANSWER_MARGIN_S = 3.0
 
@@ -89,6 +94,7 @@ class KnownMembers:
         self._learnt_s = 0.0
         self._doubtful = False
         self.wait_bound_s = 0.0
+        self.highest_csn = HighestCsn()
         forks.register(self)
         self._learn()
         if replica is not None and replica not in self._members:
@@ -148,8 +154,9 @@ class KnownMembers:
     def in_order(self, first: First = None) -> list[KnownMember]:
         """Return the replicas to try, `first` before all others unless it has failed to answer lately.
 
-        One that has failed to answer comes last until it is seen to serve again. That is looked after now and
-        then, in a thread of its own: no request has to find out that it is frozen still, or has just started.
+        One that has failed to answer comes last until it is seen to serve again, with all that this client
+        has read and committed meanwhile. That is looked after now and then, in a thread of its own: no
+        request has to find out that it is frozen still, has just started, or has much to catch up on.
         """
         now = time.monotonic()
         ranks = {item: rank for rank, item in enumerate((first,) if isinstance(first, str) else first or ())}
@@ -177,8 +184,11 @@ class KnownMembers:
             return member.id in self._suspect_until_s
 
     def _look_again(self, member: KnownMember) -> None:
-        if self._transport.serves(member.api):
-            self.note(member, None)
+        seen = self.highest_csn.at_least(None) or 0
+        with contextlib.suppress(TidelockError):
+            found = self._transport.call(member.api, "GET", "/status", answer=StatusAnswer, timeout_s=SHOW_S)
+            if found.state == _SERVING and found.snapshot_csn >= seen:
+                self.note(member, None)
 
     def ask(self, call: Callable[[KnownMember], T], *, first: First = None) -> T:
         """Return the first answer; after a replica that is unavailable or behind the next one is tried.

@@ -46,8 +46,6 @@ T = TypeVar("T")
 API: Final = "/api/v1"
 #: Path of the answer that costs an agent least; it needs no token.
 HEALTH: Final = "/healthz"
-#: Path of the answer that says whether an agent serves; likewise.
-READY: Final = "/readyz"
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 BYTES: Final = "application/octet-stream"
 JSON: Final = "application/json"
@@ -150,20 +148,13 @@ class Transport:
 
     def lives(self, address: str) -> bool:
         """Return whether an agent answers anything within `SHOW_S`."""
-        return self._look(address, HEALTH) is not None
-
-    def serves(self, address: str) -> bool:
-        """Return whether an agent says within `SHOW_S` that it serves; one that has just started does not."""
-        return self._look(address, READY) == 200  # noqa: PLR2004 - HTTP's own number
-
-    def _look(self, address: str, path: str) -> int | None:
         show_s = getattr(self._patience, "show_s", SHOW_S)
         timeout = urllib3.Timeout(connect=show_s, read=show_s)
         try:
-            url = f"{self._scheme}://{address}{path}"
-            return self._looks.request("GET", url, redirect=False, timeout=timeout).status
+            self._looks.request("GET", f"{self._scheme}://{address}{HEALTH}", redirect=False, timeout=timeout)
         except HTTPError:
-            return None
+            return False
+        return True
 
     def call(
         self,

@@ -126,7 +126,35 @@ async def test_a_peer_that_does_not_answer_counts_as_silent() -> None:
     peers.gate.clear()
     assert await asked.ask() == {}
     peers.gate.set()
+    while not await asked.ask():
+        await asyncio.sleep(0)
     assert await asked.ask() == {R2: 5}
+
+
+async def test_a_frozen_peer_delays_one_caller() -> None:
+    """The others do not wait for it, and ask it nothing more, until it answers the first request."""
+    peers = Peers()
+    asked = membership(peers, {R1: True, R2: True}, peer_ask_timeout_s=0.05)
+    peers.gate.clear()
+    await asked.ask()
+    asked.settings = settings(peer_ask_timeout_s=1000.0)
+    for _ in range(10):
+        assert await asked.ask() == {}
+    assert peers.asked == ["r2"]
+
+
+async def test_a_peer_with_a_new_address_is_asked_there() -> None:
+    """A replica that moved is not held for silent because nobody answers at its former place."""
+    peers = Peers()
+    peers.gate.clear()
+    asked = membership(peers, {R1: True, R2: True}, peer_ask_timeout_s=0.05)
+    await asked.ask()
+    shown = dict(asked.view)
+    shown[R2] = MemberView(MemberState(api="r3"), shown[R2].session, 1, True, None)
+    asked.members = cast("Any", SimpleNamespace(snapshot=lambda: MappingProxyType(shown), roster=None))
+    peers.gate.set()
+    assert await asked.ask() == {R2: 5}
+    assert peers.asked == ["r2", "r3"]
 
 
 async def test_a_commit_is_delayed_until_the_others_have_caught_up() -> None:
