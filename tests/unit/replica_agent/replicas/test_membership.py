@@ -126,8 +126,7 @@ async def test_a_peer_that_does_not_answer_counts_as_silent() -> None:
     peers.gate.clear()
     assert await asked.ask() == {}
     peers.gate.set()
-    while not await asked.ask():
-        await asyncio.sleep(0)
+    await until(lambda: not asked._unanswered)
     assert await asked.ask() == {R2: 5}
 
 
