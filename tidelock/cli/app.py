@@ -10,7 +10,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tidelock.cli import admin, auditing, changing, inspecting, local, output, querying, writing
+from tidelock.cli import (
+    admin,
+    auditing,
+    changing,
+    describing,
+    history,
+    inspecting,
+    local,
+    output,
+    querying,
+    writing,
+)
 from tidelock.errors import TidelockError
 from tidelock.exits import Exit, exit_of
 
@@ -67,7 +78,7 @@ def version() -> None:
     output.say(metadata.version("tidelock"))
 
 
-for group in (local, inspecting, writing, changing, querying, auditing, admin):
+for group in (local, inspecting, describing, history, writing, changing, querying, auditing, admin):
     group.add_to(app)
 
 

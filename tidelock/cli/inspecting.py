@@ -133,11 +133,11 @@ def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
         result = db.outcome(tid)
     if as_json:
         output.print_json(
-            {"tid": result.tid, "outcome": str(result.decision), "csn": result.csn, "time": _iso(result.time)}
+            {"tid": result.tid, "outcome": str(result.decision), "csn": result.csn, "time": iso(result.time)}
         )
         return
     where = f" at CSN {result.csn}" if result.csn is not None else ""
-    when = f", {_iso(result.time)}" if result.time is not None else ""
+    when = f", {iso(result.time)}" if result.time is not None else ""
     output.say(f"{tid} {result.decision}{where}{when}")
 
 
@@ -151,12 +151,12 @@ def label(
     with target.connect() as db:
         newest = db.label(name)
     if as_json:
-        output.print_json(newest and {**dataclasses.asdict(newest), "time": _iso(newest.time)})
+        output.print_json(newest and {**dataclasses.asdict(newest), "time": iso(newest.time)})
     elif newest is None:
         output.say(f"{name}: nothing is committed under this label")
     else:
         batch = f", batch {newest.batch}" if newest.batch is not None else ""
-        where = f" at CSN {newest.csn}, {_iso(newest.time)}" if newest.csn is not None else ""
+        where = f" at CSN {newest.csn}, {iso(newest.time)}" if newest.csn is not None else ""
         output.say(f"{name}: {newest.tid}{batch}{where}")
     if newest is None:
         raise typer.Exit(Exit.ABSENT)
@@ -192,7 +192,7 @@ def _logged(record: dict[str, Any]) -> list[Any]:
         record["csn"],
         record["kind"],
         record["home"],
-        _iso(datetime.fromtimestamp(record["time_ms"] / 1000, UTC)),
+        iso(datetime.fromtimestamp(record["time_ms"] / 1000, UTC)),
         "\n".join(_tid_of(item) for item in record["tids"]),
     ]
 
@@ -220,5 +220,6 @@ def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
             output.say(f"{name}: {'-' if value is None else value}")
 
 
-def _iso(time: datetime | None) -> str | None:
+def iso(time: datetime | None) -> str | None:
+    """Return a time as ISO 8601 in UTC, with milliseconds; None as None."""
     return None if time is None else time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -53,7 +53,7 @@ def sql(
     as_json: Json = False,
 ) -> None:
     """Run a query over all tables at one CSN."""
-    with target.connect() as db, db.snapshot(csn, at=_utc(at)) as snap:
+    with target.connect() as db, db.snapshot(csn, at=utc(at)) as snap:
         rows = snap.sql(statement, [_value(text) for text in params or []])
     if as_json:
         output.print_json(rows.to_pylist())
@@ -101,7 +101,7 @@ def create(
     """Pin a CSN for a while and show the folder of each table, for any reader that knows WebHDFS."""
     with target.connect() as db:
         # Not closed on purpose: the pin outlives this process and ends with its lease.
-        _print(db.snapshot(csn, at=_utc(at), lease=lease), as_json=as_json, lease_s=seconds(lease))
+        _print(db.snapshot(csn, at=utc(at), lease=lease), as_json=as_json, lease_s=seconds(lease))
 
 
 def show(
@@ -135,7 +135,8 @@ def _print(snap: Snapshot, *, as_json: bool, lease_s: float | None) -> None:
         output.hint(f"readable for {lease_s:.0f} s at least")
 
 
-def _utc(at: datetime | None) -> datetime | None:
+def utc(at: datetime | None) -> datetime | None:
+    """Return the time of --at, which typer gives without a time zone, as the time in UTC that it means."""
     return None if at is None else at.replace(tzinfo=UTC)
 
 

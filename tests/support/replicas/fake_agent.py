@@ -17,6 +17,7 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -37,6 +38,15 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 from tidelock.wire import writes
+from tidelock.wire.cluster import (
+    AddedPart,
+    DefinedTable,
+    LogEntry,
+    LoggedTransaction,
+    RemovedPart,
+    SkippedPart,
+)
+from tidelock.wire.tables import PartInfo
 
 #: The effective time of every commit, in ms since 1970.
 TIME_MS = 1_700_000_000_000
@@ -232,8 +242,10 @@ class FakeAgent:
                     return [self._described(name, request.query) for name in self.cluster.definitions]
                 case "GET", ["tables", table]:
                     return self._described(table if "." in table else f"default.{table}", request.query)
+                case "GET", ["parts"]:
+                    return self._parts(request.query["table"], int(request.query["csn"]))
                 case "GET", ["log"]:
-                    return self._log(int(request.query["from_csn"]), int(request.query["limit"]))
+                    return self._log(int(request.query["from_csn"]), int(request.query.get("limit", 1000)))
                 case "GET", ["explain", tid]:
                     parts_of = [{"part": "r1-1-1", "table": "default.t", "on": "r1, r2"}]
                     return {"tid": tid, "state": self._outcome(tid)["outcome"], "parts": parts_of}
@@ -282,15 +294,42 @@ class FakeAgent:
         self._require(csn)
         rows = self.cluster.table(name, csn)
         size = {"rows": rows.num_rows, "bytes": rows.nbytes, "parts": len(self.cluster.rows[name])}
-        return {**self.cluster.definitions[name], **size}
+        arrow = base64.b64encode(rows.schema.serialize()).decode()
+        return {**self.cluster.definitions[name], **size, "version": 0, "arrow_schema": arrow}
+
+    def _parts(self, table: str, csn: int) -> list[dict[str, Any]]:
+        self._require(csn)
+        self.cluster.table(table, csn)
+        full = table if "." in table else f"default.{table}"
+        return [
+            msgspec.to_builtins(
+                PartInfo(f"r1-1-{at}", "", rows.num_rows, rows.nbytes, "0" * 32, f"default/{at}.parquet")
+            )
+            for at, rows in self.cluster.rows[full]
+            if at <= csn
+        ]
 
     def _log(self, begin: int, limit: int) -> list[dict[str, Any]]:
         records = [
-            {"csn": csn, "kind": "commit", "home": "r1", "time_ms": TIME_MS, "tids": [{"tid": tid}]}
+            LogEntry(csn, "commit", "r1", TIME_MS, [self._logged(tid, csn)])
             for tid, csn in self.cluster.outcomes.items()
             if csn >= begin
         ]
-        return records[:limit]
+        return [msgspec.to_builtins(record) for record in records[:limit]]
+
+    def _logged(self, tid: str, csn: int) -> LoggedTransaction:
+        added: list[AddedPart | RemovedPart | DefinedTable | SkippedPart] = [
+            AddedPart(table, f"r1-1-{csn}", "", rows.num_rows, rows.nbytes, "0" * 32)
+            for table, parts in self.cluster.rows.items()
+            for at, rows in parts
+            if at == csn
+        ]
+        label = next(
+            agent.transactions[tid].label
+            for agent in self.cluster.agents.values()
+            if tid in agent.transactions
+        )
+        return LoggedTransaction(tid, added, None, ["r1", "r2"], label, True, None, None)
 
     def _require(self, csn: int | None) -> None:
         if csn is not None and csn > self.cluster.csn:
