@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tidelock import processes
 from tidelock.errors import ConfigError
 from tidelock.ports import HOST, free_ports
 
+#: Folder in which `tidelock up` makes a cluster, and in which clients look for one, if no folder is named.
+FOLDER_DEFAULT: Final = Path("tidelock-data")
 REPLICAS_DEFAULT: Final = 3
 COPIES_DEFAULT: Final = 2
+#: Base port with which `tidelock up` makes a cluster.
+BASE_PORT_DEFAULT: Final = 8801
+#: Largest base port: it leaves ports above it for all replicas.
+BASE_PORT_MAX: Final = 65_000
+#: Distance from the port of a replica's API to that of its snapshot file system.
+DATA_OFFSET: Final = 100
 FORMAT: Final = 1
 _FILE: Final = "cluster.json"
 
@@ -47,24 +57,48 @@ class ClusterLayout:
         copies: Durable copies of a commit.
         zk: Connect string of a separate ZooKeeper; None = the embedded one.
         epoch_limit: Records of an epoch; None = the agents' default.
+        base_port: Port that the API of the first replica takes if it is free; see `choose`. 0 = any free
+            ports for all.
     """
 
     replicas: tuple[ReplicaPorts, ...]
     copies: int
     zk: str | None = None
     epoch_limit: int | None = None
+    base_port: int = 0
 
     @classmethod
     def choose(
-        cls, *, replicas: int | None, copies: int | None, zk: str | None, epoch_limit: int | None
+        cls,
+        *,
+        replicas: int | None,
+        copies: int | None,
+        zk: str | None,
+        epoch_limit: int | None,
+        base_port: int | None = None,
     ) -> ClusterLayout:
-        """Lay out a new cluster on ports that are free now."""
+        """Lay out a new cluster on ports that are free now.
+
+        With a base port B the replicas r1, r2, ... have their APIs at B, B + 1, ... and their snapshot file
+        systems at B + 100, B + 101, ... A free port replaces each of these that is not free. Without B, or
+        with 0, all are free ports.
+
+        Raises:
+            ConfigError: No cluster can have these values.
+            UnavailableError: Too few ports are free.
+        """
         count = REPLICAS_DEFAULT if replicas is None else replicas
         if count < 1:
             raise ConfigError(f"expected 1 or more replicas, found {count}")
         if copies is not None and not 1 <= copies <= count:
             raise ConfigError(f"{count} replicas cannot keep {copies} copies; give 1 to {count} copies")
-        ports = free_ports(2 * count)
+        base = base_port or 0
+        if not 0 <= base <= BASE_PORT_MAX:
+            raise ConfigError(
+                f"expected a base port from 1 to {BASE_PORT_MAX}, or 0 for any free ports; found {base}"
+            )
+        wanted = [port for number in range(min(count, DATA_OFFSET)) for port in _ports(base, number)]
+        ports = free_ports(2 * count, wanted)
         return cls(
             replicas=tuple(
                 ReplicaPorts(f"r{number + 1}", ports[2 * number], ports[2 * number + 1])
@@ -73,13 +107,17 @@ class ClusterLayout:
             copies=min(COPIES_DEFAULT, count) if copies is None else copies,
             zk=zk,
             epoch_limit=epoch_limit,
+            base_port=base,
         )
 
     def with_replica(self, replica: str, *, host: str = HOST) -> ClusterLayout:
-        """Return the layout with one replica more, on ports that are free now."""
+        """Return the layout with one replica more, on the next ports after the base port, or free ones."""
         if any(ports.id == replica for ports in self.replicas):
             raise ConfigError(f"the cluster has a replica {replica} already; choose another id")
-        api, data = free_ports(2)
+        taken = {port for one in self.replicas for port in (one.api, one.data)}
+        following = (_ports(self.base_port, number) for number in itertools.count(len(self.replicas)))
+        wanted = next(pair for pair in following if not taken.intersection(pair))
+        api, data = free_ports(2, wanted)
         return replace(
             self, replicas=(*self.replicas, ReplicaPorts(replica, api, data, joins=True, host=host))
         )
@@ -92,14 +130,23 @@ class ClusterLayout:
         left = tuple(replace(one, joins=True) for one in self.replicas if one.id != replica)
         return replace(self, replicas=left)
 
+    def running(self, folder: Path) -> list[ReplicaPorts]:
+        """Return the replicas whose agents run, of the cluster in a folder.
+
+        Only their ports are known to be theirs: another cluster may use those of a stopped agent meanwhile.
+        """
+        found = ((one, processes.load(pid_file(folder, one.id))) for one in self.replicas)
+        return [one for one, process in found if process is not None and processes.alive(process)]
+
     @classmethod
     def open(cls, folder: Path) -> ClusterLayout:
         """Return the layout in a folder; ConfigError if the folder has none, or it is damaged."""
         layout = cls.load(folder)
         if layout is None:
             raise ConfigError(
-                f"there is no cluster in {folder}; make one with `tidelock up --data-dir {folder}`, "
-                "or name another folder (--data-dir), an agent (--url) or a ZooKeeper (--zk)"
+                f"there is no cluster in {folder.absolute()}; make one with `tidelock up --data-dir "
+                f"{folder}`, or name another folder (--data-dir), an agent (--url, TIDELOCK_URL) or a "
+                "ZooKeeper (--zk)"
             )
         return layout
 
@@ -136,6 +183,7 @@ class ClusterLayout:
         copies: int | None,
         zk: str | None,
         epoch_limit: int | None,
+        base_port: int | None = None,
     ) -> None:
         """Raise ConfigError unless the cluster has these values; None accepts any value."""
         for name, wanted, actual in (
@@ -143,9 +191,23 @@ class ClusterLayout:
             ("copies", copies, self.copies),
             ("zk", zk, self.zk),
             ("epoch_limit", epoch_limit, self.epoch_limit),
+            ("base_port", base_port, self.base_port),
         ):
             if wanted not in {None, actual}:
                 raise ConfigError(
                     f"the cluster in {folder} has {name}={actual}, not {wanted}; "
                     "omit the setting, or use another folder"
                 )
+
+
+def pid_file(folder: Path, replica: str) -> Path:
+    """Return the file that names the process of a replica's agent, in the folder of a cluster."""
+    return folder / replica / "agent.pid"
+
+
+def _ports(base: int, number: int) -> tuple[int, ...]:
+    """Return the ports of the API and of the snapshot file system of a replica, counted from 0.
+
+    They are empty where any free ports do.
+    """
+    return (base + number, base + DATA_OFFSET + number) if base else ()

@@ -9,6 +9,7 @@ is killed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import random
@@ -16,7 +17,7 @@ import socket
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,12 +44,17 @@ class Reservations:
         self._descriptor: int | None = None
         self._lock = threading.Lock()
 
-    def free_ports(self, count: int) -> list[int]:
-        """Return distinct ports that are neither used nor reserved; UnavailableError if too few exist."""
+    def free_ports(self, count: int, wanted: Sequence[int] = ()) -> list[int]:
+        """Return distinct ports that are neither used nor reserved; UnavailableError if too few exist.
+
+        Args:
+            count: Number of ports.
+            wanted: Distinct ports, at most `count`: each that is free is returned, at its place in `wanted`.
+        """
         free: list[int] = []
         with self._lock, contextlib.ExitStack() as bound:
             file = self._open()
-            for port in self._candidates():
+            for port in self._candidates(wanted):
                 candidate = bound.enter_context(socket.socket())
                 candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 with contextlib.suppress(OSError):
@@ -57,15 +63,17 @@ class Reservations:
                     free.append(port)
                 if len(free) == count:
                     self._keep(free)
-                    return free
+                    others = iter([port for port in free if port not in wanted])
+                    return [port if port in free else next(others) for port in wanted] + [*others]
             self._release(free)
         raise UnavailableError(
             f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}; end servers that use them"
         )
 
-    def _candidates(self) -> Iterator[int]:
+    def _candidates(self, wanted: Sequence[int]) -> Iterable[int]:
         kept = set(self._kept)  # the kernel grants a process its own locks again
-        return (port for port in random.sample(PORTS, len(PORTS)) if port not in kept)
+        candidates = dict.fromkeys((*wanted, *random.sample(PORTS, len(PORTS))))
+        return (port for port in candidates if port not in kept)
 
     def _keep(self, ports: list[int]) -> None:
         self._kept += ports
@@ -86,6 +94,17 @@ class Reservations:
 _RESERVATIONS: Final = Reservations(Path(tempfile.gettempdir(), f"tidelock-{os.getuid()}.ports"))
 
 
-def free_ports(count: int) -> list[int]:
-    """Return distinct ports that are neither used nor reserved; UnavailableError if too few exist."""
-    return _RESERVATIONS.free_ports(count)
+def free_ports(count: int, wanted: Sequence[int] = ()) -> list[int]:
+    """Return distinct ports as `Reservations.free_ports` does, reserved for this process."""
+    return _RESERVATIONS.free_ports(count, wanted)
+
+
+def in_use(host: str, port: int) -> bool:
+    """Return whether a server listens at an address; False where the host is not this machine."""
+    with socket.socket() as candidate:
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            candidate.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

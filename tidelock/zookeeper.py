@@ -25,6 +25,8 @@ from tidelock import java, processes
 from tidelock.errors import ConfigError, UnavailableError
 from tidelock.ports import HOST, free_ports
 
+#: Port of ZooKeeper by its own convention.
+PORT: Final = 2181
 #: Time that a server may take to answer a four-letter word, in seconds. A slower server is treated as dead.
 ANSWER_TIMEOUT_S: Final = 2.0
 #: Time between two checks of whether a server serves, in seconds.
@@ -231,22 +233,28 @@ class LocalZooKeeper:
 
 
 def create(
-    folder: Path, *, size: int = 1, options: Options | None = None, hosts: Sequence[str] = ()
+    folder: Path,
+    *,
+    size: int = 1,
+    options: Options | None = None,
+    hosts: Sequence[str] = (),
+    wanted: Sequence[int] = (),
 ) -> LocalZooKeeper:
     """Set up an ensemble of `size` servers in a folder, or return the existing one; no server is started.
 
-    An existing ensemble keeps its options and hosts. ConfigError if it has another size.
+    An existing ensemble keeps its options, hosts and ports. ConfigError if it has another size.
 
     Args:
         folder: Folder of the ensemble.
         size: Number of servers.
         options: The settings of the servers.
         hosts: Where each server listens; by default all listen on the loopback address.
+        wanted: Ports for the clients of the first servers; a free one replaces each that is not free.
     """
     folder = folder.resolve()
     with processes.locked(folder / "lock"):
         if (existing := load(folder)) is None:
-            _write(folder, hosts or [HOST] * size, options or Options())
+            _write(folder, hosts or [HOST] * size, options or Options(), wanted)
             existing = load(folder)
     if existing is None or len(existing.servers) != size:
         raise ConfigError(
@@ -290,10 +298,10 @@ def class_path() -> list[Path]:
     return [found[-1] for found in jars.values()]
 
 
-def _write(folder: Path, hosts: Sequence[str], options: Options) -> None:
+def _write(folder: Path, hosts: Sequence[str], options: Options, wanted: Sequence[int]) -> None:
     """Write the files of all servers, and `connect` last."""
     size = len(hosts)
-    ports = free_ports(size * 3)
+    ports = free_ports(size * 3, wanted)
     clients, quorum, election = ports[:size], ports[size : 2 * size], ports[2 * size :]
     members = [
         f"server.{number}={host}:{quorum[number - 1]}:{election[number - 1]}"

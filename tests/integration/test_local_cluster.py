@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.clusters.base_ports import free_base_port
 from tests.support.clusters.cluster import ClusterFactory
 from tidelock import zookeeper
 from tidelock.cli import app as cli
 from tidelock.client import Decision, TransactionState, connect
 from tidelock.cluster import LocalCluster, process_groups
-from tidelock.errors import ConfigError, RefusedError, UnavailableError
+from tidelock.cluster_layout import DATA_OFFSET, FOLDER_DEFAULT
+from tidelock.errors import ConfigError, NoConnectionError, RefusedError, UnavailableError
 from tidelock.exits import Exit
 
 DEADLINE_S = 60.0
@@ -74,17 +77,25 @@ def told(*arguments: object, code: Exit = Exit.OK) -> Any:
     return json.loads(run(*arguments, "--json", code=code).stdout)
 
 
+@contextmanager
+def ended(folder: Path) -> Iterator[Path]:
+    """Kill the processes of the cluster in a folder at the end."""
+    try:
+        yield folder
+    finally:
+        if (folder / "cluster.json").exists():
+            cluster = LocalCluster.open(folder)
+            for replica in cluster.replicas:
+                cluster.kill(replica)
+            if servers := cluster.zookeeper:
+                servers.kill()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder for a cluster, whose processes are killed at the end."""
-    folder = tmp_path / "cluster of mine"
-    yield folder
-    if (folder / "cluster.json").exists():
-        cluster = LocalCluster.open(folder)
-        for replica in cluster.replicas:
-            cluster.kill(replica)
-        if servers := cluster.zookeeper:
-            servers.kill()
+    with ended(tmp_path / "cluster of mine") as folder:
+        yield folder
 
 
 def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> None:
@@ -92,7 +103,7 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
     rows = tmp_path / "rows.parquet"
     pq.write_table(ROWS, rows)
     where = ("--data-dir", folder)
-    status = told("up", *where, "--replicas", 2)
+    status = told("up", *where, "--replicas", 2, "--base-port", 0)  # other tests take ports while it is down
     assert [row["state"] for row in status["replicas"]] == ["serving", "serving"]
     assert status["zookeeper"]["state"] == "standalone"
     pids = [row["pid"] for row in status["replicas"]] + [status["zookeeper"]["pid"]]
@@ -127,6 +138,40 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
             (replica, "serving") for replica in ("r1", "r2", "r3")
         ]
     assert told(*count[:-1], "r3") == [{"n": 3}]
+
+
+def test_a_cluster_is_found_without_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tidelock up` and `connect()` agree on a folder; no server is taken for a cluster that is down."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDELOCK_URL", raising=False)
+    base = free_base_port(1)
+    with ended(tmp_path / FOLDER_DEFAULT):
+        [row] = told("up", "--replicas", 1, "--base-port", base)["replicas"]
+        assert row["url"] == f"http://127.0.0.1:{base}"
+        assert row["data"] == f"127.0.0.1:{base + DATA_OFFSET}"
+        with connect() as db:
+            db.create_table("orders", SCHEMA, partition_by=["k"])
+            csn = db.insert("orders", ROWS, label="load").csn
+        with connect(str(FOLDER_DEFAULT)) as db:
+            assert db.read("orders").num_rows == 3
+
+        found = told("table", "orders")
+        assert (found["csn"], found["rows"], found["parts"]) == (csn, 3, 3)
+        assert [one["path"] for one in found["partitions"]] == ["k=1", "k=2", "k=3"]
+        assert told("table", "orders", "--csn", found["csn"] - 1)["rows"] == 0
+        listed = told("parts", "orders")["parts"]
+        assert sum(one["length"] for one in listed) == found["bytes"]
+        defined, load = told("history")
+        assert defined["tables"]["default.orders"]["version"] == 0
+        assert (load["csn"], load["label"]) == (csn, "load")
+        assert load["tables"]["default.orders"]["rows_added"] == 3
+
+        tidelock("down")
+        with socket.create_server(("127.0.0.1", base)):
+            with pytest.raises(NoConnectionError, match="tidelock up"):
+                connect()
+            said = tidelock("up", code=Exit.UNAVAILABLE)
+            assert f"expected port {base} to be free for r1" in " ".join(said.split())
 
 
 @pytest.mark.slow

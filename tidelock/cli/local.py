@@ -14,9 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tidelock import zookeeper as embedded
 from tidelock.cli import output
-from tidelock.cli.target import FOLDER_DEFAULT, Json
+from tidelock.cli.target import Json
 from tidelock.cluster import LocalCluster
 from tidelock.cluster.local import READY_TIMEOUT_S, STOP_GRACE_S
+from tidelock.cluster_layout import BASE_PORT_DEFAULT, BASE_PORT_MAX, FOLDER_DEFAULT, ClusterLayout
 from tidelock.errors import UnavailableError
 
 #: How often the foreground process checks that its ZooKeeper still runs, in seconds.
@@ -48,6 +49,15 @@ def up(
         str | None,
         typer.Option("--zk", help="A running ZooKeeper, host:port/root; default: an embedded one."),
     ] = None,
+    base_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=BASE_PORT_MAX,
+            help="First port: the API of r1 takes it, that of r2 the next one; a free port replaces one that "
+            f"is taken. 0: any free ports. Default: {BASE_PORT_DEFAULT}, or as the existing cluster.",
+        ),
+    ] = None,
     join: Annotated[
         list[str] | None,
         typer.Option("--join", metavar="REPLICA", help="Add a replica with this id, which was never used."),
@@ -62,7 +72,9 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start a cluster on this machine, or its stopped processes; it survives this terminal."""
-    cluster = LocalCluster.create(folder, replicas=replicas, copies=copies, zk=zk)
+    if base_port is None and ClusterLayout.load(folder) is None:
+        base_port = BASE_PORT_DEFAULT
+    cluster = LocalCluster.create(folder, replicas=replicas, copies=copies, zk=zk, base_port=base_port)
     joining = [replica for replica in join or [] if replica not in cluster.replicas]
     steps = len(cluster.replicas) + len(joining) + (cluster.layout.zk is None)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from tidelock import secret_file
 from tidelock.client import Database, connect
+from tidelock.client.agents.discovery import URL_VARIABLE
 from tidelock.cluster import LocalCluster
+from tidelock.cluster_layout import FOLDER_DEFAULT
 from tidelock.errors import BadRequestError
-
-#: Default folder in which `tidelock up` creates a cluster, and in which the other commands find it.
-FOLDER_DEFAULT: Final = Path("tidelock-data")
 
 Folder = Annotated[
     Path | None,
     typer.Option("--data-dir", help=f"Folder of a local cluster; default: ./{FOLDER_DEFAULT}."),
 ]
-Url = Annotated[str | None, typer.Option("--url", envvar="TIDELOCK_URL", help="An agent, http://host:port.")]
+Url = Annotated[str | None, typer.Option("--url", envvar=URL_VARIABLE, help="An agent, http://host:port.")]
 Zk = Annotated[str | None, typer.Option("--zk", help="ZooKeeper of the cluster, host:port/root.")]
 Replica = Annotated[str | None, typer.Option("--replica", help="Talk to this replica only.")]
 Token = Annotated[
     str | None,
     typer.Option(
         "--token",
-        envvar="TIDELOCK_SECRET",
+        envvar=secret_file.VARIABLE,
         help="Shared secret of the agents; default: in the file that TIDELOCK_SECRET_FILE names.",
     ),
 ]
@@ -53,13 +51,18 @@ class ClusterOptions:
     token: str | None
     timeout_s: float
 
-    def local(self) -> LocalCluster | None:
-        """Return the local cluster if the options name one; ConfigError if its folder holds no cluster."""
+    def address(self) -> str | Path:
+        """Return the address of the cluster, for `connect`; BadRequestError if the options name several."""
         if sum(option is not None for option in (self.folder, self.url, self.zk)) > 1:
             raise BadRequestError("give one of --data-dir, --url and --zk")
-        if self.url is not None or self.zk is not None:
-            return None
-        return LocalCluster.open(self.folder or FOLDER_DEFAULT)
+        if self.zk is not None:
+            return f"zk://{self.zk}"
+        return self.url or self.folder or FOLDER_DEFAULT
+
+    def local(self) -> LocalCluster | None:
+        """Return the local cluster if the options name one; ConfigError if its folder holds no cluster."""
+        address = self.address()
+        return LocalCluster.open(address) if isinstance(address, Path) else None
 
     def connect(self) -> Database:
         """Connect to the cluster.
@@ -69,14 +72,9 @@ class ClusterOptions:
             ConfigError: The folder holds no cluster, or the file of the secret has none.
             UnavailableError: No agent answers.
         """
-        cluster = self.local()
-        if cluster is not None:
-            running = [replica for replica in cluster.replicas if cluster.pid(replica) is not None]
-            address: str | list[str] = [cluster.url(replica) for replica in running or cluster.replicas]
-        else:
-            address = self.url or f"zk://{self.zk}"
-        token = self.token or secret_file.of_environment(os.environ)
-        return connect(address, replica=self.replica, token=token, timeout_s=self.timeout_s)
+        return connect(
+            self.address(), replica=self.replica, token=self.token or None, timeout_s=self.timeout_s
+        )
 
 
 def on_target(command: Callable[..., None]) -> Callable[..., None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 
+from tidelock import secret_file
 from tidelock.client.agents.connection import Connection
-from tidelock.client.agents.discovery import addresses_of, agents
+from tidelock.client.agents.discovery import addresses_of, agents, default_url
 from tidelock.client.agents.members import KnownMembers
 from tidelock.client.agents.transport import Timeouts, Transport, segment
 from tidelock.client.membership import Membership
@@ -47,7 +49,7 @@ T = TypeVar("T")
 
 
 def connect(
-    url: str | Path | Sequence[str | Path],
+    url: str | Path | Sequence[str | Path] | None = None,
     *,
     replica: str | None = None,
     token: str | None = None,
@@ -64,9 +66,12 @@ def connect(
         url: `http://host:port` of one agent (the others are learnt from it), or several of them in the order
             to be tried, or `zk://host:port,host:port/root` to learn all agents from ZooKeeper; then a random
             replica among those that are alive is preferred. Of several addresses those of ZooKeeper are used
-            only if no agent answers. Or the folder of a local cluster (`tidelock up --data-dir`).
+            only if no agent answers. Or the folder of a local cluster (`tidelock up --data-dir`), such as
+            "demo" below the current folder. Default: the address in the environment variable TIDELOCK_URL,
+            and without that the folder `tidelock-data` below the current one, which `tidelock up` makes.
         replica: Work with this replica only, and never switch to another.
-        token: The shard's shared secret, if the agents have one.
+        token: The shard's shared secret, if the agents have one. Default: that of the environment variable
+            TIDELOCK_SECRET, or in the file that TIDELOCK_SECRET_FILE names.
         timeout_s: How long to wait for the answer of a silent agent, and for the outcome of a commit.
         connect_timeout_s: How long to wait for a connection.
         query_timeout_s: How long to wait for the first rows of a query; it must exceed the agents'
@@ -80,10 +85,12 @@ def connect(
 
     Raises:
         BadRequestError: `url` or the token has another form, or the replica does not exist.
-        ConfigError: A zk:// address cannot be used, or no cluster exists below its root.
+        ConfigError: A zk:// address cannot be used, or no cluster exists below its root; the folder has no
+            cluster; or the file of the secret has none.
         AccessDeniedError: The token is missing or wrong.
         UnavailableError: No agent answers.
     """
+    url = default_url(os.environ) if url is None else url
     scheme, addresses, zookeepers = addresses_of([url] if isinstance(url, str | Path) else url)
     timeouts = Timeouts(
         connect_s=connect_timeout_s,
@@ -92,6 +99,7 @@ def connect(
         wait_log_s=wait_log_s,
         members_s=members_refresh_s,
     )
+    token = secret_file.of_environment(os.environ) if token is None else token
     transport = Transport(scheme=scheme, token=token, timeouts=timeouts)
     file = None if members_file is None else Path(members_file)
     try:

@@ -31,9 +31,9 @@ from tidelock.client import Database, connect
 from tidelock.client.agents.discovery import members
 from tidelock.cluster import process_groups
 from tidelock.cluster.agent_log import last_error
-from tidelock.cluster_layout import ClusterLayout, ReplicaPorts
-from tidelock.errors import BadRequestError, ConfigError, UnavailableError
-from tidelock.ports import HOST
+from tidelock.cluster_layout import ClusterLayout, ReplicaPorts, pid_file
+from tidelock.errors import BadRequestError, ConfigError, NoConnectionError, UnavailableError
+from tidelock.ports import HOST, in_use
 
 #: Time that an agent or ZooKeeper may take to be ready, in seconds. On a quiet machine it takes one or two.
 READY_TIMEOUT_S: Final = 60.0
@@ -79,6 +79,7 @@ class LocalCluster:
         copies: int | None = None,
         zk: str | None = None,
         epoch_limit: int | None = None,
+        base_port: int | None = None,
         environment: Mapping[str, str] | None = None,
         environment_of: Mapping[str, Mapping[str, str]] | None = None,
     ) -> LocalCluster:
@@ -91,21 +92,25 @@ class LocalCluster:
                 cluster.
             zk: Connect string with root of a ZooKeeper that runs; default: an embedded one.
             epoch_limit: Records of an epoch; default: the agents' default.
+            base_port: First port of the APIs (see `ClusterLayout.choose`); the embedded ZooKeeper takes 2181
+                then, if that is free. 0: any free ports. Default: 0, or as the existing cluster.
             environment: See the class.
             environment_of: See the class.
 
         Raises:
-            ConfigError: The existing cluster has other values.
+            ConfigError: The existing cluster has other values, or no cluster can have them.
         """
         folder = folder.resolve()
         with processes.locked(folder / "lock"):
             layout = ClusterLayout.load(folder)
             if layout is None:
                 layout = ClusterLayout.choose(
-                    replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit
+                    replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit, base_port=base_port
                 )
                 layout.save(folder)
-        layout.require(folder, replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit)
+        layout.require(
+            folder, replicas=replicas, copies=copies, zk=zk, epoch_limit=epoch_limit, base_port=base_port
+        )
         return cls(folder, layout, environment=environment, environment_of=environment_of)
 
     @classmethod
@@ -162,7 +167,7 @@ class LocalCluster:
     def process(self, replica: str) -> processes.Identity | None:
         """Return the process of a replica's last start, running or not; None before the first start."""
         self._ports(replica)
-        return processes.load(self.folder / replica / "agent.pid")
+        return processes.load(pid_file(self.folder, replica))
 
     def pid(self, replica: str) -> int | None:
         """Return the pid of a replica's agent; None if it does not run."""
@@ -171,8 +176,14 @@ class LocalCluster:
 
     def connect(self, replica: str | None = None) -> Database:
         """Connect to the cluster, or to one replica alone; errors as in `tidelock.connect`."""
-        urls = self.urls if replica is None else [self.url(replica)]
-        return connect(urls, replica=replica, token=self._secret)
+        if replica is None:
+            return connect(self.folder, token=self._secret)
+        if self.pid(replica) is None:
+            raise NoConnectionError(
+                f"the agent of {replica} does not run; start it with `tidelock up --data-dir {self.folder}`",
+                address=self._ports(replica).address,
+            )
+        return connect(self.url(replica), replica=replica, token=self._secret)
 
     @property
     def _secret(self) -> str | None:
@@ -203,12 +214,12 @@ class LocalCluster:
         Raises:
             ConfigError: Java or the jars for the embedded ZooKeeper are missing; or the folder is new, and
                 the root in the named ZooKeeper has a cluster.
-            UnavailableError: A process did not become ready in time; the message has its last error. Started
-                processes keep running.
+            UnavailableError: A process did not become ready in time; the message has its last error. Or the
+                port of one is taken by now. Started processes keep running.
         """
         report = ready or (lambda _: None)
         if self.layout.zk is None:
-            zookeeper.create(self.folder / "zookeeper").start(timeout_s=timeout_s)
+            self._start_zookeeper(timeout_s)
             report("ZooKeeper")
         elif not any(self.data_dir(replica).exists() for replica in self.replicas):
             self._require_free_root(self.layout.zk, timeout_s)
@@ -219,6 +230,24 @@ class LocalCluster:
             if self._start(replica, *(["--replace-disk"] if replica in replace_disks else []))
         }
         self._wait_ready(log_begins, launched, timeout_s, report)
+
+    def _start_zookeeper(self, timeout_s: float) -> None:
+        wanted = [zookeeper.PORT] if self.layout.base_port else []
+        servers = zookeeper.create(self.folder / "zookeeper", wanted=wanted)
+        for server in servers.servers:
+            if not server.alive:
+                self._require_free("ZooKeeper", server.host, server.port)
+        servers.start(timeout_s=timeout_s)
+
+    def _require_free(self, what: str, host: str, *ports: int) -> None:
+        """Raise UnavailableError if a port is taken: the server there would be held for the one to start."""
+        for port in ports:
+            if in_use(host, port):
+                raise UnavailableError(
+                    f"expected port {port} to be free for {what} of the cluster in {self.folder}, found "
+                    "another server that listens there; stop that one (`tidelock down --data-dir` of its "
+                    "cluster), or make a new cluster on other ports (--base-port)"
+                )
 
     def _require_free_root(self, zk: str, timeout_s: float) -> None:
         """Raise ConfigError if there is a cluster: agents with empty disks would take over its ids."""
@@ -311,6 +340,8 @@ class LocalCluster:
                 return False
             if process := self.process(replica):
                 process_groups.kill(process)  # workers that survived a crash of the agent occupy its ports
+            ports = self._ports(replica)
+            self._require_free(replica, ports.host, ports.api, ports.data)
             environment = {**os.environ, **self.environment, **self.environment_of.get(replica, {})}
             self._launch(replica, [*self._command(replica), *options], environment)
             return True
@@ -319,7 +350,7 @@ class LocalCluster:
         folder = self.folder / replica
         processes.start(
             command,
-            pid_file=folder / "agent.pid",
+            pid_file=pid_file(self.folder, replica),
             log=folder / "agent.log",
             folder=folder,
             env=environment,

@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelock import java, processes
 from tidelock.cluster import LocalCluster, process_groups
-from tidelock.cluster_layout import ClusterLayout
+from tidelock.cluster_layout import ClusterLayout, pid_file
 from tidelock.processes import Identity
 from tidelock.testing import spark_master
 from tidelock.testing.clock import PROGRAM, Clock
@@ -88,7 +88,7 @@ class ReplicaProcess(ProcessNode):
     def __init__(self, agents: Agents, name: str, address: str, disk: Disk | None, clock: Clock) -> None:
         super().__init__(name, address, agents.data_dir(name), disk=disk, clock=clock)
         self._agents = agents
-        self._pid_file = agents.folder / name / "agent.pid"
+        self._pid_file = pid_file(agents.folder, name)
 
     @property
     def identity(self) -> Identity | None:

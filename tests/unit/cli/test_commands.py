@@ -24,9 +24,9 @@ from tidelock import errors
 from tidelock.cli import app as cli
 from tidelock.cli import output
 from tidelock.cli.remarks import held_back, remarks
-from tidelock.cli.target import FOLDER_DEFAULT
 from tidelock.cli.writing import parse_column
 from tidelock.cluster import LocalCluster
+from tidelock.cluster_layout import FOLDER_DEFAULT, ClusterLayout, ReplicaPorts
 from tidelock.column_types import NAMES
 from tidelock.exits import Exit, exit_of, table
 
@@ -186,6 +186,20 @@ def test_no_cluster_is_named(tidelock: Tidelock, monkeypatch: pytest.MonkeyPatch
         said = complaint(tidelock(command), Exit.USAGE)
         assert str(FOLDER_DEFAULT) in said
         assert "--url" in said
+
+
+def test_a_cluster_that_is_down_is_not_looked_for_at_its_ports(
+    fake_cluster: FakeCluster, tidelock: Tidelock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another cluster has the port of a cluster that is down: it must not get the rows of that one."""
+    monkeypatch.delenv("TIDELOCK_URL")
+    port = int(fake_cluster["r1"].url.rpartition(":")[2])
+    (tmp_path / "down").mkdir()
+    ClusterLayout(replicas=(ReplicaPorts("r1", port, 1),), copies=1).save(tmp_path / "down")
+    said = complaint(tidelock("tables", "--data-dir", tmp_path / "down"), Exit.UNAVAILABLE)
+    assert "no connection to the cluster" in said
+    assert "tidelock up --data-dir" in said
+    assert fake_cluster["r1"].requests == []
 
 
 def test_two_clusters_are_named(tidelock: Tidelock, tmp_path: Path) -> None:

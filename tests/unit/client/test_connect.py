@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -18,8 +19,9 @@ import pytest
 
 from tests.support.replicas.fake_agent import FakeAgent, FakeCluster
 from tests.support.replicas.fake_http import Fault
+from tidelock import processes
 from tidelock.client import Database, connect
-from tidelock.cluster_layout import ClusterLayout, ReplicaPorts
+from tidelock.cluster_layout import FOLDER_DEFAULT, ClusterLayout, ReplicaPorts, pid_file
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -47,14 +49,20 @@ def test_addresses_of_another_form(url: str) -> None:
         connect(url)
 
 
+def lay_out(cluster: FakeCluster, folder: Path) -> Path:
+    """Write the files of a local cluster whose agent `r1` is a fake one; return the folder."""
+    port = int(cluster["r1"].url.rpartition(":")[2])
+    (folder / "r1").mkdir(parents=True)
+    ClusterLayout(replicas=(ReplicaPorts("r1", port, 1), ReplicaPorts("r2", 1, 1)), copies=1).save(folder)
+    processes.record(os.getpid(), pid_file(folder, "r1"))
+    return folder
+
+
 def test_the_folder_of_a_local_cluster_is_an_address(
     fake_cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tidelock up --data-dir mine` takes free ports, which nobody has to copy; another folder is refused."""
-    port = int(fake_cluster["r1"].url.rpartition(":")[2])
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    ClusterLayout(replicas=(ReplicaPorts("r1", port, 1),), copies=1).save(folder)
+    """The folder stands for the ports of its cluster, which no user has to copy; others are refused."""
+    folder = lay_out(fake_cluster, tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     for address in ("mine", str(folder), folder):
         with connect(address) as db:
@@ -62,6 +70,56 @@ def test_the_folder_of_a_local_cluster_is_an_address(
     for wrong in (".", tmp_path):
         with pytest.raises(ConfigError, match="there is no cluster"):
             connect(wrong)
+
+
+def test_a_name_that_is_no_folder_is_refused_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A misspelt name is not taken for an address, and the error says how a cluster of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadRequestError, match=r"found 'demo'.*`tidelock up --data-dir demo`"):
+        connect("demo")
+
+
+def test_without_an_address_the_cluster_of_the_environment_is_found(
+    fake_cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TIDELOCK_URL comes before the default folder, and an argument before both, as on the command line."""
+    monkeypatch.chdir(tmp_path)
+    lay_out(fake_cluster, tmp_path / FOLDER_DEFAULT)
+    monkeypatch.setenv("TIDELOCK_URL", fake_cluster["r3"].url)
+    with connect() as db:
+        assert db.begin().holder == "r3"
+    with connect(str(FOLDER_DEFAULT)) as db:
+        assert db.begin().holder == "r1"
+    monkeypatch.setenv("TIDELOCK_URL", "")
+    with connect() as db:
+        assert db.begin().holder == "r1"
+
+
+def test_without_any_cluster_the_error_says_where_one_was_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is named in full, since a wrong current folder is the usual cause, with the next step."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDELOCK_URL", raising=False)
+    with pytest.raises(ConfigError, match=f"no cluster in {tmp_path / FOLDER_DEFAULT};.*`tidelock up"):
+        connect()
+
+
+def test_the_secret_of_the_environment_is_the_default_of_the_token(
+    fake_cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program needs no code for the secret: the variables are those of the command line."""
+    fake_cluster["r1"].secret = "s3cret"
+    (tmp_path / "secret").write_text("s3cret\n")
+    for name, value in (("TIDELOCK_SECRET_FILE", str(tmp_path / "secret")), ("TIDELOCK_SECRET", "s3cret")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            with connect(fake_cluster["r1"].url) as db:
+                assert db.status()["id"] == "r1"
+            with pytest.raises(AccessDeniedError):
+                connect(fake_cluster["r1"].url, token="other")
 
 
 def test_zookeeper_address_of_another_form() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
+from tests.support.clusters.base_ports import free_base_port
+from tidelock import ports
 from tidelock.cluster import LocalCluster
 from tidelock.cluster.agent_log import TAIL_BYTES, last_error
-from tidelock.cluster_layout import ClusterLayout
-from tidelock.errors import BadRequestError, ConfigError, UnavailableError
+from tidelock.cluster_layout import BASE_PORT_MAX, DATA_OFFSET, ClusterLayout
+from tidelock.errors import BadRequestError, ConfigError, NoConnectionError, UnavailableError
+from tidelock.ports import HOST, PORTS, Reservations
 
 
 def test_ports_are_chosen_once(tmp_path: Path) -> None:
@@ -21,6 +25,84 @@ def test_ports_are_chosen_once(tmp_path: Path) -> None:
     assert made.replicas == ["r1", "r2"]
     assert len({made.url("r1"), made.url("r2")}) == 2
     assert (made.layout.copies, made.layout.epoch_limit, made.zk) == (2, 50, "127.0.0.1:2181/x")
+
+
+def listening(port: int = 0) -> socket.socket:
+    """Return a socket that listens, on any free port by default."""
+    taken = socket.socket()
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    taken.bind((HOST, port))
+    taken.listen()
+    return taken
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A base port after which the ports of five replicas are free; other tests reserve in other files."""
+    monkeypatch.setattr(ports, "_RESERVATIONS", Reservations(tmp_path / "reserved"))
+    return free_base_port(5)
+
+
+def test_a_cluster_with_a_base_port_takes_the_ports_after_it(tmp_path: Path, base: int) -> None:
+    """The ports of a page are those of every reader's cluster, also for a replica that joins later."""
+    layout = LocalCluster.create(tmp_path, base_port=base).layout
+    assert [(one.id, one.api, one.data) for one in layout.replicas] == [
+        (f"r{number + 1}", base + number, base + DATA_OFFSET + number) for number in range(3)
+    ]
+    grown = layout.with_replica("r4")
+    assert (grown.replicas[-1].api, grown.replicas[-1].data) == (base + 3, base + DATA_OFFSET + 3)
+    assert grown.without("r2").with_replica("r5").replicas[-1].api == base + 4
+
+
+def test_a_taken_port_is_replaced_by_a_free_one(tmp_path: Path, base: int) -> None:
+    """Where another cluster runs, only the ports that it has are others."""
+    with listening(base + 1):
+        layout = LocalCluster.create(tmp_path, base_port=base).layout
+    first, second, third = layout.replicas
+    assert (first.api, third.api) == (base, base + 2)
+    assert second.api in PORTS
+    assert [one.data - base - DATA_OFFSET for one in layout.replicas] == [0, 1, 2]
+
+
+def test_two_clusters_at_once_share_no_port(tmp_path: Path, base: int) -> None:
+    """The second one is laid out while no server of the first one listens yet."""
+    layouts = [LocalCluster.create(tmp_path / name, base_port=base).layout for name in ("one", "other")]
+    taken = [port for layout in layouts for one in layout.replicas for port in (one.api, one.data)]
+    assert len(set(taken)) == 12
+    assert layouts[0].replicas[0].api == base
+
+
+def test_without_a_base_port_a_cluster_takes_any_free_ports(tmp_path: Path) -> None:
+    """Tests start many clusters at once, so none of them asks for the same ports."""
+    for name, base in (("default", None), ("zero", 0)):
+        layout = LocalCluster.create(tmp_path / name, base_port=base).layout
+        assert all(port in PORTS for one in layout.replicas for port in (one.api, one.data))
+
+
+@pytest.mark.parametrize("base", [-1, BASE_PORT_MAX + 1])
+def test_a_base_port_out_of_range_is_refused(tmp_path: Path, base: int) -> None:
+    """The error names the range, and no file is written."""
+    with pytest.raises(ConfigError, match=f"from 1 to {BASE_PORT_MAX}, or 0 .*found {base}"):
+        LocalCluster.create(tmp_path, base_port=base)
+    assert ClusterLayout.load(tmp_path) is None
+
+
+def test_an_agent_is_not_started_where_another_server_listens(tmp_path: Path) -> None:
+    """The other server might be an agent of another cluster, which would be held for this one."""
+    cluster = LocalCluster.create(tmp_path, replicas=1, zk="127.0.0.1:1/x")
+    port = cluster.layout.replicas[0].data
+    with listening(port), pytest.raises(UnavailableError, match=f"expected port {port} to be free for r1"):
+        cluster.start("r1")
+    assert cluster.process("r1") is None
+
+
+def test_a_replica_that_is_down_is_not_looked_for_at_its_port(tmp_path: Path) -> None:
+    """Another cluster may listen there meanwhile; a client of this one must not meet it."""
+    cluster = LocalCluster.create(tmp_path, replicas=2)
+    with listening(cluster.layout.replicas[0].api):
+        for replica in (None, "r1"):
+            with pytest.raises(NoConnectionError, match="tidelock up --data-dir"):
+                cluster.connect(replica)
 
 
 def test_members_with_hosts_of_their_own_come_and_go(tmp_path: Path) -> None:
@@ -46,7 +128,9 @@ def test_single_replica_keeps_one_copy(tmp_path: Path) -> None:
     assert LocalCluster.create(tmp_path / "three").layout.copies == 2
 
 
-@pytest.mark.parametrize("asked", [{"replicas": 3}, {"copies": 1}, {"zk": "h:1/y"}, {"epoch_limit": 5}])
+@pytest.mark.parametrize(
+    "asked", [{"replicas": 3}, {"copies": 1}, {"zk": "h:1/y"}, {"epoch_limit": 5}, {"base_port": 9000}]
+)
 def test_cluster_of_another_shape(tmp_path: Path, asked: dict[str, object]) -> None:
     """An existing cluster is not changed by other values; the error names the value."""
     LocalCluster.create(tmp_path, replicas=2)

@@ -73,3 +73,24 @@ def test_the_oldest_choices_are_given_back(tmp_path: Path, monkeypatch: pytest.M
     first, *others = (reservations.free_ports(1)[0] for _ in range(4))
     assert chosen_by_another(tmp_path / "ports", first) == f"[{first}]"
     assert [chosen_by_another(tmp_path / "ports", port) for port in others] == ["none"] * 3
+
+
+def test_a_wanted_port_stands_at_its_place_if_it_is_free(tmp_path: Path) -> None:
+    """Each wanted port that is used or reserved is replaced, and the others stay where they are."""
+    first, used, reserved, last = Reservations(tmp_path / "others").free_ports(4)
+    reservations = Reservations(tmp_path / "ports")
+    with socket.socket() as server:
+        server.bind((ports.HOST, used))
+        server.listen()
+        assert ports.in_use(ports.HOST, used)
+        assert reservations.free_ports(1, [reserved]) == [reserved]
+        assert chosen_by_another(tmp_path / "ports", reserved) == "none"
+        found = reservations.free_ports(5, [first, used, reserved, last])
+    assert found[0] == first
+    assert found[3] == last
+    assert len({*found, used, reserved}) == 7
+
+
+def test_an_address_of_another_machine_is_not_in_use_here() -> None:
+    """The loopback addresses of a namespace are judged in it, not here."""
+    assert not ports.in_use("192.0.2.1", 1)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelock import zookeeper
+from tidelock import ports, zookeeper
 from tidelock.errors import ConfigError
+from tidelock.ports import free_ports
 from tidelock.zookeeper import Options
 
 
@@ -33,6 +34,14 @@ def test_one_server_listens_on_loopback_without_members(tmp_path: Path) -> None:
     assert found["admin.enableServer"] == "false"
     assert not any(name.startswith("server.") for name in found)
     assert (server.folder / "jvm.options").read_text(encoding="utf-8") == "-Xmx99m\n-XX:TieredStopAtLevel=1\n"
+
+
+def test_a_wanted_port_is_that_of_the_first_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients find ZooKeeper at its usual port; a second ensemble has another one."""
+    [wanted] = free_ports(1)
+    monkeypatch.setattr(ports, "_RESERVATIONS", ports.Reservations(tmp_path / "reserved"))
+    first, second = (zookeeper.create(tmp_path / name, wanted=[wanted]) for name in ("one", "other"))
+    assert first.servers[0].port == wanted != second.servers[0].port
 
 
 def test_three_servers_know_each_other_on_distinct_ports(tmp_path: Path) -> None:

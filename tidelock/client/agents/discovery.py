@@ -7,14 +7,16 @@ single module of the product imports kazoo, and it belongs to the agents (docs/a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidelock.cluster_layout import ClusterLayout
-from tidelock.errors import BadRequestError
+from tidelock.cluster_layout import FOLDER_DEFAULT, ClusterLayout
+from tidelock.errors import BadRequestError, NoConnectionError
 
+#: Environment variable with the address of the cluster, for clients that name none.
+URL_VARIABLE: Final = "TIDELOCK_URL"
 _DISCOVERY: Final = "tidelock.csnlog.cluster.discovery"
 
 
@@ -36,13 +38,25 @@ def members(connect: str, *, timeout_s: float) -> list[str]:
     return replicas
 
 
+def default_url(environ: Mapping[str, str]) -> str | Path:
+    """Return the address for a caller that names none: the variable's, else the folder of `tidelock up`."""
+    return environ.get(URL_VARIABLE) or FOLDER_DEFAULT
+
+
 def agents_of_folder(folder: Path) -> list[str]:
-    """Return the API addresses of all replicas of the local cluster in a folder, running or not.
+    """Return the API addresses of the agents of the local cluster in a folder that run.
 
     Raises:
         ConfigError: The folder has no cluster, or its description is damaged.
+        NoConnectionError: No agent of the cluster runs.
     """
-    return [ports.address for ports in ClusterLayout.open(folder).replicas]
+    running = ClusterLayout.open(folder).running(folder)
+    if not running:
+        raise NoConnectionError(
+            f"no connection to the cluster in {folder.absolute()}: expected an agent that runs, found none; "
+            f"start them with `tidelock up --data-dir {folder}`"
+        )
+    return [ports.address for ports in running]
 
 
 def addresses_of(urls: Sequence[str | Path]) -> tuple[str, list[str], list[str]]:
@@ -50,7 +64,7 @@ def addresses_of(urls: Sequence[str | Path]) -> tuple[str, list[str], list[str]]
 
     Raises:
         BadRequestError: An address has another form, or they are not of one kind.
-        ConfigError: As :func:`agents_of_folder`.
+        ConfigError, NoConnectionError: As :func:`agents_of_folder`.
     """
     schemes: set[str] = set()
     addresses: list[str] = []
@@ -69,9 +83,10 @@ def addresses_of(urls: Sequence[str | Path]) -> tuple[str, list[str], list[str]]
             schemes.add(parts.scheme)
             addresses.append(parts.netloc)
         else:
+            name = f", and no such folder: `tidelock up --data-dir {url}` makes a cluster there"
             raise BadRequestError(
                 "expected http://host:port of an agent, zk://host:port/root, or the folder of a local "
-                f"cluster; found {url!r}"
+                f"cluster; found {url!r}{name if url and ':' not in str(url) else ''}"
             )
     if len(schemes) != 1:
         raise BadRequestError(f"expected addresses of one kind, found {', '.join(map(str, urls)) or 'none'}")
