@@ -124,6 +124,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "tidelock/client/reads": ("tidelock/client/values", "tidelock/client/agents"),
     "tidelock/client/writes": _CLIENT_ROOMS[:3],
     "tidelock/client": _CLIENT_ROOMS,
+    "tidelock/aio": ("tidelock/client", "tidelock/client/agents"),
     "tidelock": ("tidelock/client",),
     "tidelock/cluster": ("tidelock", *_CLIENT),
     "spark": ("tidelock", *_CLIENT),

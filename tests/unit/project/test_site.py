@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 from mkdocs.config import load_config
 
+import tidelock.aio
 import tidelock.client
 import tidelock.spark
 from tests.support.project import openapi_markdown, pages, site
@@ -79,6 +80,7 @@ def test_an_empty_folder_has_no_place_in_the_navigation() -> None:
     ("page", "names"),
     [
         ("tidelock", [f"tidelock.client.{name}" for name in tidelock.client.__all__]),
+        ("aio", [f"tidelock.aio.{name}" for name in tidelock.aio.__all__]),
         ("spark", [f"tidelock.spark.{name}" for name in tidelock.spark.__all__]),
     ],
 )
