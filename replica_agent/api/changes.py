@@ -48,7 +48,8 @@ class ChangeRoutes:
         asked = await body(request, ChangedRowsRequest)
         since, until = _range(asked)
         with self.service.failures.noted(None, "the read of changes"):
-            wanted = await self.service.changes.rows(full_name(request.match_info["table"]), since, until)
+            table = full_name(request.match_info["table"])
+            wanted = await self.service.changes.rows(table, since, until, net=asked.net)
             async with self.service.sql.statement(wanted) as running:
                 return await send_rows(request, running)
 
@@ -84,6 +85,7 @@ def _shown(schema: TableSchema, page: CsnChangePage) -> ChangePageAnswer:
     return ChangePageAnswer(
         to=page.to,
         complete=page.complete,
+        time_ms=page.time_ms,
         sets=tuple(
             ChangeSetAnswer(
                 csn=one.csn,

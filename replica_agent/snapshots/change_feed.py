@@ -79,14 +79,14 @@ class ChangeFeed:
             self.implicit_pins.read_from(since)
         return schema, page
 
-    async def rows(self, table: TableName, since: Csn, until: Csn) -> ChangesRequest:
-        """Return the request to an SQL process for the changed rows in (since, until].
+    async def rows(self, table: TableName, since: Csn, until: Csn, *, net: bool) -> ChangesRequest:
+        """Return the request to an SQL process for the changed rows in (since, until], or their net effect.
 
         The range stays readable for a while. Errors as :meth:`page`, without UnknownTableError.
         """
         await self._reach(table, since, until)
         self.implicit_pins.read_from(since)
-        return ChangesRequest(until, since, table, self.settings.changes_files_max)
+        return ChangesRequest(until, since, table, self.settings.changes_files_max, net)
 
     async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
         """Return the end of the changes of (since, until], when all of them are applied here.

@@ -10,6 +10,9 @@ key (which contains the partition columns) a key on both sides is an update.
 All rows that a CSN takes away come before all that it brings, so that a consumer can apply rows by key as
 they come. So there are two passes over each commit. If rows are counted in several partitions, each pass
 counts them again: there may be room for the counts of one partition only.
+
+The net difference of two CSNs is told as if one commit had added and removed the parts of all commits in
+between. So it costs what these commits have changed, not what the table holds.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.change_reads import ChangeReader
-from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, PartChange
+from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, PartChange, net_of
 from tidelock.replica_agent.tables.schema import TableSchema
 
 #: Columns in addition to the table's columns; no table has columns of these names.
@@ -66,11 +69,18 @@ class ChangedRows:
         Raises:
             SnapshotTooOldError: The horizon of the table has passed changes that were not read yet.
         """
+        if self._request.net:
+            yield from self._changes(net_of(self._pages()))
+            return
+        for page in self._pages():
+            for one in page.sets:
+                yield from self._changes(one)
+
+    def _pages(self) -> Iterator[CsnChangePage]:
         since, complete = self._request.since, False
         while not complete:
             page = self._page(since)
-            for one in page.sets:
-                yield from self._changes(one)
+            yield page
             since, complete = page.to, page.complete
 
     def _page(self, since: Csn) -> CsnChangePage:

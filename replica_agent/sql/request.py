@@ -78,6 +78,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
         since: The CSN after which the changes begin.
         table: Full name.
         files_max: Parts whose descriptions are kept in memory at a time; a single CSN may have more.
+        net: The difference of the rows at ``csn`` and those at ``since``, as if one commit had made it.
         tid: None: the changes are those of commits.
         adopted: None, likewise.
     """
@@ -86,6 +87,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
     since: Csn
     table: TableName
     files_max: int
+    net: bool = False
     tid: None = None
     adopted: tuple[()] = ()
 

@@ -12,6 +12,8 @@ import itertools
 from collections.abc import Iterator
 from operator import itemgetter
 
+from msgspec.structs import replace
+
 from tidelock.csnlog.core.ids import Csn, TableName
 from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, CatalogReader, PartRow
 from tidelock.replica_agent.storage.change_sets import (
@@ -51,7 +53,7 @@ class ChangeReader(CatalogReader):
         """
         page = admit(self._sets(table, since, until), since, until, files_max=files_max, bytes_max=bytes_max)
         self.require_kept(since, table)  # after the read: what is promised now existed all the time
-        return page
+        return replace(page, time_ms=self._time_ms(page.to))
 
     def _sets(self, table: TableName, since: Csn, until: Csn) -> Iterator[CsnChanges]:
         args = {"t": table, "since": since, "until": until}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 
 
@@ -64,12 +64,31 @@ class CsnChangePage(msgspec.Struct, frozen=True):
         to: CSN up to which it is complete.
         complete: Whether it contains all that was requested.
         sets: The change sets.
+        time_ms: Effective time of ``to``, Unix, ms; 0 if it is not known.
     """
 
     since: Csn
     to: Csn
     complete: bool
     sets: Sequence[CsnChanges]
+    time_ms: int = 0
+
+
+def net_of(pages: Iterable[CsnChangePage]) -> CsnChanges:
+    """Return the changes of at least one page as those of one commit, at the end of the last page.
+
+    Each page begins where the one before ends. A part that is added and removed in between is left out. A
+    row of other parts may still be on both sides.
+    """
+    added: dict[PartId, PartChange] = {}
+    removed: list[PartChange] = []
+    csn, time_ms = CSN_NONE, 0
+    for page in pages:
+        for one in page.sets:
+            added.update((part.row.part, part) for part in one.added)
+            removed += [part for part in one.removed if added.pop(part.row.part, None) is None]
+        csn, time_ms = page.to, page.time_ms
+    return CsnChanges(csn, time_ms, list(added.values()), removed)
 
 
 def admit(

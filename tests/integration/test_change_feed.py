@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +23,14 @@ from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import BadRequestError, NoSuchCsnError, SnapshotTooOldError, UnknownTableError
+from tidelock.errors import (
+    BadRequestError,
+    LabelExistsError,
+    NoSuchCsnError,
+    SerializationConflictError,
+    SnapshotTooOldError,
+    UnknownTableError,
+)
 from tidelock.wire.changes import ChangedRowsRequest
 
 SCHEMA = pa.schema([pa.field("p", pa.date32()), pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -219,11 +227,19 @@ def test_what_is_told_stays_readable(db: Database, table: str) -> None:
         list(feed.sets())
 
 
-def test_the_page_runs_and_prints_what_it_shows(local: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def names(local: LocalCluster) -> Iterator[dict[str, Any]]:
+    """The names that the Python of docs/change-feed.md has defined."""
+    defined: dict[str, Any] = {"url": local.url("r1")}
+    pages.run("docs/change-feed.md", defined)
+    yield defined
+    defined["db"].close()
+
+
+def test_the_page_runs_and_prints_what_it_shows(
+    local: LocalCluster, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The Python of docs/change-feed.md runs, and its command prints what it shows, but CSNs and times."""
-    names: dict[str, Any] = {"url": local.url("r1")}
-    pages.run("docs/change-feed.md", names)
-    names["db"].close()
     monkeypatch.setenv("TIDELOCK_URL", local.url("r1"))
     [console] = pages.blocks("docs/change-feed.md", "console")
     command, _, shown = console.removeprefix("$ tidelock ").partition("\n")
@@ -236,6 +252,30 @@ def test_the_page_runs_and_prints_what_it_shows(local: LocalCluster, monkeypatch
     few = CliRunner().invoke(cli.app, [*arguments, "--rows", "1"])
     assert "1 changed rows" in few.stderr
     assert "there are more" in few.stderr
+
+
+def test_runs_of_the_recipe_apply_each_change_once(db: Database, names: dict[str, Any]) -> None:
+    """Two runs at a time, of which any may fail and begin again, make the copy equal to the table."""
+
+    def run(until: int) -> None:
+        while True:
+            try:
+                names["follow"]("shop", until)
+            except (SerializationConflictError, LabelExistsError, RuntimeError):
+                continue  # the other run was first; its position is the next one's beginning
+            return
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(3):
+            db.upsert("prices", pa.table({"item": ["nut", f"i{number}"], "cents": [number] * 2}), on=["item"])
+            last = csn_of(db.delete("prices", f"item = 'i{number - 1}'").csn or db.seen_csn)
+            for one in [pool.submit(run, last) for _ in range(2)]:
+                one.result()
+    shown, prices = (
+        Counter(map(str, db.read(table, ["item", "cents"]).to_pylist())) for table in ("shown", "prices")
+    )
+    assert shown == prices
+    assert shown.total() == 3
 
 
 def _cells(printed: str) -> list[tuple[str, ...]]:

@@ -21,6 +21,7 @@ from tidelock.client.reads.feed import ChangedPart, ChangePage, Changes, ChangeS
 from tidelock.client.reads.scan import Scan
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.reads.stream import BatchStream
+from tidelock.client.reads.subscription import Progress, Rows, Subscription
 from tidelock.client.values.results import (
     CommitResult,
     Decision,
@@ -46,8 +47,11 @@ __all__ = [
     "JoinedTransaction",
     "LandResult",
     "Outcome",
+    "Progress",
+    "Rows",
     "Scan",
     "Snapshot",
+    "Subscription",
     "TableChange",
     "Transaction",
     "TransactionState",

@@ -18,8 +18,7 @@ from tidelock.client.agents.transport import Timeouts, Transport, segment
 from tidelock.client.membership import Membership
 from tidelock.client.reads.audit import TIMEOUT_S, AuditReport, audit
 from tidelock.client.reads.each import SnapshotEach
-from tidelock.client.reads.feed import Changes
-from tidelock.client.reads.history import HistoryQuestions
+from tidelock.client.reads.following import Following
 from tidelock.client.reads.scan import Params, Scan
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.tables import Tables
@@ -122,7 +121,7 @@ def connect(
 _RESOLVE_S: Final = 120.0
 
 
-class Database(Tables, AutocommitStatements, Landing, Joining, HistoryQuestions):
+class Database(Tables, AutocommitStatements, Landing, Joining, Following):
     """A cluster as one client sees it; made by `connect`. Any number of threads may use it.
 
     It never goes back in time: it remembers the highest CSN that it has committed or read on any replica,
@@ -293,22 +292,6 @@ class Database(Tables, AutocommitStatements, Landing, Joining, HistoryQuestions)
         )
         holder, pin = self._connection.ask_and_tell("POST", "/snapshots", answer=SnapshotPin, body=body)
         return Snapshot(self._connection, holder, pin)
-
-    def changes(
-        self, table: str, from_csn: int, to_csn: int | None = None, *, pinned: bool = False
-    ) -> Changes:
-        """Return the changes that commits have made to a table in (from_csn, to_csn].
-
-        Args:
-            table: `name` or `namespace.name`.
-            from_csn: The changes begin after it: applied to the rows at this CSN they give those at `to_csn`.
-            to_csn: The last CSN; default: the newest when they are read, not below what this client has seen.
-            pinned: The caller holds a snapshot at `from_csn` or below, so no pin has to be made.
-
-        Raises nothing by itself; its methods raise the errors that `Changes` lists.
-        """
-        pin = None if pinned else self.snapshot
-        return Changes(self._connection, table, from_csn, to_csn, pin=pin, newest=self._newest)
 
     def outcome(self, tid: str) -> Outcome:
         """Return the outcome of a transaction of any replica and client.

@@ -14,11 +14,13 @@ class ChangedRowsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         since: The changes begin after this CSN.
         to: The last CSN.
         csn: The changes of this commit alone.
+        net: Answer the difference of the rows at `to` and the rows at `from`, not commit by commit.
     """
 
     since: int | None = msgspec.field(name="from", default=None)
     to: int | None = None
     csn: int | None = None
+    net: bool = False
 
 
 class ChangedPart(msgspec.Struct, frozen=True):
@@ -67,8 +69,10 @@ class ChangePageAnswer(msgspec.Struct, frozen=True):
         to: The page holds all change sets up to this CSN.
         complete: Whether nothing was left out because of a limit.
         sets: The change sets in the order of their CSNs.
+        time_ms: Effective time (Unix, ms) of `to`; 0 if it is not known.
     """
 
     to: int
     complete: bool
     sets: tuple[ChangeSetAnswer, ...]
+    time_ms: int = 0

@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.support.replicas import fake_feed
 from tests.support.replicas.fake_http import Fault, Request, Server
 from tests.support.replicas.fake_members import FakeMembers
 from tidelock.client import Database, connect
@@ -30,6 +31,7 @@ from tidelock.errors import (
     BadRequestError,
     LeaseExpiredError,
     NoSuchCsnError,
+    SnapshotTooOldError,
     StandbyError,
     TableExistsError,
     TidelockError,
@@ -93,6 +95,9 @@ class FakeCluster:
     def __init__(self, *replicas: str) -> None:
         self.lock = threading.RLock()
         self.csn = 1
+        self.horizon = 0
+        #: The effective times of CSNs that have another one than `TIME_MS`.
+        self.times_ms: dict[int, int] = {}
         self.definitions: dict[str, dict[str, Any]] = {}
         self.rows: dict[str, list[tuple[int, pa.Table]]] = {}
         self.outcomes: dict[str, int] = {}
@@ -244,6 +249,10 @@ class FakeAgent:
                     return self._described(table if "." in table else f"default.{table}", request.query)
                 case "GET", ["parts"]:
                     return self._parts(request.query["table"], int(request.query["csn"]))
+                case ("GET", ["tables", table, "changes"]) | ("POST", ["tables", table, "changes", "rows"]):
+                    return self._changes(table, request)
+                case "GET", ["csns"]:
+                    return self._csn_at(int(request.query["at_ms"]))
                 case "GET", ["log"]:
                     return self._log(int(request.query["from_csn"]), int(request.query.get("limit", 1000)))
                 case "GET", ["explain", tid]:
@@ -308,6 +317,31 @@ class FakeAgent:
             for at, rows in self.cluster.rows[full]
             if at <= csn
         ]
+
+    def _changes(self, table: str, request: Request) -> object:
+        asked = request.query or request.json
+        since, end = int(asked["from"]), int(asked.get("to", self.snapshot_csn))
+        self._require(max(since, end))
+        self._require_kept(since)
+        schema = self.cluster.table(table, end).schema
+        full = table if "." in table else f"default.{table}"
+        commits = [(at, rows) for at, rows in self.cluster.rows[full] if since < at <= end]
+        if request.method == "POST":
+            return fake_feed.rows(schema, commits, self.time_ms)
+        return fake_feed.page(commits, end, self.time_ms)
+
+    def time_ms(self, csn: int) -> int:
+        """Return the effective time of a CSN."""
+        return self.cluster.times_ms.get(csn, TIME_MS)
+
+    def _csn_at(self, at_ms: int) -> dict[str, int]:
+        csn = max((csn for csn in range(1, self.cluster.csn + 1) if self.time_ms(csn) <= at_ms), default=1)
+        return {"csn": csn, "time_ms": self.time_ms(csn)}
+
+    def _require_kept(self, csn: int | None) -> None:
+        horizon = self.cluster.horizon
+        if csn is not None and csn < horizon:
+            raise SnapshotTooOldError(f"CSN {csn} is below the horizon {horizon}", min_csn=horizon)
 
     def _log(self, begin: int, limit: int) -> list[dict[str, Any]]:
         records = [
@@ -450,6 +484,7 @@ class FakeAgent:
             return {"id": parts[1], "csn": self.pins[parts[1]], "ttl_s": 60.0}
         body = request.json
         self._require(body.get("csn"))
+        self._require_kept(body.get("csn"))
         self._require(body.get("min_csn"))
         self._counter += 1
         pin = f"{self.id}-{self.boot}-{self._counter}"

@@ -120,6 +120,11 @@ class KnownMembers:
         return functools.partial(KnownMembers, replica=self._pinned), (self._transport, seeds)
 
     @property
+    def cluster_id(self) -> str:
+        """Return the id of the cluster."""
+        return self._cluster_id or ""
+
+    @property
     def others(self) -> bool:
         """Return whether another replica can be tried where one does not answer."""
         return not self.pinned and len(self._members) > 1

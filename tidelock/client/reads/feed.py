@@ -52,15 +52,17 @@ class ChangePage:
         to: The page holds all change sets up to this CSN.
         complete: Whether nothing was left out because of a limit.
         sets: In the order of their CSNs.
+        time: The effective time of `to` (UTC); None if it is not known.
     """
 
     to: int
     complete: bool
     sets: tuple[ChangeSet, ...]
+    time: datetime | None = None
 
 
 class Changes:
-    """The changes of a table in (from_csn, to_csn]; made by `Database.changes`.
+    """The changes of a table in (from_csn, to_csn]; made by `Database.changes` and `Database.diff`.
 
     The parts of the changes remain readable while a method reads them, and inside a `with` block until its
     end: the object pins `from_csn`, unless the caller has done so. Every method raises:
@@ -77,6 +79,9 @@ class Changes:
         from_csn: CSN after which the changes begin.
         to_csn: CSN up to which the changes go. If it was not given, it is None until the changes are read,
             and `page` goes up to the snapshot CSN of the replica that answers.
+        net: Whether `to_batches` and `to_table` give the difference of the two snapshots: rows at `from_csn`
+            that are not at `to_csn` as deletes, the reverse as inserts, all with `_commit_csn` = `to_csn`.
+            `sets` and `page` go commit by commit all the same.
     """
 
     def __init__(
@@ -88,8 +93,9 @@ class Changes:
         *,
         pin: Callable[[int], Snapshot] | None,
         newest: Callable[[], int],
+        net: bool = False,
     ) -> None:
-        self.table, self.from_csn, self.to_csn = table, from_csn, to_csn
+        self.table, self.from_csn, self.to_csn, self.net = table, from_csn, to_csn, net
         self._connection, self._pin, self._newest = connection, pin, newest
         self._held: Snapshot | None = None
 
@@ -122,7 +128,8 @@ class Changes:
         path = f"/tables/{segment(self.table)}/changes"
         answer = self._connection.ask("GET", path, answer=ChangePageAnswer, query=query)
         self._connection.highest_csn.note(answer.to)
-        return ChangePage(answer.to, answer.complete, tuple(map(_change_set, answer.sets)))
+        sets = tuple(map(_change_set, answer.sets))
+        return ChangePage(answer.to, answer.complete, sets, instant(answer.time_ms))
 
     def sets(self, *, files_max: int | None = None, bytes_max: int | None = None) -> Iterator[ChangeSet]:
         """Return all change sets in the order of their CSNs, requested page by page; see `page`."""
@@ -142,7 +149,7 @@ class Changes:
             TooLargeError: The changes of a commit need more memory, disk or time than an agent allows for one
                 statement.
         """
-        with contextlib.closing(self._streams(self._open)) as streams:
+        with contextlib.closing(self._streams(self.stream)) as streams:
             for stream in streams:
                 with contextlib.closing(stream):
                     yield from stream
@@ -150,6 +157,17 @@ class Changes:
     def to_table(self) -> pa.Table:
         """Return the changed rows; see `to_batches`. A truncated answer is requested from another replica."""
         return pa.concat_tables(self._streams(self._read))
+
+    def stream(self, after: int, to: int, member: KnownMember) -> BatchStream:
+        """Ask one replica for the changed rows in (after, to]; StandbyError if it is behind."""
+        path = f"/tables/{segment(self.table)}/changes/rows"
+        response = self._connection.transport.stream(
+            member.api,
+            path,
+            ChangedRowsRequest(after, to, net=self.net),
+            elsewhere=self._connection.members.others,
+        )
+        return BatchStream(response, member.api)
 
     def close(self) -> None:
         """Release the pin that keeps the parts readable; harmless when it was released."""
@@ -165,7 +183,11 @@ class Changes:
         self.close()
 
     def _streams(self, read: Callable[[int, int, KnownMember], T]) -> Generator[T, None, None]:
-        """Read the rows page by page: at least one page, which names the columns."""
+        """Read the rows page by page: at least one page, which names the columns; a difference is one."""
+        if self.net:
+            with self._readable() as to:
+                yield self._connection.members.ask(functools.partial(read, self.from_csn, to))
+            return
         after, any_read = self.from_csn, False
         for page in self._pages(None, None):
             if page.sets or (page.complete and not any_read):
@@ -173,27 +195,26 @@ class Changes:
                 any_read = True
             after = page.to
 
-    def _open(self, after: int, to: int, member: KnownMember) -> BatchStream:
-        path = f"/tables/{segment(self.table)}/changes/rows"
-        response = self._connection.transport.stream(
-            member.api, path, ChangedRowsRequest(after, to), elsewhere=self._connection.members.others
-        )
-        return BatchStream(response, member.api)
-
     def _read(self, after: int, to: int, member: KnownMember) -> pa.Table:
-        return self._open(after, to, member).read_all()
+        return self.stream(after, to, member).read_all()
 
     def _pages(self, files_max: int | None, bytes_max: int | None) -> Iterator[ChangePage]:
-        with contextlib.ExitStack() as stack:
-            if self._held is None and (held := self._pinned()):
-                stack.enter_context(held)
-            if self.to_csn is None:
-                self.to_csn = max(self.from_csn, self._newest())
+        with self._readable():
             after, complete = self.from_csn, False
             while not complete:
                 page = self.page(after=after, files_max=files_max, bytes_max=bytes_max)
                 yield page
                 after, complete = page.to, page.complete
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[int]:
+        """Keep the parts of the changes readable during the block, and return the last CSN of the range."""
+        with contextlib.ExitStack() as stack:
+            if self._held is None and (held := self._pinned()):
+                stack.enter_context(held)
+            if self.to_csn is None:
+                self.to_csn = max(self.from_csn, self._newest())
+            yield self.to_csn
 
     def _pinned(self) -> Snapshot | None:
         """Pin `from_csn`; None if it is too old to pin (a table may still keep its history for longer)."""

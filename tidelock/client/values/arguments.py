@@ -6,7 +6,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +16,9 @@ from tidelock.wire.statements import Literal, Value
 #: New values by column. A string is SQL; None, bool, int, float, Decimal, date, datetime and bytes are
 #: values.
 Values = Mapping[str, Any]
+
+#: A place in the history: a CSN, or a time (a datetime with time zone, or its ISO 8601 text).
+Point = int | datetime | str
 
 DEFAULT_NAMESPACE = "default"
 
@@ -45,6 +48,20 @@ def csn_or_none(csn: object, name: str = "csn") -> int | None:
     if csn is None or (isinstance(csn, int) and not isinstance(csn, bool)):
         return csn
     raise BadRequestError(f"expected {name} as an integer, a CSN; found {csn!r}; give a point in time as at=")
+
+
+def csn_or_time(point: Point, name: str) -> int | datetime:
+    """Return a CSN as it is, and a time as a datetime (UTC, whole milliseconds).
+
+    BadRequestError for anything else, and for a time without time zone.
+    """
+    if isinstance(point, datetime | str):
+        return datetime.fromtimestamp((milliseconds(point) or 0) / 1000, UTC)
+    if isinstance(point, bool) or not isinstance(point, int):
+        raise BadRequestError(
+            f"expected {name} as a CSN, a datetime or its ISO 8601 text; found {point!r}; give one of them"
+        )
+    return point
 
 
 def milliseconds(at: datetime | int | str | None) -> int | None:

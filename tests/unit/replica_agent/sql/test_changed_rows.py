@@ -46,9 +46,9 @@ GONE = ("delete", "update_preimage")
 Row = tuple[Any, ...]
 
 
-def changes(directory: DataDir, since: int, until: int, *, files_max: int = 3) -> pa.Table:
+def changes(directory: DataDir, since: int, until: int, *, files_max: int = 3, net: bool = False) -> pa.Table:
     """Return the changed rows in (since, until], as a caller of the agent would see them."""
-    request = ChangesRequest(Csn(until), Csn(since), TABLE, files_max)
+    request = ChangesRequest(Csn(until), Csn(since), TABLE, files_max, net)
     with closing(SqlSession(Engine(config(directory)), request)) as session:
         try:
             run = ChangedRows(session, request)
@@ -230,6 +230,26 @@ def test_rows_of_all_types_give_the_difference(
     assert told.get(("insert", 4), Counter()) == second - first
 
 
+# -- the net difference --------------------------------------------------------------------------------------
+
+
+def test_rows_that_come_and_go_are_not_in_the_net_difference(directory: DataDir) -> None:
+    """The difference of two CSNs has their CSN and time, and no row that both or neither of them shows."""
+    [old] = directory.insert(3, {TABLE: rows((1, 1, 1.0), (1, 2, 2.0))})
+    [short] = directory.insert(4, {TABLE: rows((1, 9, 9.0), (2, 9, 9.0))})[:1]
+    directory.insert(5, {TABLE: rows((1, 1, 1.0), (1, 3, 3.0))})
+    directory.remove(5, old.part)
+    directory.remove(5, short.part)
+    told = changes(directory, 3, 5, net=True)
+    assert by_kind(told) == {
+        ("delete", 5): bag(rows((1, 2, 2.0))),
+        ("insert", 5): bag(rows((1, 3, 3.0), (2, 9, 9.0))),
+    }
+    assert {int(time.timestamp() * 1000) for time in told["_commit_time"].to_pylist()} == {TIME_MS + 5}
+    nothing = changes(directory, 5, 5, net=True)
+    assert (nothing.num_rows, nothing.schema) == (0, told.schema)
+
+
 # -- tables with a unique key --------------------------------------------------------------------------------
 
 
@@ -356,6 +376,11 @@ def judge(path: Path, random: Random, *, unique: bool, steps: int, ranges: int) 
         until = random.randint(since, last)
         told = changes(history.directory, since, until, files_max=random.choice([1, 5, 1000]))
         assert applied(bags[since], told) == bags[until]
+        net = by_kind(changes(history.directory, since, until, files_max=3, net=True))
+        gone = sum((net.get((kind, until), Counter()) for kind in GONE), Counter())
+        come = sum((found for (kind, _), found in net.items() if kind not in GONE), Counter())
+        assert (gone, come) == (bags[since] - bags[until], bags[until] - bags[since])
+        assert {csn for _, csn in net} <= {until}
         kinds = by_kind(told)
         for csn in range(since + 1, until + 1):
             gone, new = (

@@ -67,7 +67,7 @@ def test_what_compaction_does_is_no_change(reader: ChangeReader) -> None:
     """The inputs of a compaction stay the added parts; its output is removed like any other part."""
     found = page(reader, 1, 7)
     assert shape(found) == [(3, [2], []), (4, [1], []), (6, [2], []), (7, [2], [3])]
-    assert (found.to, found.complete) == (7, True)
+    assert (found.to, found.complete, found.time_ms) == (7, True, TIME_MS + 7)
     assert [one.time_ms for one in found.sets] == [TIME_MS + csn for csn in (3, 4, 6, 7)]
     assert [one.tids for one in found.sets] == [[f"{csn - 1}-r1-1-{csn}"] for csn in (3, 4, 6, 7)]
 
