@@ -28,10 +28,24 @@ from tidelock.client.values.results import (
     LandResult,
     Outcome,
     TableChange,
+    TransactionAtHome,
     TransactionState,
 )
 from tidelock.client.writes.joined import JoinedTransaction, join
 from tidelock.client.writes.transaction import Transaction
+from tidelock.wire.cluster import (
+    Explanation,
+    HorizonAnswer,
+    LogEntry,
+    LostPart,
+    OptimizeAnswer,
+    ReplicaStatus,
+    StatusAnswer,
+    SwitchInfo,
+)
+from tidelock.wire.members import MembersAnswer
+from tidelock.wire.rows import Row, Rows
+from tidelock.wire.tables import CreatedTable, PartInfo, TableInfo
 
 __all__ = [
     "BatchStream",
@@ -40,16 +54,31 @@ __all__ = [
     "ChangedPart",
     "Changes",
     "CommitResult",
+    "CreatedTable",
     "Database",
     "Decision",
+    "Explanation",
+    "HorizonAnswer",
     "InsertResult",
     "JoinedTransaction",
     "LandResult",
+    "LogEntry",
+    "LostPart",
+    "MembersAnswer",
+    "OptimizeAnswer",
     "Outcome",
+    "PartInfo",
+    "ReplicaStatus",
+    "Row",
+    "Rows",
     "Scan",
     "Snapshot",
+    "StatusAnswer",
+    "SwitchInfo",
     "TableChange",
+    "TableInfo",
     "Transaction",
+    "TransactionAtHome",
     "TransactionState",
     "connect",
     "join",

@@ -17,6 +17,7 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 import duckdb
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -37,6 +38,8 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 from tidelock.wire import writes
+from tidelock.wire.cluster import ExplainedPart, Explanation, LogEntry, LoggedTransaction
+from tidelock.wire.transactions import TransactionInfo
 
 #: The effective time of every commit, in ms since 1970.
 TIME_MS = 1_700_000_000_000
@@ -54,6 +57,31 @@ class FakeTransaction:
     csn: int | None = None
     heartbeats: int = 0
     staged: list[tuple[str, pa.Table]] = field(default_factory=list)
+
+
+def _info(tx: FakeTransaction) -> TransactionInfo:
+    """Return a transaction as an agent shows it."""
+    return TransactionInfo(
+        tid=tx.tid,
+        state=tx.state,
+        snapshot_csn=tx.snapshot_csn,
+        statement_csn=tx.snapshot_csn,
+        isolation="snapshot",
+        label=tx.label,
+        batch=None,
+        tables=sorted({table for table, _ in tx.staged}),
+        rows=sum(rows.num_rows for _, rows in tx.staged),
+        parts=len(tx.staged),
+        removed_parts=0,
+        csn=tx.csn,
+        error=None,
+        lease_left_s=tx.lease_s,
+    )
+
+
+def _logged(tid: str) -> LoggedTransaction:
+    """Return a transaction as a record shows it."""
+    return LoggedTransaction(tid, [], None, ["r1", "r2"], label=None, data_change=True, meta=None, batch=None)
 
 
 def token_of(tid: str) -> str:
@@ -211,7 +239,7 @@ class FakeAgent:
                 case "POST", ["transactions"]:
                     return self._begin(request.json)
                 case "GET", ["transactions"]:
-                    return [{"tid": tx.tid, "state": tx.state} for tx in self.transactions.values()]
+                    return [msgspec.to_builtins(_info(tx)) for tx in self.transactions.values()]
                 case "POST", ["transactions", tid, "rows", table]:
                     return self._insert(tid, table, request.body)
                 case "POST", ["transactions", tid, verb]:
@@ -235,8 +263,7 @@ class FakeAgent:
                 case "GET", ["log"]:
                     return self._log(int(request.query["from_csn"]), int(request.query["limit"]))
                 case "GET", ["explain", tid]:
-                    parts_of = [{"part": "r1-1-1", "table": "default.t", "on": "r1, r2"}]
-                    return {"tid": tid, "state": self._outcome(tid)["outcome"], "parts": parts_of}
+                    return self._explain(tid)
                 case ("POST", ["snapshots", *_]) | ("DELETE", ["snapshots", _]):
                     return self._snapshot(request, parts)
                 case "POST", ["query"]:
@@ -281,12 +308,31 @@ class FakeAgent:
         csn = int(query.get("csn", self.snapshot_csn))
         self._require(csn)
         rows = self.cluster.table(name, csn)
-        size = {"rows": rows.num_rows, "bytes": rows.nbytes, "parts": len(self.cluster.rows[name])}
-        return {**self.cluster.definitions[name], **size}
+        size = {"parts": len(self.cluster.rows[name]), "rows": rows.num_rows, "bytes": rows.nbytes}
+        schema = base64.b64encode(rows.schema.serialize()).decode("ascii")
+        return {**self.cluster.definitions[name], "version": 0, "arrow_schema": schema, **size}
 
-    def _log(self, begin: int, limit: int) -> list[dict[str, Any]]:
+    def _explain(self, tid: str) -> Any:
+        outcome = self._outcome(tid)
+        part = ExplainedPart("r1-1-1", "default.t", "", 3, 900, "held", "default/t/r1-1-1.parquet", None)
+        return msgspec.to_builtins(
+            Explanation(
+                tid=tid,
+                home=self.id,
+                snapshot_csn=1,
+                outcome=outcome["outcome"],
+                csn=outcome.get("csn"),
+                asked=self.id,
+                here=None,
+                parts=[part],
+                replicas={agent.id: agent.snapshot_csn for agent in self.cluster.agents.values()},
+                waiting_for=None,
+            )
+        )
+
+    def _log(self, begin: int, limit: int) -> list[Any]:
         records = [
-            {"csn": csn, "kind": "commit", "home": "r1", "time_ms": TIME_MS, "tids": [{"tid": tid}]}
+            msgspec.to_builtins(LogEntry(csn, "commit", "r1", TIME_MS, [_logged(tid)]))
             for tid, csn in self.cluster.outcomes.items()
             if csn >= begin
         ]

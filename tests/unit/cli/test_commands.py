@@ -422,9 +422,9 @@ def test_a_transaction_is_listed_and_asked_for_by_id(tidelock: Tidelock, rows: P
 def test_the_log_and_a_transactions_story_are_shown(tidelock: Tidelock, rows: Path) -> None:
     """The log shows the last records; a transaction's story shows its parts."""
     tid = told(tidelock("insert", "t", rows, "--json"))["tid"]
-    assert told(tidelock("log", "--json"))[0]["tids"] == [{"tid": tid}]
+    assert [logged["tid"] for logged in told(tidelock("log", "--json"))[0]["tids"]] == [tid]
     assert tid in tidelock("log", "--from", 0, "--limit", 5).stdout
-    assert told(tidelock("explain", tid, "--json"))["state"] == "committed"
+    assert told(tidelock("explain", tid, "--json"))["outcome"] == "committed"
     assert "r1-1-1" in tidelock("explain", tid).stdout
 
 

@@ -16,9 +16,9 @@ from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.reads.stream import BatchStream
-from tidelock.client.values.results import instant
 from tidelock.errors import SnapshotTooOldError
 from tidelock.wire.changes import ChangedPart, ChangedRowsRequest, ChangePageAnswer, ChangeSetAnswer
+from tidelock.wire.rows import instant
 
 __all__ = ["ChangePage", "ChangeSet", "ChangedPart", "Changes"]
 

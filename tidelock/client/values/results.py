@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
+from tidelock.wire.rows import instant
 from tidelock.wire.statements import ChangeResult, InsertResult, RemoveResult
-from tidelock.wire.transactions import CommitAnswer
+from tidelock.wire.transactions import CommitAnswer, TransactionInfo
 
 __all__ = [
     "ChangeResult",
@@ -20,9 +21,9 @@ __all__ = [
     "Outcome",
     "RemoveResult",
     "TableChange",
+    "TransactionAtHome",
     "TransactionState",
     "commit_result",
-    "instant",
 ]
 
 
@@ -166,9 +167,10 @@ class TableChange:
     time: datetime | None
 
 
-def instant(time_ms: int | None) -> datetime | None:
-    """Return the UTC time for milliseconds since 1970; None for None and for 0, the agents' "not known"."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None
+class TransactionAtHome(TransactionInfo, frozen=True):
+    """A transaction as its home shows it, with the `home`."""
+
+    home: str
 
 
 def commit_result(answer: CommitAnswer) -> CommitResult:
