@@ -7,9 +7,10 @@ CSN: all acknowledged and loaded rows, once and whole, and no others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from tidelock.wire.rows import Fields
 from workloads.compare import Row
 from workloads.history import Balance
 from workloads.tpch.data import Loaded
@@ -48,9 +49,7 @@ def loaded_rows(loaded: Loaded) -> tuple[int, int]:
     return loaded.rows["orders"], loaded.rows["lineitem"]
 
 
-def log_lines(
-    log: Iterable[Mapping[str, Any]], added_by_load: Sequence[Sequence[Any]]
-) -> Iterator[list[Any]]:
+def log_lines(log: Iterable[Fields], added_by_load: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
     """Yield the records of GET /log in the form of a history.
 
     Args:
@@ -72,7 +71,7 @@ def log_lines(
         yield [record["csn"], record["kind"] == "end", tids]
 
 
-def committed_between(log: Iterable[Mapping[str, Any]], begin_ms: float, end_ms: float) -> int:
+def committed_between(log: Iterable[Fields], begin_ms: float, end_ms: float) -> int:
     """Return how many transactions were committed in a span of wall time, in ms since 1970."""
     found = [record["tids"] for record in log if begin_ms <= record["time_ms"] < end_ms]
     return sum(len(tids) - len({tid["carrier"] for tid in tids} - {None}) for tids in found)

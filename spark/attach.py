@@ -28,7 +28,7 @@ def attach(
     replica: str | None = None,
     failover: bool = True,
     csn: int | None = None,
-    at: datetime | int | None = None,
+    at: datetime | int | str | None = None,
 ) -> SparkSnapshot:
     """Make tables of a Tidelock cluster readable in a Spark session: temporary views, all at one CSN.
 
@@ -46,7 +46,7 @@ def attach(
         csn: The CSN to read. Default: the newest CSN that is applied on `replica` and on as many replicas as
             a commit has copies, and that contains everything `db` has committed or read.
         at: The newest CSN whose effective time is not after this, in place of `csn`: a datetime with time
-            zone, or ms since 1970.
+            zone, its ISO 8601 text, or ms since 1970.
 
     Raises:
         BadRequestError: The replica does not exist, two tables would have the same view, both `csn` and `at`
@@ -103,7 +103,7 @@ class SparkSnapshot:
         replica: str | None,
         failover: bool,
         csn: int | None,
-        at: datetime | int | None,
+        at: datetime | int | str | None,
     ) -> None:
         self._spark = spark
         self._db = db
@@ -174,7 +174,7 @@ class SparkSnapshot:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _attach(self, csn: int | None, at: datetime | int | None) -> _Attached:
+    def _attach(self, csn: int | None, at: datetime | int | str | None) -> _Attached:
         """Pin a snapshot and make its views; if that fails, nothing remains pinned."""
         snapshot, status = pin(self._db, csn, self._replica, at=at)
         try:

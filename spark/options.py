@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tidelock.errors import BadRequestError, StandbyError, TidelockError, UnavailableError
+from tidelock.wire.rows import Fields
 
 #: How long a reader that can ask another replica waits for a connection, and for the next byte of an answer,
 #: in seconds. A replica that works on an answer says so every `SIGN_S` (`replica_agent/readers/signs.py`), so
@@ -75,7 +75,7 @@ class ReadRoute:
     options: Mapping[str, str]
 
 
-def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: int) -> list[Replica]:
+def order(rows: Iterable[Fields], *, pinned: str | None, rotation: int) -> list[Replica]:
     """Return the replicas in the order in which a reader tries them.
 
     The pinned replica comes first. The others follow in an order rotated by ``rotation``, so that readers
@@ -107,7 +107,7 @@ def order(rows: Iterable[Mapping[str, Any]], *, pinned: str | None, rotation: in
     return [Replica(row["id"], row["data"]) for row in rotated]
 
 
-def _not_readable(pinned: str, known: Iterable[Mapping[str, Any]], names: str) -> TidelockError:
+def _not_readable(pinned: str, known: Iterable[Fields], names: str) -> TidelockError:
     states = {row["id"]: row.get("state") or "joining" for row in known}
     if states.get(pinned, "removed") == "removed":
         return BadRequestError(
@@ -120,7 +120,7 @@ def _not_readable(pinned: str, known: Iterable[Mapping[str, Any]], names: str) -
     )
 
 
-def timeouts_s(status: Mapping[str, Any], replicas: int) -> tuple[float, float]:
+def timeouts_s(status: Fields, replicas: int) -> tuple[float, float]:
     """Return how long a reader that can ask so many replicas waits for one, in seconds.
 
     First for a connection, then for the next byte of an answer.
@@ -136,7 +136,7 @@ def timeouts_s(status: Mapping[str, Any], replicas: int) -> tuple[float, float]:
 
 def route(
     replicas: Sequence[Replica],
-    status: Mapping[str, Any],
+    status: Fields,
     *,
     failover: bool,
     name_services: Iterable[str] = (),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from tidelock.client import Database, Snapshot
 from tidelock.errors import BadRequestError
+from tidelock.wire.rows import Fields
 
 
 def pin(
@@ -15,9 +15,9 @@ def pin(
     csn: int | None,
     replica: str | None,
     *,
-    at: datetime | int | None = None,
+    at: datetime | int | str | None = None,
     lease: float | None = None,
-) -> tuple[Snapshot, Mapping[str, Any]]:
+) -> tuple[Snapshot, Fields]:
     """Pin a CSN, by default one that the preferred replica has applied; return it with the cluster's status.
 
     Raises as `Database.snapshot` and `Database.status`.
@@ -40,7 +40,7 @@ def pin(
     return snapshot, status
 
 
-def _applied(status: Mapping[str, Any], replica: str | None) -> int | None:
+def _applied(status: Fields, replica: str | None) -> int | None:
     """Return the snapshot CSN of the preferred replica; None if no replica is preferred, or it is silent."""
     for row in status["replicas"]:
         if row["id"] == replica and row.get("alive", True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
 from tidelock.errors import UnsupportedTypeError
+from tidelock.wire.rows import Fields
 
 _TYPES: Mapping[str, type[spark.DataType]] = {
     "boolean": spark.BooleanType,
@@ -29,7 +29,7 @@ _TYPES: Mapping[str, type[spark.DataType]] = {
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),(\d{1,2})\)")
 
 
-def struct_of(definition: Mapping[str, Any]) -> spark.StructType:
+def struct_of(definition: Fields) -> spark.StructType:
     """Return the schema of a table, its columns in the order of the definition.
 
     Raises:
@@ -43,7 +43,7 @@ def struct_of(definition: Mapping[str, Any]) -> spark.StructType:
     )
 
 
-def arrow_of(definition: Mapping[str, Any]) -> pa.Schema:
+def arrow_of(definition: Fields) -> pa.Schema:
     """Return the types that a table's columns have in Arrow, and in files."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(definition["arrow_schema"])))
 

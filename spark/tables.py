@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from tidelock.errors import BadRequestError, UnknownTableError
+from tidelock.wire.rows import Fields
 
 DEFAULT_NAMESPACE = "default"
 
-Definitions = Mapping[str, Mapping[str, Any]]
+Definitions = Mapping[str, Fields]
 
 
 def full_name(table: str) -> str:

@@ -8,12 +8,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from tidelock import secret_file
 from tidelock.client import Database, connect
 from tidelock.spark.options import Replica, order
 from tidelock.spark.source.options import TableTarget
+from tidelock.wire.rows import Fields
 
 #: Shared clients that a process keeps open; beyond it the least recently used one is closed.
 CLIENTS_KEPT: Final = 8
@@ -64,7 +65,7 @@ def shared_client(target: TableTarget) -> Database:
     return kept
 
 
-def replicas_of(status: Mapping[str, Any], target: TableTarget) -> list[Replica]:
+def replicas_of(status: Fields, target: TableTarget) -> list[Replica]:
     """Return the replicas in the order in which a task asks them: the target's first, then the others.
 
     Raises:

@@ -10,10 +10,10 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from tidelock.client.values.arguments import milliseconds
 from tidelock.errors import BadRequestError
 
 #: Options with a default from an environment variable, on the driver and on executors.
@@ -90,12 +90,11 @@ def _instant(text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        instant = datetime.min  # noqa: DTZ901 - refused below
-    if instant.tzinfo is None:
-        raise ValueError("a time with its zone, e.g. 2026-01-31T12:00:00Z, or milliseconds since 1970")
-    return int(instant.timestamp() * 1000)
+        return milliseconds(text)
+    except BadRequestError as error:
+        raise ValueError(
+            "a time with its zone, e.g. 2026-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from error
 
 
 def _count(text: str) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tidelock.errors import CorruptError
+from tidelock.wire.rows import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Piece:
         return self.start <= start + length // 2 < self.end
 
 
-def pieces(parts: Iterable[Mapping[str, Any]], size: int | None) -> Iterator[Piece]:
+def pieces(parts: Iterable[Fields], size: int | None) -> Iterator[Piece]:
     """Cut parts into pieces.
 
     Args:

@@ -8,7 +8,7 @@ Tasks read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from tidelock.spark.source.options import ReadOptions, TableTarget
 from tidelock.spark.source.pieces import Piece, groups, pieces
 from tidelock.spark.source.queries import PartQuery
 from tidelock.spark.source.rows import columns_of, rows_of
+from tidelock.wire.rows import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Pieces(InputPartition):
         self.pieces = group
 
 
-def choose(options: ReadOptions) -> tuple[int, Mapping[str, Any]]:
+def choose(options: ReadOptions) -> tuple[int, Fields]:
     """Choose the CSN of a DataFrame, pin it for a while, and return it with the definition of the table.
 
     Raises:
@@ -73,7 +74,7 @@ def choose(options: ReadOptions) -> tuple[int, Mapping[str, Any]]:
             snapshot.leave()
 
 
-def snapshot_route(status: Mapping[str, Any], target: TableTarget, *, failover: bool) -> SnapshotRoute:
+def snapshot_route(status: Fields, target: TableTarget, *, failover: bool) -> SnapshotRoute:
     """Return the route of tasks to snapshots; errors as `replicas_of`."""
     replicas = replicas_of(status, target)
     used = replicas if failover else replicas[:1]
@@ -122,7 +123,7 @@ class TidelockReader(DataSourceReader):
         finally:
             files.close()
 
-    def _condition(self, options: ReadOptions, status: Mapping[str, Any], csn: int) -> PartQuery | None:
+    def _condition(self, options: ReadOptions, status: Fields, csn: int) -> PartQuery | None:
         """Return the query that replicas run if the options have a condition, else None."""
         if options.where is None:
             return None

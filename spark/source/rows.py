@@ -18,6 +18,7 @@ from tidelock.partition_paths import texts_of
 from tidelock.spark.schema import arrow_of, struct_of
 from tidelock.spark.source.files import RemoteFile, SnapshotFiles
 from tidelock.spark.source.pieces import Piece, require_rows
+from tidelock.wire.rows import Fields
 
 #: A part of at most this size is read whole, by one request.
 WHOLE_BYTES: Final = 1 << 20
@@ -48,7 +49,7 @@ class Columns:
         return [name for name in self.wanted.names if name not in self.partition_by]
 
 
-def columns_of(definition: Mapping[str, Any], schema: StructType) -> Columns:
+def columns_of(definition: Fields, schema: StructType) -> Columns:
     """Return the columns of a read, checked against the table.
 
     Args:

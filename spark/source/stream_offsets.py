@@ -14,6 +14,7 @@ from typing import Any
 
 from tidelock.client.reads.feed import ChangedPart, ChangeSet
 from tidelock.errors import BadRequestError
+from tidelock.wire.rows import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class BatchLimits:
     bytes_max: int | None = None
 
 
-def in_order(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def in_order(parts: Iterable[Fields]) -> list[Fields]:
     """Return the parts at one CSN in the order in which `Position.parts` counts them."""
     return sorted(parts, key=lambda part: (part["path"], part["part"]))
 

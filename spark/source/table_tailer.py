@@ -8,10 +8,10 @@ commits.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tidelock.client import Database, Snapshot, connect
 from tidelock.client.reads.feed import ChangePage, ChangeSet
@@ -27,6 +27,7 @@ from tidelock.spark.source.stream_offsets import (
     removal_error,
 )
 from tidelock.spark.source.stream_options import ReadStreamOptions
+from tidelock.wire.rows import Fields
 
 #: Time that an agent waits for a commit before it answers, in seconds. The query's other sources wait too.
 WAIT_S: Final = 0.5
@@ -52,7 +53,7 @@ class BatchPlan:
     """
 
     csn: int
-    first: Sequence[Mapping[str, Any]] = ()
+    first: Sequence[Fields] = ()
     sets: Sequence[ChangeSet] = ()
 
 
@@ -72,13 +73,13 @@ class TableTailer:
         self._db = _connected(options.target, failover=options.failover)
         self._pin: Snapshot | None = None
         self._pinned_at: float | None = None
-        self._status: tuple[float, Mapping[str, Any]] | None = None
+        self._status: tuple[float, Fields] | None = None
         self._bound: int | None = None
         #: A position, and a CSN up to which nothing new follows it.
         self._quiet: tuple[Position, int] | None = None
         self._requested_at = -PAUSE_S
         self._moved_at = time.monotonic()
-        self._first: tuple[int, list[Mapping[str, Any]]] | None = None
+        self._first: tuple[int, list[Fields]] | None = None
         self._begun: Position | None = None
         #: A beginning that is to be the end of an empty first batch, so that the checkpoint has it.
         self._to_record: Position | None = None
@@ -90,14 +91,14 @@ class TableTailer:
             self._pin.close()
         self._db.close()
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Fields:
         """Return the status of the cluster, at most `STATUS_S` old."""
         now = time.monotonic()
         if self._status is None or now - self._status[0] > STATUS_S:
             self._status = now, self._db.status()
         return self._status[1]
 
-    def definition(self) -> Mapping[str, Any]:
+    def definition(self) -> Fields:
         """Return the definition of the table."""
         return self._db.table(self._table)
 
@@ -194,7 +195,7 @@ class TableTailer:
         end = Position(csn, done + count if done + count < len(parts) else None)
         return end, BatchPlan(csn, first=parts[done : done + count])
 
-    def _first_parts(self, csn: int) -> list[Mapping[str, Any]]:
+    def _first_parts(self, csn: int) -> list[Fields]:
         if self._first is None or self._first[0] != csn:
             self._first = csn, in_order(self._db.parts(self._table, csn=csn))
         return self._first[1]

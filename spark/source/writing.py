@@ -12,7 +12,7 @@ import functools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,6 +38,7 @@ from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.heartbeat import kept_alive
 from tidelock.spark.source.options import WriteOptions, write_options
 from tidelock.spark.source.staging_folder import StagingFolder, Upload
+from tidelock.wire.rows import Fields
 
 #: Folders of task attempts and of finished tasks; the numbers are those of a job's first run under Hadoop's
 #: committer, since a job has one run here.
@@ -127,7 +128,7 @@ def begin_job(tx: Transaction, table: str, schema: StructType, *, job: str | Non
     return Job(job or str(uuid.uuid4()), tx.tid, folder, tx.published_url, tx.lease_s, layout)
 
 
-def check_columns(definition: Mapping[str, Any], schema: StructType) -> None:
+def check_columns(definition: Fields, schema: StructType) -> None:
     """Raise SchemaMismatchError unless rows have the table's columns, by name, with its types."""
     table = {item.name: item.dataType for item in struct_of(definition).fields}
     problems = [f"column {name} is missing" for name in table if name not in schema.names]

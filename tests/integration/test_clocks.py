@@ -24,6 +24,7 @@ from tests.support.waiting import eventually
 from tidelock.client import Database, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import LabelExistsError
+from tidelock.wire.cluster import LogEntry
 from workloads.agents import ask
 
 REPLICAS: Final = ("r1", "r2", "r3")
@@ -234,7 +235,7 @@ def test_the_time_of_an_idle_shard_goes_on(local: LocalCluster, db: Database, ta
 
     after = done.csn + 1
 
-    def later() -> list[dict[str, Any]]:
+    def later() -> list[LogEntry]:
         return [entry for entry in db.log(after) if not entry["tids"]]
 
     ticks = eventually(lambda: later()[3:] and later(), what="four ticks")

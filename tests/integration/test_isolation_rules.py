@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -23,6 +22,7 @@ from tests.support.histories.isolation import SCHEMA, add, everywhere, make, ref
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import RefusedError, SerializationConflictError, TransactionClosedError
+from tidelock.wire.transactions import TransactionInfo
 
 
 @pytest.fixture(scope="module")
@@ -271,5 +271,5 @@ class TestImplicitTransactions:
         everywhere(sessions, f"{n}_mv", 9223372036854765818, 9223372036854765819)
 
 
-def _undecided(db: Database) -> list[dict[str, Any]]:
+def _undecided(db: Database) -> list[TransactionInfo]:
     return [row for row in db.transactions() if row["state"] in {"open", "failed", "sealed"}]

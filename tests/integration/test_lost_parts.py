@@ -29,6 +29,7 @@ from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import DeclaredLostError, RefusedError, TidelockError, UnavailableError
+from tidelock.wire.cluster import LostPart
 
 SETTINGS: Final = QUICK | {"blocked_after_s": 1, "wait_bound_s": 2}
 #: Entries go into manifests, parts into files of their own.
@@ -347,7 +348,7 @@ def test_the_word_of_several_operators_is_one(local: LocalCluster, gates: Gates,
     """They say it at once, each at another replica: each is told that the part is declared lost."""
     lost = lose(local, gates, db)
 
-    def declared_at(replica: str) -> dict[str, Any]:
+    def declared_at(replica: str) -> LostPart:
         with connect(local.urls, replica=replica, timeout_s=30.0) as there:
             return there.resolve_lost(lost.part, confirm=True, by=replica, why="both disks burnt")
 

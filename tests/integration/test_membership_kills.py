@@ -25,6 +25,7 @@ from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.client.membership import Membership
 from tidelock.cluster import LocalCluster
 from tidelock.errors import UnavailableError
+from tidelock.wire.members import MembersAnswer
 
 #: The agent that makes the changes, the one that repeats them, and one that only stays.
 MAKER, REPEATER, STAYING = "r1", "r2", "r3"
@@ -148,8 +149,8 @@ class Change:
         draining: The fourth replica drains before.
     """
 
-    command: Callable[[Membership, str, str], dict[str, Any]]
-    made: Callable[[dict[str, Any], str, str], bool]
+    command: Callable[[Membership, str, str], MembersAnswer]
+    made: Callable[[MembersAnswer, str, str], bool]
     dead: bool = False
     draining: bool = False
 

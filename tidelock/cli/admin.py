@@ -51,17 +51,18 @@ def optimize(
     """Merge small parts until each partition has at most one; no row changes, at any CSN."""
     values = dict(_value(text) for text in partition or []) or None
     with target.connect() as db:
-        name = db.table(table)["name"]
+        name = db.table(table).name
         with _progress(db, name):
             done = db.optimize(table, values, timeout_s=limit_s)
     if as_json:
-        output.print_json({"table": name, **done})
+        shown = {field: value for field, value in done.items() if field != "csn"}
+        output.print_json({"table": name, **shown})
         return
     output.say(
-        f"{name}: {done['parts_before']:,} parts before, {done['parts_after']:,} after, "
-        f"{done['groups']:,} merges of {output.size(done['bytes'])}"
+        f"{name}: {done.parts_before:,} parts before, {done.parts_after:,} after, "
+        f"{done.groups:,} merges of {output.size(done.bytes)}"
     )
-    if not done["done"]:
+    if not done.done:
         output.hint(
             "the time limit ended before everything was merged; run it again, or with a larger --limit"
         )
@@ -83,11 +84,11 @@ def horizon(
     if as_json:
         output.print_json(moved)
         return
-    held = moved["holding_back"]
-    output.say(f"the horizon is at CSN {moved['horizon']}")
-    if held["kind"] != "asked":
-        what = {"pin": "a pin", "oldest": "open transactions, snapshots or a lag of replica"}[held["kind"]]
-        output.hint(f"held back by {what} {held['name']} at CSN {held['csn']}; tidelock status shows more")
+    held = moved.holding_back
+    output.say(f"the horizon is at CSN {moved.horizon}")
+    if held.kind != "asked":
+        what = {"pin": "a pin", "oldest": "open transactions, snapshots or a lag of replica"}[held.kind]
+        output.hint(f"held back by {what} {held.name} at CSN {held.csn}; tidelock status shows more")
 
 
 def set_switch(
@@ -111,8 +112,8 @@ def set_switch(
         output.print_json(done)
         return
     for replica, switches in sorted(done.items()):
-        [switch] = [switch for switch in switches if switch["name"] == name]
-        output.say(f"{replica}: {name} is {switch['value']}; a restart restores {switch['configured']}")
+        [switch] = [switch for switch in switches if switch.name == name]
+        output.say(f"{replica}: {name} is {switch.value}; a restart restores {switch.configured}")
 
 
 def _value(text: str) -> tuple[str, str | None]:
@@ -137,7 +138,7 @@ def _progress(db: Database, table: str) -> Iterator[None]:
         def show_progress() -> None:
             while not ended.wait(_PROGRESS_INTERVAL_S):
                 with contextlib.suppress(TidelockError):
-                    progress.update(task, description=f"{table}: {db.table(table)['parts']:,} parts")
+                    progress.update(task, description=f"{table}: {db.table(table).parts:,} parts")
 
         watcher = threading.Thread(target=show_progress, name="progress", daemon=True)
         watcher.start()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tidelock.cli import output
-from tidelock.cli.querying import ROWS_SHOWN, At, Csn, RowsShown, utc
+from tidelock.cli.querying import ROWS_SHOWN, At, Csn, RowsShown
 from tidelock.cli.target import ClusterOptions, Json, on_target
 
 Name = Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)]
@@ -37,7 +37,7 @@ def table(
     as_json: Json = False,
 ) -> None:
     """Show a table: its definition, rows, bytes and parts, in all and by partition."""
-    with target.connect() as db, db.snapshot(csn, at=utc(at)) as snap:
+    with target.connect() as db, db.snapshot(csn, at=at) as snap:
         found, listed = snap.table(name), snap.parts(name)
     partitions = partitions_of(listed)
     if as_json:
@@ -73,7 +73,7 @@ def parts(
     as_json: Json = False,
 ) -> None:
     """List the parts of a table: each is a Parquet file below the folder of the snapshot."""
-    with target.connect() as db, db.snapshot(csn, at=utc(at)) as snap:
+    with target.connect() as db, db.snapshot(csn, at=at) as snap:
         listed = snap.parts(name)
     if as_json:
         output.print_json({"csn": snap.csn, "parts": listed})

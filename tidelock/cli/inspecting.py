@@ -16,6 +16,9 @@ from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import TidelockError, UnavailableError
 from tidelock.exits import Exit
+from tidelock.wire.cluster import LogEntry, ReplicaStatus, StatusAnswer
+from tidelock.wire.rows import Row
+from tidelock.wire.tables import TableInfo
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
 _PANEL = "Inspecting"
@@ -32,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
 def status(target: ClusterOptions, as_json: Json = False) -> None:
     """Show the replicas: addresses, states and snapshot CSNs. Exit code 3: no replica serves."""
     cluster = target.local()
-    seen: dict[str, Any] = {}
+    seen: StatusAnswer | None = None
     if cluster is not None:
         cluster_status = cluster.status()
         with contextlib.suppress(TidelockError), target.connect() as db:
@@ -45,10 +48,10 @@ def status(target: ClusterOptions, as_json: Json = False) -> None:
         output.print_json(cluster_status)
     else:
         print_replicas(cluster_status["replicas"])
-        for line in remarks.held_back(seen):
+        for line in [] if seen is None else remarks.held_back(seen):
             output.say(line)
         with contextlib.suppress(TidelockError), target.connect() as db:
-            for row in seen.get("replicas", []):
+            for row in [] if seen is None else seen.replicas:
                 for line in _remarks_of(db, row):
                     output.say(line)
         zookeeper = cluster_status.get("zookeeper")
@@ -58,33 +61,31 @@ def status(target: ClusterOptions, as_json: Json = False) -> None:
         raise typer.Exit(Exit.UNAVAILABLE)
 
 
-def _remarks_of(db: Database, row: dict[str, Any]) -> list[str]:
+def _remarks_of(db: Database, row: ReplicaStatus) -> list[str]:
     """Return what is to be said of a replica, as that replica tells it; nothing if it does not answer."""
-    if not row["alive"]:
+    if not row.alive:
         return []
     try:
-        return remarks.remarks(db.membership.status_of(row["id"]))
+        return remarks.remarks(db.membership.status_of(row.id))
     except UnavailableError:
         return []
 
 
-def _of_agents(status: dict[str, Any]) -> dict[str, Any]:
+def _of_agents(status: StatusAnswer) -> dict[str, Any]:
     """Return the status that an agent reports, in the form of the status of a local cluster."""
     replicas = [
         {
-            "id": row["id"],
-            "url": f"http://{row['api']}",
-            "data": row["data"],
-            "state": row["state"]
-            if row.get("phase") in {None, "following"}
-            else f"{row['state']}, {row['phase']}",
-            "snapshot_csn": row["snapshot_csn"],
+            "id": row.id,
+            "url": f"http://{row.api}",
+            "data": row.data,
+            "state": row.state if row.phase in {None, "following"} else f"{row.state}, {row.phase}",
+            "snapshot_csn": row.snapshot_csn,
             "pid": None,
         }
-        for row in status["replicas"]
+        for row in status.replicas
     ]
     names = ("cluster_id", "cluster_csn", "end_csn", "copies")
-    return {"replicas": replicas, **{name: status[name] for name in names if name in status}}
+    return {"replicas": replicas, **{name: status[name] for name in names}}
 
 
 def tables(
@@ -99,15 +100,15 @@ def tables(
         shown = [{name: part for name, part in one.items() if name != "arrow_schema"} for one in definitions]
         output.print_json(shown)  # the Arrow schema is for programs that read Arrow: db.tables() has it
         return
-    columns: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "table": lambda table: table["name"],
-        "columns": lambda table: len(table["columns"]),
-        "partitioned by": lambda table: ", ".join(table["partition_by"]) or None,
-        "unique by": lambda table: table["properties"].get("unique_key"),
-        "derived from": lambda table: table.get("derived_from"),
-        "rows": lambda table: table["rows"],
-        "size": lambda table: output.size(table["bytes"]),
-        "parts": lambda table: table["parts"],
+    columns: dict[str, Callable[[TableInfo], Any]] = {
+        "table": lambda table: table.name,
+        "columns": lambda table: len(table.columns),
+        "partitioned by": lambda table: ", ".join(table.partition_by) or None,
+        "unique by": lambda table: table.properties.get("unique_key"),
+        "derived from": lambda table: table.derived_from,
+        "rows": lambda table: table.rows,
+        "size": lambda table: output.size(table.bytes),
+        "parts": lambda table: table.parts,
     }
     for name in ("unique by", "derived from"):
         if not any(columns[name](table) for table in definitions):
@@ -174,7 +175,7 @@ def log(
     with target.connect() as db:
         if from_csn is None:
             status = db.status()
-            from_csn = max(int(status["tail"]), int(status["end_csn"]) - limit + 1)
+            from_csn = max(status.tail, status.end_csn - limit + 1)
         records = db.log(from_csn, limit=limit)
     if as_json:
         output.print_json(records)
@@ -185,20 +186,16 @@ def log(
     )
 
 
-def _logged(record: dict[str, Any]) -> list[Any]:
-    if word := record.get("skipped"):
-        return [record["csn"], record["kind"], "", "", f"skipped by {word['by']}: {word['why']}"]
+def _logged(record: LogEntry) -> list[Any]:
+    if word := record.skipped:
+        return [record.csn, record.kind, "", "", f"skipped by {word.by}: {word.why}"]
     return [
-        record["csn"],
-        record["kind"],
-        record["home"],
-        iso(datetime.fromtimestamp(record["time_ms"] / 1000, UTC)),
-        "\n".join(_tid_of(item) for item in record["tids"]),
+        record.csn,
+        record.kind,
+        record.home,
+        iso(datetime.fromtimestamp(record.time_ms / 1000, UTC)),
+        "\n".join(item.tid for item in record.tids),
     ]
-
-
-def _tid_of(item: Any) -> str:
-    return str(item.get("tid", item)) if isinstance(item, dict) else str(item)
 
 
 def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
@@ -209,10 +206,10 @@ def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
         output.print_json(history)
         return
     for name, value in history.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, list) and value and isinstance(value[0], Row):
             columns = list(value[0])
             output.print_table(columns, [[row.get(key) for key in columns] for row in value], title=name)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict | Row):
             output.say(
                 f"{name}: " + ", ".join(f"{key}={item}" for key, item in value.items() if item is not None)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -11,6 +11,7 @@ from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import BadRequestError, UnavailableError
+from tidelock.wire.members import MembersAnswer
 
 Name = Annotated[str, typer.Argument(metavar="REPLICA", help="Id of the replica.", show_default=False)]
 Rack = Annotated[str, typer.Option(help="Rack of the new replica; its agent's own setting replaces it.")]
@@ -73,7 +74,7 @@ def drain(
         done = db.membership.drain(name, undo=undo)
         if not undo:
             try:
-                _await_drained(db, name, limit_s, racks=done["racks"])
+                _await_drained(db, name, limit_s, racks=done.racks)
             except UnavailableError as error:
                 error.add_note(f"{name} goes on draining: run the command again, or with --undo")
                 raise
@@ -120,22 +121,21 @@ def _await_drained(db: Database, replica: str, limit_s: float, *, racks: bool) -
             time.sleep(_LOOK_S)
             continue
         whole = {
-            ("rack", row["rack"]) if racks and row["rack"] else ("replica", row["id"])
-            for row in shown["replicas"]
-            if row["id"] != replica and row["member"] == "serving" and row["alive"] and not row["draining"]
-            if (row["snapshot_csn"] or 0) >= shown["snapshot_csn"]
+            ("rack", row.rack) if racks and row.rack else ("replica", row.id)
+            for row in shown.replicas
+            if row.id != replica and row.member == "serving" and row.alive and not row.draining
+            if (row.snapshot_csn or 0) >= shown.snapshot_csn
         }
-        behind = shown["copies"] - len(whole)
-        if shown["state"] == "draining":
+        behind = shown.copies - len(whole)
+        if shown.state == "draining":
             # From here on its copies do not count, so nobody relies on what lands later.
-            now = shown.get("landed", ())
-            landed = {*now} if landed is None else landed.intersection(now)
-            if not (shown["open_transactions"] or landed) and behind <= 0:
+            landed = {*shown.landed} if landed is None else landed.intersection(shown.landed)
+            if not (shown.open_transactions or landed) and behind <= 0:
                 return
         if time.monotonic() > until:
             raise UnavailableError(
-                f"expected {replica} to be drained within {limit_s:g} s, found it {shown['state']} with "
-                f"{shown['open_transactions']} open transactions, {len(landed or ())} landings that are not "
+                f"expected {replica} to be drained within {limit_s:g} s, found it {shown.state} with "
+                f"{shown.open_transactions} open transactions, {len(landed or ())} landings that are not "
                 f"committed, and {max(behind, 0)} {'racks' if racks else 'replicas'} too few with all that "
                 "it has",
                 replica=replica,
@@ -143,12 +143,12 @@ def _await_drained(db: Database, replica: str, limit_s: float, *, racks: bool) -
         time.sleep(_LOOK_S)
 
 
-def _show(done: dict[str, Any], what: str, as_json: bool) -> None:
+def _show(done: MembersAnswer, what: str, as_json: bool) -> None:
     if as_json:
         output.print_json(done)
         return
-    output.say(what if done["changed"] else f"{what} (it was so before)")
-    states = ", ".join(f"{replica} {state}" for replica, state in done["states"].items())
-    draining = f"; draining: {', '.join(done['draining'])}" if done["draining"] else ""
-    racks = ", one per rack" if done["racks"] else ""
-    output.hint(f"members: {states}; copies: {done['copies']}{racks}{draining}")
+    output.say(what if done.changed else f"{what} (it was so before)")
+    states = ", ".join(f"{replica} {state}" for replica, state in done.states.items())
+    draining = f"; draining: {', '.join(done.draining)}" if done.draining else ""
+    racks = ", one per rack" if done.racks else ""
+    output.hint(f"members: {states}; copies: {done.copies}{racks}{draining}")

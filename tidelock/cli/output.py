@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tidelock.wire.rows import Row
+
 #: Width of tables that no terminal shows: no cell is cut off for lack of room.
 _WIDTH_PIPED: Final = 200
 
@@ -35,13 +37,15 @@ def print_json(value: Any) -> None:
 
     Of the values that JSON cannot express, times and dates are ISO 8601, bytes base64, and others text.
     """
-    out().print(json.dumps(value, indent=2, default=_as_text), markup=False, soft_wrap=True)
+    out().print(json.dumps(value, indent=2, default=_plain), markup=False, soft_wrap=True)
 
 
-def _as_text(value: object) -> str:
+def _plain(value: object) -> object:
     match value:
         case dt.date() | dt.time():  # a datetime is a date
             return value.isoformat()
+        case Row():
+            return dict(value)
         case bytes():
             return base64.b64encode(value).decode()
         case _:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -21,10 +20,10 @@ _PANEL = "Reading"
 Csn = Annotated[int | None, typer.Option(help="At this CSN; default: the newest.", show_default=False)]
 RowsShown = Annotated[int, typer.Option("--rows", min=1, help="Rows to show (not with --json).")]
 At = Annotated[
-    datetime | None,
+    str | None,
     typer.Option(
-        help="At this time (UTC).",
-        formats=["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S.%fZ"],
+        help="At this time: ISO 8601 with Z or an offset, e.g. 2026-11-22T10:00:00Z.",
+        metavar="TIME",
         show_default=False,
     ),
 ]
@@ -53,7 +52,7 @@ def sql(
     as_json: Json = False,
 ) -> None:
     """Run a query over all tables at one CSN."""
-    with target.connect() as db, db.snapshot(csn, at=utc(at)) as snap:
+    with target.connect() as db, db.snapshot(csn, at=at) as snap:
         rows = snap.sql(statement, [_value(text) for text in params or []])
     if as_json:
         output.print_json(rows.to_pylist())
@@ -101,7 +100,7 @@ def create(
     """Pin a CSN for a while and show the folder of each table, for any reader that knows WebHDFS."""
     with target.connect() as db:
         # Not closed on purpose: the pin outlives this process and ends with its lease.
-        _print(db.snapshot(csn, at=utc(at), lease=lease), as_json=as_json, lease_s=seconds(lease))
+        _print(db.snapshot(csn, at=at, lease=lease), as_json=as_json, lease_s=seconds(lease))
 
 
 def show(
@@ -117,9 +116,9 @@ def show(
 def _print(snap: Snapshot, *, as_json: bool, lease_s: float | None) -> None:
     tables = [
         {
-            "table": table["name"],
-            "rows": table["rows"],
-            "path": f"{snap.root}/{table['name'].replace('.', '/')}",
+            "table": table.name,
+            "rows": table.rows,
+            "path": f"{snap.root}/{table.name.replace('.', '/')}",
         }
         for table in snap.tables()
     ]
@@ -133,11 +132,6 @@ def _print(snap: Snapshot, *, as_json: bool, lease_s: float | None) -> None:
     )
     if lease_s is not None:
         output.hint(f"readable for {lease_s:.0f} s at least")
-
-
-def utc(at: datetime | None) -> datetime | None:
-    """Return the time of --at, which typer gives without a time zone, as the time in UTC that it means."""
-    return None if at is None else at.replace(tzinfo=UTC)
 
 
 def _value(text: str) -> Any:

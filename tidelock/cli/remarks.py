@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from tidelock.cli import output
+from tidelock.wire.rows import Fields
 
 #: A replica that has applied nothing for so long holds records back, in seconds.
 _STANDING_S = 5.0
 
 
-def held_back(seen: dict[str, Any]) -> list[str]:
+def held_back(seen: Fields) -> list[str]:
     """Return a line for each replica that holds back records in ZooKeeper, from the status of an agent.
 
     A replica that follows is a few records behind all the time: that holds nothing back.
@@ -32,12 +32,12 @@ def held_back(seen: dict[str, Any]) -> list[str]:
     ]
 
 
-def remarks(status: dict[str, Any]) -> list[str]:
+def remarks(status: Fields) -> list[str]:
     """Return what a replica says of itself: why it does not serve, its clone, its clock, its switches."""
     return list(_remarks(status))
 
 
-def _remarks(status: dict[str, Any]) -> Iterator[str]:
+def _remarks(status: Fields) -> Iterator[str]:
     replica = status["id"]
     if status.get("reason") and status["state"] != "serving":
         yield f"{replica} is {status['state']}: {status['reason']}"

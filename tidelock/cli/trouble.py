@@ -6,12 +6,13 @@ import getpass
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from tidelock.cli import output
 from tidelock.cli.target import ClusterOptions, Json, on_target
+from tidelock.wire.rows import Fields
 
 #: States of a member for which the others keep nothing.
 _LEFT_OUT: Final = frozenset({"struck", "removed"})
@@ -52,7 +53,7 @@ def why_blocked(
     output.print_table(["what", "why"], [[what, why] for what, why in found.items()])
 
 
-def reasons(status: dict[str, Any], explained: dict[str, Any] | None = None) -> Iterator[tuple[str, str]]:
+def reasons(status: Fields, explained: Fields | None = None) -> Iterator[tuple[str, str]]:
     """Yield what holds back each thing, from the status of an agent and the story of a transaction. Pure."""
     end = status["end_csn"]
     for row in status["replicas"]:
@@ -71,12 +72,12 @@ def reasons(status: dict[str, Any], explained: dict[str, Any] | None = None) -> 
         yield f"record of CSN {word['csn']}", f"skipped by {word['by']}: {word['why']}{held}"
 
 
-def _counted(status: dict[str, Any]) -> list[dict[str, Any]]:
+def _counted(status: Fields) -> list[Fields]:
     """Return the replicas for which the others keep something."""
     return [row for row in status["replicas"] if row["member"] not in _LEFT_OUT]
 
 
-def _replica(row: dict[str, Any], end: int) -> str:
+def _replica(row: Fields, end: int) -> str:
     at = row["snapshot_csn"]
     where = f"at CSN {at} of {end}"
     match row["member"]:
@@ -102,7 +103,7 @@ def _replica(row: dict[str, Any], end: int) -> str:
     return f"{where}: nothing holds it back"
 
 
-def _tail(status: dict[str, Any]) -> str:
+def _tail(status: Fields) -> str:
     behind = min(_counted(status), key=lambda row: row["snapshot_csn"] or 0)
     return (
         f"at CSN {status['tail']}; records stay until all members have applied them: {behind['id']} is at "
@@ -110,7 +111,7 @@ def _tail(status: dict[str, Any]) -> str:
     )
 
 
-def _horizon(status: dict[str, Any]) -> str:
+def _horizon(status: Fields) -> str:
     held = status.get("holding_back")
     where = f"at CSN {status['horizon']}"
     if held is None:
@@ -126,7 +127,7 @@ def _horizon(status: dict[str, Any]) -> str:
     return where
 
 
-def _transaction(explained: dict[str, Any], status: dict[str, Any]) -> str:
+def _transaction(explained: Fields, status: Fields) -> str:
     home = explained["home"]
     match explained["outcome"]:
         case "committed":
@@ -147,7 +148,7 @@ def _transaction(explained: dict[str, Any], status: dict[str, Any]) -> str:
     return f"{explained['outcome']}; nothing waits for it"
 
 
-def _locks(explained: dict[str, Any], status: dict[str, Any]) -> str:
+def _locks(explained: Fields, status: Fields) -> str:
     if explained["outcome"] == "committed":
         slowest = min(row["snapshot_csn"] or 0 for row in _counted(status))
         if slowest >= explained["csn"]:

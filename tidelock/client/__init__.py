@@ -29,10 +29,24 @@ from tidelock.client.values.results import (
     LandResult,
     Outcome,
     TableChange,
+    TransactionAtHome,
     TransactionState,
 )
 from tidelock.client.writes.joined import JoinedTransaction, join
 from tidelock.client.writes.transaction import Transaction
+from tidelock.wire.cluster import (
+    Explanation,
+    HorizonAnswer,
+    LogEntry,
+    LostPart,
+    OptimizeAnswer,
+    ReplicaStatus,
+    StatusAnswer,
+    SwitchInfo,
+)
+from tidelock.wire.members import MembersAnswer
+from tidelock.wire.rows import Row, RowList
+from tidelock.wire.tables import CreatedTable, PartInfo, TableInfo
 
 __all__ = [
     "BatchStream",
@@ -41,19 +55,34 @@ __all__ = [
     "ChangedPart",
     "Changes",
     "CommitResult",
+    "CreatedTable",
     "Database",
     "Decision",
+    "Explanation",
+    "HorizonAnswer",
     "InsertResult",
     "JoinedTransaction",
     "LandResult",
+    "LogEntry",
+    "LostPart",
+    "MembersAnswer",
+    "OptimizeAnswer",
     "Outcome",
+    "PartInfo",
     "Progress",
+    "ReplicaStatus",
+    "Row",
+    "RowList",
     "Rows",
     "Scan",
     "Snapshot",
+    "StatusAnswer",
     "Subscription",
+    "SwitchInfo",
     "TableChange",
+    "TableInfo",
     "Transaction",
+    "TransactionAtHome",
     "TransactionState",
     "connect",
     "join",

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from tidelock import secret_file
@@ -23,7 +24,7 @@ from tidelock.client.reads.scan import Params, Scan
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.tables import Tables
 from tidelock.client.values.arguments import csn_or_none, milliseconds, plain, seconds
-from tidelock.client.values.results import LabelStatus, Outcome, instant
+from tidelock.client.values.results import LabelStatus, Outcome, TransactionAtHome
 from tidelock.client.writes.autocommit import AutocommitStatements
 from tidelock.client.writes.decide import ask_outcome, home_of
 from tidelock.client.writes.definitions import Definitions
@@ -36,13 +37,21 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.wire.cluster import (
+    Explanation,
+    HorizonAnswer,
     HorizonRequest,
+    LostPart,
     LostPartRequest,
+    OptimizeAnswer,
     OptimizeRequest,
+    StatusAnswer,
+    SwitchesAnswer,
+    SwitchInfo,
     SwitchRequest,
 )
 from tidelock.wire.reads import SnapshotPin, SnapshotRequest
-from tidelock.wire.transactions import BeginRequest, EndAnswer, LabelAnswer
+from tidelock.wire.rows import RowList, instant
+from tidelock.wire.transactions import BeginRequest, EndAnswer, LabelAnswer, TransactionInfo
 
 T = TypeVar("T")
 
@@ -286,7 +295,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         min_csn = csn_or_none(min_csn, "min_csn")
         body = SnapshotRequest(
             csn=csn_or_none(csn),
-            at_ms=milliseconds(at),
+            at_ms=None if at is None else milliseconds(at),
             min_csn=min_csn if exact else self._connection.highest_csn.at_least(min_csn),
             ttl_s=seconds(lease),
         )
@@ -320,33 +329,29 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         self._connection.highest_csn.note(answer.csn)
         return LabelStatus(label, answer.batch, answer.tid, answer.csn, instant(answer.time_ms))
 
-    def status(self) -> dict[str, Any]:
-        """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status).
-
-        Among its keys: `id` and `snapshot_csn` of the replica that answered, `cluster_csn`, `copies`,
-        `wait_bound_s`, and `replicas`, each with `id`, `api`, `data`, `state`, `alive`, `snapshot_csn`.
-        """
-        return self._connection.ask("GET", "/status", answer=dict[str, Any])
+    def status(self) -> StatusAnswer:
+        """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status)."""
+        return self._connection.ask("GET", "/status", answer=StatusAnswer)
 
     @property
     def membership(self) -> Membership:
         """The members of the cluster, to add, remove, replace, drain or strike replicas."""
         return Membership(self._connection)
 
-    def transactions(self) -> list[dict[str, Any]]:
+    def transactions(self) -> RowList[TransactionAtHome]:
         """Return open and recently ended transactions of all replicas that answer, each with its `home`."""
-        transactions: list[dict[str, Any]] = []
+        transactions: RowList[TransactionAtHome] = RowList()
         failed: list[UnavailableError] = []
         members = self._connection.members.in_order()
         for member in members:
             try:
-                ask = self._connection.small("GET", "/transactions", answer=list[dict[str, Any]])
+                ask = self._connection.small("GET", "/transactions", answer=list[TransactionInfo])
                 rows = ask(member)
             except UnavailableError as error:
                 self._connection.members.note(member, error)
                 failed.append(error)
                 continue
-            transactions += [{**row, "home": member.id} for row in rows]
+            transactions += [TransactionAtHome(**msgspec.structs.asdict(row), home=member.id) for row in rows]
         if len(failed) == len(members) and failed:
             raise failed[0]
         return transactions
@@ -371,7 +376,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
             self._connection.members.note(home, error)
             raise
 
-    def raise_horizon(self, csn: int | None = None, *, drop_pins: bool = False) -> dict[str, Any]:
+    def raise_horizon(self, csn: int | None = None, *, drop_pins: bool = False) -> HorizonAnswer:
         """Raise the horizon: below it nothing can be read, and parts removed before it are deleted.
 
         Args:
@@ -379,11 +384,11 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
             drop_pins: End the snapshots of clients that are below it.
 
         Returns:
-            `horizon`, and what keeps it from rising (`holding_back`: `csn`, `kind`, `name`). Open
-            transactions hold it back, and replicas that have applied less.
+            The horizon, and what keeps it from rising: open transactions hold it back, and replicas that
+            have applied less.
         """
         body = HorizonRequest(csn, drop_pins)
-        return self._connection.ask("POST", "/admin/horizon", answer=dict[str, Any], body=body)
+        return self._connection.ask("POST", "/admin/horizon", answer=HorizonAnswer, body=body)
 
     def resolve_lost(
         self,
@@ -393,7 +398,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         without: Sequence[str] = (),
         by: str = "",
         why: str = "",
-    ) -> dict[str, Any]:
+    ) -> LostPart:
         """Say what is lost with a part that no replica holds; with `confirm`, declare it lost.
 
         No replica shows it then, at any CSN. `outcome` of its transaction raises DeclaredLostError.
@@ -404,19 +409,16 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
             without: Replicas that do not answer, may hold it, and are left out.
             by: The operator, and in `why` the reason, for the log.
 
-        Returns:
-            The fields of :class:`tidelock.wire.cluster.LostPart`.
-
         Raises:
             BadRequestError: No kept record adds the part, or an operator or a reason is missing.
             RefusedError: A replica holds it, or one that does not answer is not named; nothing changed.
         """
         body = LostPartRequest(part, confirm, list(without), by, why)
         return self._connection.ask(
-            "POST", "/admin/resolve-lost", answer=dict[str, Any], body=body, timeout_s=_RESOLVE_S
+            "POST", "/admin/resolve-lost", answer=LostPart, body=body, timeout_s=_RESOLVE_S
         )
 
-    def set_switch(self, name: str, value: str) -> dict[str, list[dict[str, str]]]:
+    def set_switch(self, name: str, value: str) -> dict[str, RowList[SwitchInfo]]:
         """Change how agents work until they are started again: on all replicas, or on the client's only one.
 
         Args:
@@ -424,19 +426,19 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
             value: The new value, as text.
 
         Returns:
-            By replica all its switches, each with `name`, `value` and `configured`, which a restart restores.
+            By replica all its switches.
 
         Raises:
             BadRequestError: No switch has this name, or the value is not one of its values.
             UnavailableError: Replicas did not answer (`replicas`); the switch is set on the others (`set`).
         """
         body = SwitchRequest(name, value)
-        done: dict[str, list[dict[str, str]]] = {}
+        done: dict[str, RowList[SwitchInfo]] = {}
         failed: dict[str, str] = {}
         for member in self._connection.members.in_order():
-            call = self._connection.small("POST", "/admin/switches", answer=dict[str, Any], body=body)
+            call = self._connection.small("POST", "/admin/switches", answer=SwitchesAnswer, body=body)
             try:
-                done[member.id] = call(member)["switches"]
+                done[member.id] = RowList(call(member).switches)
             except UnavailableError as error:
                 self._connection.members.note(member, error)
                 failed[member.id] = error.message
@@ -452,17 +454,13 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
 
     def optimize(
         self, table: str, partition: Mapping[str, Any] | None = None, *, timeout_s: float = 600.0
-    ) -> dict[str, Any]:
+    ) -> OptimizeAnswer:
         """Merge small parts until each partition has at most one; no row changes, at any CSN.
 
         Args:
             table: `name` or `namespace.name`.
             partition: The only partition to merge: every partition column with its value; None is null.
             timeout_s: Return after this time at the latest, and begin no further merge then.
-
-        Returns:
-            `groups` (merges), `parts_before`, `parts_after`, `bytes` (merged), and `done`: whether nothing is
-            left to merge.
 
         Raises:
             UnknownTableError, BadRequestError: No such table, or `partition` names no partition.
@@ -475,18 +473,18 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         )
         patience_s = timeout_s + self._connection.transport.timeouts.answer_s
         answer = self._connection.ask(
-            "POST", "/admin/optimize", answer=dict[str, Any], body=body, timeout_s=patience_s
+            "POST", "/admin/optimize", answer=OptimizeAnswer, body=body, timeout_s=patience_s
         )
-        self._connection.highest_csn.note(answer.pop("csn"))
+        self._connection.highest_csn.note(answer.csn)
         return answer
 
-    def explain(self, tid: str) -> dict[str, Any]:
+    def explain(self, tid: str) -> Explanation:
         """Return the history of a transaction, from its home if that answers.
 
         It shows state, record, parts, their holders, and what it waits for (docs/protocol.md, GET /explain).
         """
         path = f"/explain/{segment(tid)}"
-        return self._connection.ask("GET", path, answer=dict[str, Any], first=home_of(tid))
+        return self._connection.ask("GET", path, answer=Explanation, first=home_of(tid))
 
     def audit(self, *, deep: bool = False, timeout_s: float = TIMEOUT_S) -> AuditReport:
         """Check that files, catalog, log and locks of every replica agree, and report every difference.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
@@ -14,7 +12,8 @@ from tidelock.client.values.columns import Columns, schema_of
 from tidelock.client.writes.transaction import Transaction
 from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError
 from tidelock.wire.cluster import StatusAnswer
-from tidelock.wire.tables import CreatedTable, CreateTableRequest
+from tidelock.wire.rows import RowList
+from tidelock.wire.tables import CreatedTable, CreateTableRequest, PartInfo, TableInfo
 
 T = TypeVar("T")
 
@@ -39,7 +38,7 @@ class Tables:
         properties: Mapping[str, str] | None = None,
         derived_from: str | None = None,
         derived_sql: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> CreatedTable | TableInfo:
         """Create a table and return its definition with the `csn` of the commit.
 
         Args:
@@ -96,11 +95,10 @@ class Tables:
                 f"check with table({name!r})"
             ) from error
         self._connection.highest_csn.note(table.csn)
-        created: dict[str, Any] = msgspec.to_builtins(table)
-        return created
+        return table
 
-    def tables(self, *, csn: int | None = None) -> list[dict[str, Any]]:
-        """Return every table's definition, `version`, `arrow_schema` (base64), `rows`, `bytes` and `parts`.
+    def tables(self, *, csn: int | None = None) -> RowList[TableInfo]:
+        """Return every table: its definition, `version`, `rows`, `bytes` and number of `parts`.
 
         Args:
             csn: At this CSN; default: the newest of the replica that answers, not below what this client has
@@ -109,13 +107,13 @@ class Tables:
         Raises:
             SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
         """
-        return self._at_csn("/tables", csn, list[dict[str, Any]])
+        return RowList(self._at_csn("/tables", csn, list[TableInfo]))
 
-    def table(self, name: str, *, csn: int | None = None) -> dict[str, Any]:
+    def table(self, name: str, *, csn: int | None = None) -> TableInfo:
         """Return one table as `tables` does; UnknownTableError when it does not exist at that CSN."""
-        return self._at_csn(f"/tables/{segment(name)}", csn, dict[str, Any])
+        return self._at_csn(f"/tables/{segment(name)}", csn, TableInfo)
 
-    def parts(self, table: str, *, csn: int | None = None) -> list[dict[str, Any]]:
+    def parts(self, table: str, *, csn: int | None = None) -> RowList[PartInfo]:
         """Return a table's parts as `Snapshot.parts` does, without a pin: its retention keeps them.
 
         Args:
@@ -126,7 +124,7 @@ class Tables:
             UnknownTableError: There is no such table at that CSN.
             SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `tables`.
         """
-        return self._at_csn("/parts", csn, list[dict[str, Any]], table=table)
+        return RowList(self._at_csn("/parts", csn, list[PartInfo], table=table))
 
     def _at_csn(self, path: str, csn: int | None, kind: type[T], **query: str) -> T:
         csn = self._newest() if csn is None else csn

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from tidelock.wire.rows import Row, instant
 from tidelock.wire.transactions import TransactionInfo
 
 
-class BlockedPart(msgspec.Struct, frozen=True):
+class BlockedPart(Row, frozen=True):
     """The next record of a replica, at `csn`, cannot be applied there: `part` of `tid` is missing."""
 
     csn: int
@@ -17,7 +19,7 @@ class BlockedPart(msgspec.Struct, frozen=True):
     part: str
 
 
-class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaStatus(Row, frozen=True, kw_only=True):
     """A replica as another one sees it.
 
     Attributes:
@@ -45,6 +47,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
             as the replica that answers has seen it (seconds). At `strike_timeout_s` it is struck.
     """
 
+    shown: ClassVar[tuple[str, ...]] = ("id", "state", "alive", "member", "snapshot_csn", "rack", "draining")
+
     id: str
     api: str = ""
     data: str = ""
@@ -53,7 +57,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     snapshot_csn: int | None = None
     oldest: int | None = None
-    open: list[int] = []
+    open: list[int] = msgspec.field(default_factory=list)
     phase: str | None = None
     phase_since_ms: int | None = None
     blocked_by: BlockedPart | None = None
@@ -64,8 +68,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     held_bytes: int = 0
     held_s: float = 0.0
 
+    @property
+    def phase_since(self) -> datetime | None:
+        """When this phase began, by the clock of the replica (UTC)."""
+        return instant(self.phase_since_ms)
 
-class StrikeBounds(msgspec.Struct, frozen=True, kw_only=True):
+
+class StrikeBounds(Row, frozen=True, kw_only=True):
     """The settings `strike_timeout_s`, `max_records` and `max_records_bytes` of a replica."""
 
     timeout_s: float
@@ -73,7 +82,7 @@ class StrikeBounds(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class BlockedRecord(msgspec.Struct, frozen=True):
+class BlockedRecord(Row, frozen=True):
     """The next record cannot be applied: `part` of `tid` is missing, for `reason`."""
 
     csn: int
@@ -82,7 +91,7 @@ class BlockedRecord(msgspec.Struct, frozen=True):
     reason: str
 
 
-class CloneProgress(msgspec.Struct, frozen=True, kw_only=True):
+class CloneProgress(Row, frozen=True, kw_only=True):
     """How much of a clone is here: parts and bytes of what is visible, and `percent` of the bytes."""
 
     percent: float
@@ -92,7 +101,7 @@ class CloneProgress(msgspec.Struct, frozen=True, kw_only=True):
     of_parts: int
 
 
-class HorizonBound(msgspec.Struct, frozen=True):
+class HorizonBound(Row, frozen=True):
     """The reason why the horizon does not rise further.
 
     Attributes:
@@ -107,7 +116,7 @@ class HorizonBound(msgspec.Struct, frozen=True):
     name: str
 
 
-class ClockInfo(msgspec.Struct, frozen=True):
+class ClockInfo(Row, frozen=True):
     """The wall clock of a replica, compared with the clocks that it knows.
 
     Attributes:
@@ -125,7 +134,7 @@ class ClockInfo(msgspec.Struct, frozen=True):
 HolderWord = Literal["holds", "reads", "lacks", "silent"]
 
 
-class PartHolder(msgspec.Struct, frozen=True):
+class PartHolder(Row, frozen=True):
     """The word of a replica about a part that others miss.
 
     Attributes:
@@ -160,7 +169,7 @@ class LostPartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str = ""
 
 
-class LostPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LostPart(Row, frozen=True, kw_only=True, omit_defaults=True):
     """A part that is lost, the rows that go with it, and the word of each replica about it.
 
     Attributes:
@@ -196,11 +205,16 @@ class LostPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     declared: bool = False
     by: str | None = None
     why: str | None = None
-    without: list[str] = []
+    without: list[str] = msgspec.field(default_factory=list)
     time_ms: int | None = None
 
+    @property
+    def time(self) -> datetime | None:
+        """When it was declared lost (UTC)."""
+        return instant(self.time_ms)
 
-class SkippedRecordInfo(msgspec.Struct, frozen=True):
+
+class SkippedRecordInfo(Row, frozen=True):
     """A record of the log that an operator has had skipped: all replicas pass over it.
 
     Attributes:
@@ -211,14 +225,21 @@ class SkippedRecordInfo(msgspec.Struct, frozen=True):
         time_ms: When it was skipped (Unix, ms), by the clock of the operator's machine.
     """
 
+    shown: ClassVar[tuple[str, ...]] = ("csn", "time", "by", "why", "tids")
+
     csn: int
     tids: list[str]
     by: str
     why: str
     time_ms: int
 
+    @property
+    def time(self) -> datetime | None:
+        """When it was skipped (UTC)."""
+        return instant(self.time_ms)
 
-class SwitchInfo(msgspec.Struct, frozen=True):
+
+class SwitchInfo(Row, frozen=True):
     """A switch of an agent: its name, its value now, and the value that a restart restores."""
 
     name: str
@@ -239,7 +260,7 @@ class SwitchesAnswer(msgspec.Struct, frozen=True):
     switches: list[SwitchInfo]
 
 
-class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class StatusAnswer(Row, frozen=True, kw_only=True):
     """The state of a replica, and its knowledge of the others.
 
     Attributes:
@@ -272,6 +293,18 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
         strike: When a replica that holds others back is struck, by the settings of this one.
     """
 
+    shown: ClassVar[tuple[str, ...]] = (
+        "id",
+        "state",
+        "snapshot_csn",
+        "cluster_csn",
+        "end_csn",
+        "time",
+        "copies",
+        "tables",
+        "replicas",
+    )
+
     id: str
     cluster_id: str
     state: str = ""
@@ -288,20 +321,25 @@ class StatusAnswer(msgspec.Struct, frozen=True, kw_only=True):
     wait_bound_s: float = 0.0
     read_wait_s: float = 0.0
     open_transactions: int = 0
-    landed: list[str] = []
+    landed: list[str] = msgspec.field(default_factory=list)
     horizon: int = 0
     tail: int = 0
     pins: int = 0
     holding_back: HorizonBound | None = None
     time_ms: int = 0
     clock: ClockInfo | None = None
-    lost: list[LostPart] = []
-    skipped: list[SkippedRecordInfo] = []
-    switches: list[SwitchInfo] = []
+    lost: list[LostPart] = msgspec.field(default_factory=list)
+    skipped: list[SkippedRecordInfo] = msgspec.field(default_factory=list)
+    switches: list[SwitchInfo] = msgspec.field(default_factory=list)
     strike: StrikeBounds | None = None
 
+    @property
+    def time(self) -> datetime | None:
+        """Effective time of the CSN up to which the replica has applied the log (UTC)."""
+        return instant(self.time_ms)
 
-class AddedPart(msgspec.Struct, frozen=True, tag="AddPart", tag_field="action"):
+
+class AddedPart(Row, frozen=True, tag="AddPart", tag_field="action"):
     """A part joins a table; see the record in docs/protocol.md#bytes."""
 
     table: str
@@ -312,14 +350,14 @@ class AddedPart(msgspec.Struct, frozen=True, tag="AddPart", tag_field="action"):
     checksum: str
 
 
-class RemovedPart(msgspec.Struct, frozen=True, tag="RemovePart", tag_field="action"):
+class RemovedPart(Row, frozen=True, tag="RemovePart", tag_field="action"):
     """A part leaves its table."""
 
     table: str
     part: str
 
 
-class SkippedPart(msgspec.Struct, frozen=True, tag="SkipPart", tag_field="action"):
+class SkippedPart(Row, frozen=True, tag="SkipPart", tag_field="action"):
     """An operator declares a part of an earlier commit lost."""
 
     table: str
@@ -332,8 +370,13 @@ class SkippedPart(msgspec.Struct, frozen=True, tag="SkipPart", tag_field="action
     time_ms: int
     without: tuple[str, ...]
 
+    @property
+    def time(self) -> datetime | None:
+        """When it was declared lost (UTC)."""
+        return instant(self.time_ms)
 
-class DefinedTable(msgspec.Struct, frozen=True, tag="DefineTable", tag_field="action"):
+
+class DefinedTable(Row, frozen=True, tag="DefineTable", tag_field="action"):
     """A table gets a definition; `version` 0 is the first."""
 
     table: str
@@ -341,7 +384,7 @@ class DefinedTable(msgspec.Struct, frozen=True, tag="DefineTable", tag_field="ac
     definition: dict[str, Any]
 
 
-class ManifestInfo(msgspec.Struct, frozen=True):
+class ManifestInfo(Row, frozen=True):
     """The part that holds the entries of a large transaction, and their number."""
 
     part: str
@@ -350,7 +393,7 @@ class ManifestInfo(msgspec.Struct, frozen=True):
     entries: int
 
 
-class LoggedTransaction(msgspec.Struct, frozen=True):
+class LoggedTransaction(Row, frozen=True):
     """One transaction of a record.
 
     Attributes:
@@ -378,7 +421,7 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     rows: dict[str, int] | None = None
 
 
-class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+class LogEntry(Row, frozen=True, omit_defaults=True):
     """A record of the CSN log.
 
     Attributes:
@@ -390,6 +433,8 @@ class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         skipped: The word of the operator who has had it skipped; home, time and transactions are absent then.
     """
 
+    shown: ClassVar[tuple[str, ...]] = ("csn", "kind", "home", "time", "tids")
+
     csn: int
     kind: Literal["commit", "end", "genesis"]
     home: str
@@ -397,8 +442,13 @@ class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     tids: list[LoggedTransaction]
     skipped: SkippedRecordInfo | None = None
 
+    @property
+    def time(self) -> datetime | None:
+        """Time by the clock of the home (UTC)."""
+        return instant(self.time_ms)
 
-class ExplainedPart(msgspec.Struct, frozen=True):
+
+class ExplainedPart(Row, frozen=True):
     """A part of a transaction on the replica that answers.
 
     Attributes:
@@ -422,7 +472,7 @@ class ExplainedPart(msgspec.Struct, frozen=True):
     csn: int | None
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Row, frozen=True):
     """The history of a transaction.
 
     Attributes:
@@ -473,7 +523,7 @@ class OptimizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_csn: int | None = None
 
 
-class OptimizeAnswer(msgspec.Struct, frozen=True):
+class OptimizeAnswer(Row, frozen=True):
     """The merges that were made.
 
     Attributes:
@@ -500,7 +550,7 @@ class HorizonRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drop_pins: bool = False
 
 
-class HorizonAnswer(msgspec.Struct, frozen=True):
+class HorizonAnswer(Row, frozen=True):
     """The current horizon, and the bound that keeps it from rising further."""
 
     horizon: int

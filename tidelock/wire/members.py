@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from tidelock.wire.rows import Row
+
 
 class MembersRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST /admin/members: one change of the members.
@@ -29,7 +31,7 @@ class MembersRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     racks: bool | None = None
 
 
-class MembersAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class MembersAnswer(Row, frozen=True, kw_only=True):
     """The members after a change.
 
     Attributes:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
+
+from tidelock.wire.rows import Row
 
 
 class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +31,7 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     derived_sql: str | None = None
 
 
-class TableColumn(msgspec.Struct, frozen=True):
+class TableColumn(Row, frozen=True):
     """A column: its name, its type in Spark's names, and whether it may be null."""
 
     name: str
@@ -35,7 +39,7 @@ class TableColumn(msgspec.Struct, frozen=True):
     nullable: bool
 
 
-class TableDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):
     """The definition of a table.
 
     Attributes:
@@ -49,6 +53,8 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         dependents: The tables that are derived from this one.
     """
 
+    shown: ClassVar[tuple[str, ...]] = ("name", "columns", "partition_by", "sort_by", "properties")
+
     name: str
     columns: list[TableColumn]
     partition_by: list[str]
@@ -56,11 +62,13 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     properties: dict[str, str]
     derived_from: str | None = None
     derived_sql: str | None = None
-    dependents: list[str] = []
+    dependents: list[str] = msgspec.field(default_factory=list)
 
 
 class CreatedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
     """A table that was created: the CSN of the commit, and the version of its definition."""
+
+    shown: ClassVar[tuple[str, ...]] = ("name", "csn", "version", "columns", "partition_by")
 
     csn: int
     version: int
@@ -77,6 +85,16 @@ class TableInfo(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
         bytes: Number of bytes of the parts.
     """
 
+    shown: ClassVar[tuple[str, ...]] = (
+        "name",
+        "columns",
+        "partition_by",
+        "rows",
+        "bytes",
+        "parts",
+        "version",
+    )
+
     version: int
     arrow_schema: str
     parts: int
@@ -84,7 +102,7 @@ class TableInfo(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
     bytes: int
 
 
-class PartInfo(msgspec.Struct, frozen=True):
+class PartInfo(Row, frozen=True):
     """A part of a table at a CSN.
 
     Attributes:

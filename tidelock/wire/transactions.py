@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
 from tidelock.wire.failure import Failure
+from tidelock.wire.rows import Row
 
 #: The rights of a token whose request names none.
 TOKEN_RIGHTS: Final = ("append", "replace")
@@ -61,7 +62,7 @@ class Begun(msgspec.Struct, frozen=True):
     lease_s: float
 
 
-class TransactionInfo(msgspec.Struct, frozen=True):
+class TransactionInfo(Row, frozen=True):
     """A transaction as its home shows it.
 
     Attributes:
@@ -73,13 +74,24 @@ class TransactionInfo(msgspec.Struct, frozen=True):
         label: Its label.
         batch: The number of its batch if the label belongs to a streaming query.
         tables: Names of the tables that it has changed.
-        rows: Rows that it has added.
+        rows: RowList that it has added.
         parts: Parts that it has added.
         removed_parts: Parts that it has removed.
         csn: CSN of its commit.
         error: Why it accepts no statements any more.
         lease_left_s: Seconds until its lease ends, if it has one.
     """
+
+    shown: ClassVar[tuple[str, ...]] = (
+        "tid",
+        "state",
+        "label",
+        "tables",
+        "rows",
+        "parts",
+        "csn",
+        "lease_left_s",
+    )
 
     tid: str
     state: _State

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from chaos.faults.reviving import serve_again
 from chaos.watching.seeing import status
@@ -13,6 +12,7 @@ from chaos.world import World
 from tidelock.client import Database
 from tidelock.errors import MembershipError, TidelockError, UnavailableError
 from tidelock.testing import Node
+from tidelock.wire.members import MembersAnswer
 
 
 def fresh_name(world: World) -> str:
@@ -33,7 +33,7 @@ def member(world: World, replica: str) -> str | None:
     return None
 
 
-def change(world: World, what: str, made: Callable[[Database], Mapping[str, Any]]) -> None:
+def change(world: World, what: str, made: Callable[[Database], MembersAnswer]) -> None:
     """Have the members changed. It is asked for again if the replica that is asked dies, or refuses it.
 
     It may refuse what it does later: while the others do not have all that the member has.

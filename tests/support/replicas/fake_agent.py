@@ -43,12 +43,15 @@ from tidelock.wire import writes
 from tidelock.wire.cluster import (
     AddedPart,
     DefinedTable,
+    ExplainedPart,
+    Explanation,
     LogEntry,
     LoggedTransaction,
     RemovedPart,
     SkippedPart,
 )
 from tidelock.wire.tables import PartInfo
+from tidelock.wire.transactions import TransactionInfo
 
 #: The effective time of every commit, in ms since 1970.
 TIME_MS = 1_700_000_000_000
@@ -66,6 +69,26 @@ class FakeTransaction:
     csn: int | None = None
     heartbeats: int = 0
     staged: list[tuple[str, pa.Table]] = field(default_factory=list)
+
+
+def _info(tx: FakeTransaction) -> TransactionInfo:
+    """Return a transaction as an agent shows it."""
+    return TransactionInfo(
+        tid=tx.tid,
+        state=tx.state,
+        snapshot_csn=tx.snapshot_csn,
+        statement_csn=tx.snapshot_csn,
+        isolation="snapshot",
+        label=tx.label,
+        batch=None,
+        tables=sorted({table for table, _ in tx.staged}),
+        rows=sum(rows.num_rows for _, rows in tx.staged),
+        parts=len(tx.staged),
+        removed_parts=0,
+        csn=tx.csn,
+        error=None,
+        lease_left_s=tx.lease_s,
+    )
 
 
 def token_of(tid: str) -> str:
@@ -226,7 +249,7 @@ class FakeAgent:
                 case "POST", ["transactions"]:
                     return self._begin(request.json)
                 case "GET", ["transactions"]:
-                    return [{"tid": tx.tid, "state": tx.state} for tx in self.transactions.values()]
+                    return [msgspec.to_builtins(_info(tx)) for tx in self.transactions.values()]
                 case "POST", ["transactions", tid, "rows", table]:
                     return self._insert(tid, table, request.body)
                 case "POST", ["transactions", tid, verb]:
@@ -256,8 +279,7 @@ class FakeAgent:
                 case "GET", ["log"]:
                     return self._log(int(request.query["from_csn"]), int(request.query.get("limit", 1000)))
                 case "GET", ["explain", tid]:
-                    parts_of = [{"part": "r1-1-1", "table": "default.t", "on": "r1, r2"}]
-                    return {"tid": tid, "state": self._outcome(tid)["outcome"], "parts": parts_of}
+                    return self._explain(tid)
                 case ("POST", ["snapshots", *_]) | ("DELETE", ["snapshots", _]):
                     return self._snapshot(request, parts)
                 case "POST", ["query"]:
@@ -302,9 +324,9 @@ class FakeAgent:
         csn = int(query.get("csn", self.snapshot_csn))
         self._require(csn)
         rows = self.cluster.table(name, csn)
-        size = {"rows": rows.num_rows, "bytes": rows.nbytes, "parts": len(self.cluster.rows[name])}
-        arrow = base64.b64encode(rows.schema.serialize()).decode()
-        return {**self.cluster.definitions[name], **size, "version": 0, "arrow_schema": arrow}
+        size = {"parts": len(self.cluster.rows[name]), "rows": rows.num_rows, "bytes": rows.nbytes}
+        schema = base64.b64encode(rows.schema.serialize()).decode("ascii")
+        return {**self.cluster.definitions[name], "version": 0, "arrow_schema": schema, **size}
 
     def _parts(self, table: str, csn: int) -> list[dict[str, Any]]:
         self._require(csn)
@@ -343,9 +365,27 @@ class FakeAgent:
         if csn is not None and csn < horizon:
             raise SnapshotTooOldError(f"CSN {csn} is below the horizon {horizon}", min_csn=horizon)
 
-    def _log(self, begin: int, limit: int) -> list[dict[str, Any]]:
+    def _explain(self, tid: str) -> Any:
+        outcome = self._outcome(tid)
+        part = ExplainedPart("r1-1-1", "default.t", "", 3, 900, "held", "default/t/r1-1-1.parquet", None)
+        return msgspec.to_builtins(
+            Explanation(
+                tid=tid,
+                home=self.id,
+                snapshot_csn=1,
+                outcome=outcome["outcome"],
+                csn=outcome.get("csn"),
+                asked=self.id,
+                here=None,
+                parts=[part],
+                replicas={agent.id: agent.snapshot_csn for agent in self.cluster.agents.values()},
+                waiting_for=None,
+            )
+        )
+
+    def _log(self, begin: int, limit: int) -> list[Any]:
         records = [
-            LogEntry(csn, "commit", "r1", TIME_MS, [self._logged(tid, csn)])
+            msgspec.to_builtins(LogEntry(csn, "commit", "r1", TIME_MS, [self._logged(tid, csn)]))
             for tid, csn in self.cluster.outcomes.items()
             if csn >= begin
         ]

@@ -438,7 +438,7 @@ def test_the_log_and_a_transactions_story_are_shown(tidelock: Tidelock, rows: Pa
     tid = told(tidelock("insert", "t", rows, "--json"))["tid"]
     assert [one["tid"] for one in told(tidelock("log", "--json"))[0]["tids"]] == [tid]
     assert tid in tidelock("log", "--from", 0, "--limit", 5).stdout
-    assert told(tidelock("explain", tid, "--json"))["state"] == "committed"
+    assert told(tidelock("explain", tid, "--json"))["outcome"] == "committed"
     assert "r1-1-1" in tidelock("explain", tid).stdout
 
 

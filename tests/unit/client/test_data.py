@@ -193,4 +193,3 @@ def test_points_in_time_become_milliseconds_since_1970() -> None:
     """Times are given as datetime with zone, or as ms since 1970."""
     assert milliseconds(dt.datetime(1970, 1, 2, tzinfo=dt.UTC)) == 86_400_000
     assert milliseconds(5) == 5
-    assert milliseconds(None) is None

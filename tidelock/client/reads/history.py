@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
 from tidelock.client.values.arguments import milliseconds
-from tidelock.client.values.results import TableChange, instant
+from tidelock.client.values.results import TableChange
+from tidelock.wire.cluster import LogEntry
 from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
+from tidelock.wire.rows import RowList, instant
 
 
 class HistoryQuestions:
@@ -17,17 +18,17 @@ class HistoryQuestions:
 
     _connection: Connection
 
-    def csn_at(self, at: datetime | int) -> int:
+    def csn_at(self, at: datetime | int | str) -> int:
         """Return the newest CSN whose effective time is not after a time: that of `snapshot(at=at)`.
 
         Args:
-            at: A datetime with time zone, or ms since 1970.
+            at: A datetime with time zone, its ISO 8601 text, or ms since 1970.
 
         Raises:
             NoSuchCsnError: The time has not come yet.
             SnapshotTooOldError: It is before the history that is kept; `min_csn` in its details begins it.
             StandbyError: The replicas did not apply the log in time.
-            BadRequestError: A datetime without time zone.
+            BadRequestError: A time without time zone, or text of another form.
         """
         return self._connection.ask("GET", "/csns", answer=CsnTime, query={"at_ms": milliseconds(at)}).csn
 
@@ -64,10 +65,10 @@ class HistoryQuestions:
         """
         return self._connection.ask("GET", f"/csns/{csn}/replicas", answer=InSyncReplicas).replicas
 
-    def log(self, from_csn: int | None = None, *, limit: int | None = None) -> list[dict[str, Any]]:
+    def log(self, from_csn: int | None = None, *, limit: int | None = None) -> RowList[LogEntry]:
         """Return records of the CSN log in their order, the first not below `from_csn`.
 
         BadRequestError when `limit` is above the agent's `log_answer_records_max`.
         """
         query = {"from_csn": from_csn, "limit": limit}
-        return self._connection.ask("GET", "/log", answer=list[dict[str, Any]], query=query)
+        return RowList(self._connection.ask("GET", "/log", answer=list[LogEntry], query=query))

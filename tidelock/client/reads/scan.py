@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from tidelock.client.reads.stream import BatchStream
 from tidelock.client.values.arguments import full_name
+from tidelock.errors import ConfigError
 
 #: Values for the `?` of a statement: None, bool, int, float or str. Others are passed as text and cast in
 #: SQL.
@@ -96,8 +98,25 @@ class Scan:
         return self.reader.collect(self._request())
 
     def to_pandas(self) -> Any:
-        """Return all rows as a pandas DataFrame; ImportError where pandas is not installed."""
-        return self.to_table().to_pandas()
+        """Return all rows as a pandas DataFrame whose columns have the types of Arrow (`pandas.ArrowDtype`).
+
+        So every value is as in the table: an integer beside a null stays an integer, and NaN is no null.
+        `to_table().to_pandas()` gives pandas' own types, which are not exact in this.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        pandas = _library("pandas")
+        return self.to_table().to_pandas(types_mapper=pandas.ArrowDtype)
+
+    def to_polars(self) -> Any:
+        """Return all rows as a polars DataFrame.
+
+        Raises:
+            ConfigError: polars is not installed.
+        """
+        polars = _library("polars")
+        return polars.from_arrow(self.to_table())
 
     def count(self) -> int:
         """Return the number of rows; no row is sent."""
@@ -114,6 +133,17 @@ class Scan:
             "where": self.where,
             "params": list(self.params),
         }
+
+
+def _library(name: str) -> Any:
+    """Return an optional library, which the extra of its name installs; ConfigError if it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"expected the package {name} for data frames, found: {error}; "
+            f"install the extra 'tidelock[{name}]'"
+        ) from error
 
 
 def quoted(table: str) -> str:

@@ -16,6 +16,8 @@ from tidelock.client.reads.stream import BatchStream
 from tidelock.errors import SnapshotClosedError, TidelockError, UnavailableError
 from tidelock.loopback_names import reachable
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
+from tidelock.wire.rows import RowList
+from tidelock.wire.tables import PartInfo, TableInfo
 
 T = TypeVar("T")
 
@@ -57,32 +59,25 @@ class Snapshot(RowReader):
         """Whether the snapshot was closed."""
         return self._closed
 
-    def tables(self) -> list[dict[str, Any]]:
+    def tables(self) -> RowList[TableInfo]:
         """Return every table at this CSN.
-
-        Each with its definition, `version`, `rows`, `bytes`, `parts` (a number) and `arrow_schema`, an Arrow
-        IPC schema message in base64.
 
         Raises:
             SnapshotClosedError: The snapshot was closed.
             UnavailableError: No replica can serve it now.
         """
         self._require_open()
-        return self._ask_here("/tables", list[dict[str, Any]])
+        return RowList(self._ask_here("/tables", list[TableInfo]))
 
-    def table(self, name: str) -> dict[str, Any]:
+    def table(self, name: str) -> TableInfo:
         """Return one table as `tables` does; UnknownTableError when it does not exist at this CSN."""
         self._require_open()
-        return self._ask_here(f"/tables/{segment(name)}", dict[str, Any])
+        return self._ask_here(f"/tables/{segment(name)}", TableInfo)
 
-    def parts(self, table: str) -> list[dict[str, Any]]:
-        """Return the parts of a table at this CSN, errors as `table`.
-
-        Each with `part`, `path` (of its partition), `rows`, `length` (bytes), `checksum` and `file` (below
-        the folder of the snapshot).
-        """
+    def parts(self, table: str) -> RowList[PartInfo]:
+        """Return the parts of a table at this CSN, errors as `table`."""
         self._require_open()
-        return self._ask_here("/parts", list[dict[str, Any]], table=table)
+        return RowList(self._ask_here("/parts", list[PartInfo], table=table))
 
     @property
     def root(self) -> str:
@@ -95,7 +90,7 @@ class Snapshot(RowReader):
         The path leads to the one replica that holds the pin; `tidelock.spark` reads with failover.
         UnknownTableError if the table does not exist at this CSN.
         """
-        namespace, _, name = self.table(table)["name"].rpartition(".")
+        namespace, _, name = self.table(table).name.rpartition(".")
         return f"{self.root}/{namespace}/{name}"
 
     def stream(self, request: dict[str, Any]) -> BatchStream:

@@ -1,4 +1,4 @@
-"""Conversion of arguments that callers may pass in several forms."""
+"""Conversion of arguments that callers may pass in several forms. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +22,7 @@ Point = int | datetime | str
 
 DEFAULT_NAMESPACE = "default"
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -56,7 +57,7 @@ def csn_or_time(point: Point, name: str) -> int | datetime:
     BadRequestError for anything else, and for a time without time zone.
     """
     if isinstance(point, datetime | str):
-        return datetime.fromtimestamp((milliseconds(point) or 0) / 1000, UTC)
+        return datetime.fromtimestamp(milliseconds(point) / 1000, UTC)
     if isinstance(point, bool) or not isinstance(point, int):
         raise BadRequestError(
             f"expected {name} as a CSN, a datetime or its ISO 8601 text; found {point!r}; give one of them"
@@ -64,25 +65,40 @@ def csn_or_time(point: Point, name: str) -> int | datetime:
     return point
 
 
-def milliseconds(at: datetime | int | str | None) -> int | None:
-    """Return the milliseconds since 1970 of a point in time: a datetime, ISO 8601 text, or such a number.
+def milliseconds(at: datetime | int | str) -> int:
+    """Return the milliseconds since 1970 of a point in time, rounded down: the one rule for times of callers.
 
-    BadRequestError for one without time zone, and for anything else.
+    Args:
+        at: A datetime with time zone; its ISO 8601 text, with `Z` or an offset; or milliseconds since 1970.
+
+    Raises:
+        BadRequestError: The time has no time zone: a day alone has none either. Or it is of another form, or
+            no time of a clock with 60 seconds in a minute.
     """
-    if isinstance(at, str):
-        try:
-            at = datetime.fromisoformat(at)
-        except ValueError:
-            raise BadRequestError(
-                f"expected a point in time, e.g. '2026-11-22T10:00:00Z'; found {at!r}"
-            ) from None
-    if at is None or (isinstance(at, int) and not isinstance(at, bool)):
+    if isinstance(at, int) and not isinstance(at, bool):
         return at
-    if not isinstance(at, datetime):
-        raise BadRequestError(f"expected a datetime, ISO 8601 text, or ms since 1970; found {at!r}")
-    if at.tzinfo is None:
-        raise BadRequestError(f"{at} has no time zone; give one, e.g. datetime(..., tzinfo=UTC)")
-    return int(at.timestamp() * 1000)
+    time = _parsed(at) if isinstance(at, str) else at
+    if not isinstance(time, datetime):
+        raise BadRequestError(
+            f"expected a datetime, ISO 8601 text, or ms since 1970; found {at!r}; "
+            "give e.g. '2026-11-22T10:00:00Z'"
+        )
+    if time.tzinfo is None or time.utcoffset() is None:
+        raise BadRequestError(
+            f"expected a point in time with its time zone, found {str(at)!r}, which has no time zone; "
+            "give e.g. '2026-11-22T10:00:00Z', or datetime(..., tzinfo=UTC)"
+        )
+    # Whole numbers: `timestamp()` is a float, and rounds towards 1970.
+    return (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _parsed(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadRequestError(
+            f"expected a point in time in ISO 8601, e.g. '2026-11-22T10:00:00Z'; found {text!r} ({error})"
+        ) from None
 
 
 def plain(partition: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
+from tidelock.wire.rows import instant
 from tidelock.wire.statements import ChangeResult, InsertResult, RemoveResult
-from tidelock.wire.transactions import CommitAnswer
+from tidelock.wire.transactions import CommitAnswer, TransactionInfo
 
 __all__ = [
     "ChangeResult",
@@ -20,9 +21,9 @@ __all__ = [
     "Outcome",
     "RemoveResult",
     "TableChange",
+    "TransactionAtHome",
     "TransactionState",
     "commit_result",
-    "instant",
 ]
 
 
@@ -59,11 +60,11 @@ class CommitResult:
         csn: None for a transaction that changed nothing.
         tid: The transaction.
         time: The commit's effective time, which never decreases along the log (UTC); None if `csn` is None.
-        rows_inserted: Rows that its statements have inserted, as far as this object has sent them: not those
+        rows_inserted: RowList that its statements have inserted, as far as this object has sent them: not those
             of processes that have joined the transaction. A row that replaces another one by a unique key
             counts as inserted.
-        rows_updated: Rows to which they have given new values.
-        rows_deleted: Rows that they have removed from their table; those of a moved partition count as
+        rows_updated: RowList to which they have given new values.
+        rows_deleted: RowList that they have removed from their table; those of a moved partition count as
             inserted, too.
     """
 
@@ -111,7 +112,7 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True)
 class LandResult:
-    """Rows of a landing table that are written.
+    """RowList of a landing table that are written.
 
     Attributes:
         rows: Their number.
@@ -166,9 +167,10 @@ class TableChange:
     time: datetime | None
 
 
-def instant(time_ms: int | None) -> datetime | None:
-    """Return the UTC time for milliseconds since 1970; None for None and for 0, the agents' "not known"."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else None
+class TransactionAtHome(TransactionInfo, frozen=True):
+    """A transaction as its home shows it, with the `home`."""
+
+    home: str
 
 
 def commit_result(answer: CommitAnswer) -> CommitResult:

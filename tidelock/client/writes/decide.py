@@ -16,7 +16,7 @@ from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.repetition import repeat
 from tidelock.client.agents.transport import JSON, json_text, segment
-from tidelock.client.values.results import CommitResult, Decision, Outcome, commit_result, instant
+from tidelock.client.values.results import CommitResult, Decision, Outcome, commit_result
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -29,6 +29,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
+from tidelock.wire.rows import instant
 from tidelock.wire.transactions import CommitAnswer, CommitRequest, OutcomeAnswer
 
 #: One attempt may take this part of the whole time, so that a silent home leaves time to try the others.

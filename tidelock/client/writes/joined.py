@@ -39,6 +39,7 @@ from tidelock.errors import (
 )
 from tidelock.token_text import PREFIX
 from tidelock.wire.reads import QueryRequest
+from tidelock.wire.tables import TableInfo
 from tidelock.wire.transactions import Begun, CommitAnswer, CommitRequest, EndAnswer, LeaseAnswer
 
 T = TypeVar("T")
@@ -160,13 +161,13 @@ class JoinedTransaction(RowReader, HomeRequests):
         """
         return self._send_rows(f"rows/{segment(table)}", data, InsertResult)
 
-    def definition(self, table: str) -> dict[str, Any]:
+    def definition(self, table: str) -> TableInfo:
         """Return a table as the transaction sees it: columns, `partition_by`, `sort_by`; any right.
 
         Raises:
             UnknownTableError: The table does not exist at the snapshot of the transaction.
         """
-        return self._call(f"tables/{segment(table)}", answer=dict[str, Any], method="GET")
+        return self._call(f"tables/{segment(table)}", answer=TableInfo, method="GET")
 
     def stream(self, request: dict[str, Any]) -> BatchStream:
         """Run a query inside the transaction (see `scan.RowReader`)."""

@@ -22,6 +22,7 @@ from tidelock.wire.statements import (
     PartitionRequest,
     UpdateRequest,
 )
+from tidelock.wire.tables import TableInfo
 from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
 T = TypeVar("T")
@@ -304,7 +305,7 @@ class Statements(HomeRequests):
         """
         return self._seal(table, SealRequest(job, list(files)))
 
-    def definition(self, table: str) -> dict[str, Any]:
+    def definition(self, table: str) -> TableInfo:
         """Return a table as this transaction sees it: its columns, `partition_by`, `sort_by`, properties.
 
         Raises:
@@ -313,9 +314,9 @@ class Statements(HomeRequests):
         """
         path, call = f"/tables/{segment(table)}", self._transport.call
 
-        def read() -> dict[str, Any]:
+        def read() -> TableInfo:
             query = {"csn": self._snapshot_csn}
-            return call(self._address, "GET", path, answer=dict[str, Any], query=query)
+            return call(self._address, "GET", path, answer=TableInfo, query=query)
 
         return self._statement(read, reads=True)
 
