@@ -19,7 +19,14 @@ cancelled, and when a transaction begins (`database`). docs/async.md tells both 
 from __future__ import annotations
 
 from tidelock.aio.database import AsyncDatabase, AsyncMembership, connect
-from tidelock.aio.reads import AsyncBatchStream, AsyncChanges, AsyncScan, AsyncSnapshot, AsyncStream
+from tidelock.aio.reads import (
+    AsyncBatchStream,
+    AsyncChanges,
+    AsyncScan,
+    AsyncSnapshot,
+    AsyncStream,
+    AsyncSubscription,
+)
 from tidelock.aio.transactions import AsyncJoinedTransaction, AsyncTransaction, join
 from tidelock.aio.twins import Opening
 
@@ -32,6 +39,7 @@ __all__ = [
     "AsyncScan",
     "AsyncSnapshot",
     "AsyncStream",
+    "AsyncSubscription",
     "AsyncTransaction",
     "Opening",
     "connect",

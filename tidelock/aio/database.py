@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import ParamSpec, Self
 
 from tidelock import client
-from tidelock.aio.reads import AsyncChanges, AsyncScan, AsyncSnapshot
+from tidelock.aio.reads import AsyncChanges, AsyncScan, AsyncSnapshot, AsyncSubscription
 from tidelock.aio.threads import CLOSE_TIMEOUT_S, THREADS_MAX, Threads
 from tidelock.aio.transactions import AsyncJoinedTransaction, AsyncTransaction
 from tidelock.aio.twins import Opening, Twin, at_once, in_thread, opens
-from tidelock.client import Database, Snapshot, Transaction
+from tidelock.client import Database, Snapshot, Subscription, Transaction
 from tidelock.client.membership import Membership
 
 P = ParamSpec("P")
 
 
 def connect(
-    url: str | Path | Sequence[str | Path],
+    url: str | Path | Sequence[str | Path] | None = None,
     *,
     replica: str | None = None,
     token: str | None = None,
@@ -124,6 +124,8 @@ class AsyncDatabase(Twin[Database]):
     scan = at_once(Database.scan, AsyncScan)
     sql = in_thread(Database.sql)
     changes = at_once(Database.changes, AsyncChanges)
+    diff = opens(Database.diff, AsyncChanges)
+    subscribe = opens(Database.subscribe, AsyncSubscription, undo=Subscription.close)
 
     insert = in_thread(Database.insert)
     write = in_thread(Database.write)

@@ -16,8 +16,17 @@ import pyarrow as pa
 
 from tidelock.aio.threads import Call, Threads
 from tidelock.aio.twins import Twin, at_once, in_thread
-from tidelock.client import BatchStream, Changes, ChangeSet, Scan, Snapshot
-from tidelock.errors import RefusedError
+from tidelock.client import (
+    BatchStream,
+    Changes,
+    ChangeSet,
+    Progress,
+    Rows,
+    Scan,
+    Snapshot,
+    Subscription,
+)
+from tidelock.errors import RefusedError, UnavailableError
 
 T = TypeVar("T")
 
@@ -152,6 +161,7 @@ class AsyncScan(Twin[Scan]):
 
     to_table = in_thread(Scan.to_table)
     to_pandas = in_thread(Scan.to_pandas)
+    to_polars = in_thread(Scan.to_polars)
     count = in_thread(Scan.count)
 
 
@@ -218,6 +228,11 @@ class AsyncChanges(Twin[Changes]):
         return self._twin.table
 
     @property
+    def net(self) -> bool:
+        """Whether it is the difference of two snapshots; see `Changes`."""
+        return self._twin.net
+
+    @property
     def from_csn(self) -> int:
         """CSN after which the changes begin."""
         return self._twin.from_csn
@@ -246,6 +261,63 @@ class AsyncChanges(Twin[Changes]):
 
     async def __aenter__(self) -> Self:
         await self._threads.run(self._twin.__enter__, undo=Changes.close)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Messages(AsyncStream[Rows | Progress]):
+    """The messages of a subscription, which goes on after a time without an answer."""
+
+    async def __anext__(self) -> Rows | Progress:
+        try:
+            return await super().__anext__()
+        except UnavailableError:
+            self._reading = None
+            raise
+
+
+class AsyncSubscription(Twin[Subscription], AsyncIterator[Rows | Progress]):
+    """The messages of a subscription; made by `AsyncDatabase.subscribe`. The twin of `Subscription`.
+
+    A thread of the client waits while the next message is awaited, and none in between. A message whose
+    `anext` was cancelled is returned by the next one.
+    """
+
+    def __init__(self, threads: Threads, twin: Subscription) -> None:
+        super().__init__(threads, twin)
+        self._messages = _Messages(threads, lambda: twin)
+
+    @property
+    def table(self) -> str:
+        """Full name of the table."""
+        return self._twin.table
+
+    @property
+    def as_of(self) -> int:
+        """The CSN where it began."""
+        return self._twin.as_of
+
+    @property
+    def position(self) -> str | None:
+        """Where a later subscription can go on; see `Subscription.position`."""
+        return self._twin.position
+
+    @property
+    def closed(self) -> bool:
+        """Whether the subscription was closed, has ended, or has failed for good."""
+        return self._twin.closed
+
+    async def __anext__(self) -> Rows | Progress:
+        return await self._messages.__anext__()
+
+    async def close(self) -> None:
+        """End the subscription and release its pin; as `AsyncSnapshot.close`."""
+        if not self._threads.closed:
+            await self._threads.run(self._twin.close, keep=True)
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

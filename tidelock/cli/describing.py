@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from tidelock.cli import output
 from tidelock.cli.querying import ROWS_SHOWN, At, Csn, RowsShown
 from tidelock.cli.target import ClusterOptions, Json, on_target
+from tidelock.wire.rows import Fields
 
 Name = Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)]
 #: Fields of a definition that a line of its own shows, and how it begins.
@@ -38,7 +40,7 @@ def table(
 ) -> None:
     """Show a table: its definition, rows, bytes and parts, in all and by partition."""
     with target.connect() as db, db.snapshot(csn, at=at) as snap:
-        found, listed = snap.table(name), snap.parts(name)
+        found, listed = dict(snap.table(name)), snap.parts(name)
     partitions = partitions_of(listed)
     if as_json:
         del found["arrow_schema"]  # for programs that read Arrow: db.table() has it
@@ -89,7 +91,7 @@ def parts(
     _hint_rest(len(listed) - rows_shown, "parts")
 
 
-def partitions_of(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def partitions_of(listed: Sequence[Fields]) -> list[dict[str, Any]]:
     """Return `path`, `rows`, `bytes` and `parts` of each partition of these parts, in the order of paths."""
     found: dict[str, dict[str, Any]] = {}
     for one in sorted(listed, key=lambda one: str(one["path"])):

@@ -74,7 +74,7 @@ class TransactionInfo(Row, frozen=True):
         label: Its label.
         batch: The number of its batch if the label belongs to a streaming query.
         tables: Names of the tables that it has changed.
-        rows: RowList that it has added.
+        rows: Rows that it has added.
         parts: Parts that it has added.
         removed_parts: Parts that it has removed.
         csn: CSN of its commit.

@@ -19,6 +19,7 @@ from tidelock.aio import (
     AsyncMembership,
     AsyncScan,
     AsyncSnapshot,
+    AsyncSubscription,
     AsyncTransaction,
 )
 from tidelock.aio.twins import Opening, Twin, in_thread
@@ -31,9 +32,11 @@ from tidelock.client import (
     JoinedTransaction,
     Scan,
     Snapshot,
+    Subscription,
     Transaction,
 )
 from tidelock.client.membership import Membership
+from tidelock.wire.members import MembersAnswer
 
 #: Public names of the synchronous classes that are not for programs: they join its own modules together.
 _HOOKS: Final = {"stream", "collect", "renew", "begin_first", "after_fork", "at_end"}
@@ -45,7 +48,8 @@ PAIRS: Final[list[tuple[type, type, set[str]]]] = [
     (JoinedTransaction, AsyncJoinedTransaction, set()),
     (Snapshot, AsyncSnapshot, set()),
     (Scan, AsyncScan, {"reader", "table", "columns", "where", "params"}),  # the arguments, as they were given
-    (Changes, AsyncChanges, set()),
+    (Changes, AsyncChanges, {"stream"}),
+    (Subscription, AsyncSubscription, set()),
     (Membership, AsyncMembership, set()),
     (BatchStream, AsyncBatchStream, {"close"}),  # here `aclose`
 ]
@@ -91,15 +95,15 @@ class _Grown(Membership):
     def rename(self, replica: str) -> None:
         """Do nothing."""
 
-    def remove(self, replica: str, *, why: str = "") -> dict[str, Any]:
+    def remove(self, replica: str, *, why: str = "") -> MembersAnswer:
         """Do nothing."""
-        return {"replica": replica, "why": why}
+        raise NotImplementedError(replica, why)
 
 
 class _Swapped(AsyncMembership):
     """A twin whose method runs another one of the same arguments."""
 
-    strike = in_thread(Membership.status_of)
+    strike = in_thread(Membership.status_of)  # type: ignore[arg-type]
 
 
 def test_a_missing_and_a_differing_method_are_found() -> None:
@@ -123,10 +127,15 @@ def test_connect_and_join_take_all_that_their_twins_take(name: str) -> None:
 async def test_objects_have_the_attributes_of_their_twins(fake_cluster: FakeCluster) -> None:
     """Attributes that only objects have, such as the CSN of a snapshot, are those of the twin as well."""
     agent = fake_cluster["r1"]
-    async with aio.connect(agent.url) as db, db.snapshot() as snap, db.begin() as tx:
+    async with (
+        aio.connect(agent.url) as db,
+        db.snapshot() as snap,
+        db.begin() as tx,
+        db.subscribe("t") as following,
+    ):
         joined = db.join(token_of(agent.begin()))
         changes = db.changes("t", 1)
-        objects: list[Twin[Any]] = [db, snap, tx, joined, changes]
+        objects: list[Twin[Any]] = [db, snap, tx, joined, changes, following]
         for one in objects:
             twin = one._twin
             assert names(one) == names(twin) - _HOOKS

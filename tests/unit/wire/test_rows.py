@@ -1,4 +1,4 @@
-"""RowList: typed values of answers that read like the dicts of JSON that they were."""
+"""Rows: typed values of answers that read like the dicts of JSON that they were."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Changes:
         """Return the changed rows in the order of their CSNs; one record batch is in memory at a time.
 
         Columns: those of the table, then `_change_type` ("insert" or "delete"; in a table with a unique key
-        "update_preimage" and "update_postimage" for one key), `_commit_csn` and `_commit_time` (UTC). RowList
+        "update_preimage" and "update_postimage" for one key), `_commit_csn` and `_commit_time` (UTC). Rows
         that a commit has only moved from one part to another are no change: the rows deleted at a CSN are the
         bag of rows before minus the bag of rows after, and the inserted rows are the reverse. Of one CSN,
         the rows that disappear come before those that appear.

@@ -60,11 +60,11 @@ class CommitResult:
         csn: None for a transaction that changed nothing.
         tid: The transaction.
         time: The commit's effective time, which never decreases along the log (UTC); None if `csn` is None.
-        rows_inserted: RowList that its statements have inserted, as far as this object has sent them: not those
+        rows_inserted: Rows that its statements have inserted, as far as this object has sent them: not those
             of processes that have joined the transaction. A row that replaces another one by a unique key
             counts as inserted.
-        rows_updated: RowList to which they have given new values.
-        rows_deleted: RowList that they have removed from their table; those of a moved partition count as
+        rows_updated: Rows to which they have given new values.
+        rows_deleted: Rows that they have removed from their table; those of a moved partition count as
             inserted, too.
     """
 
@@ -112,7 +112,7 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True)
 class LandResult:
-    """RowList of a landing table that are written.
+    """Rows of a landing table that are written.
 
     Attributes:
         rows: Their number.
