@@ -96,7 +96,6 @@ def test_a_transaction_and_a_snapshot_give_frames_too(fake_db: Database) -> None
 
 def test_a_polars_frame_has_every_value_of_the_table(fake_db: Database) -> None:
     """Integers beside a null stay integers, and NaN is no null."""
-    polars = pytest.importorskip("polars")
     frame = fake_db.scan("u").to_polars()
     assert isinstance(frame, polars.DataFrame)
     assert frame["n"].to_list() == ROWS["n"].to_pylist()

@@ -63,7 +63,7 @@ DEFINITION: dict[str, Any] = {
             changes.ChangePageAnswer(8, True, (changes.ChangeSetAnswer(8, 5, (TID,), (PART,), ()),)),
             ('{"to":8,"complete":true,"sets":[{"csn":8,"time_ms":5,"tids":["7-r1-1-1"],"added":[{"part":"r1-1-1",'
             '"tid":"7-r1-1-1","path":"/snapshots/8/default/t/x.parquet","partition":{"p":null},"rows":3,'
-            '"length":900}],"removed":[]}]}'),
+            '"length":900}],"removed":[]}],"time_ms":0}'),
         ),
         (
             FINDING,
