@@ -335,9 +335,16 @@ class CsnLog:
             FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
+        return await self._version_and_end(tree.HEAD)
+
+    async def tables(self) -> tuple[int, Csn]:
+        """Return the version of ``tables``, which every definition raises, as :meth:`head` does."""
+        return await self._version_and_end(tree.TABLES)
+
+    async def _version_and_end(self, path: str) -> tuple[int, Csn]:
         for attempt in range(_ATTEMPTS):
             session = await self._connected_session(attempt)
-            node = await self._store.get(tree.HEAD)
+            node = await self._store.get(path)
             if not isinstance(node, Ok) or self._store.session != session:
                 continue
             records = await self._engine.read_to_end(session)

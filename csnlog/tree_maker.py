@@ -18,7 +18,7 @@ import msgspec
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, epoch_of
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, epoch_of
 from tidelock.csnlog.core.model import (
     ClusterState,
     LabelState,
@@ -79,7 +79,7 @@ class TreePlan(msgspec.Struct, frozen=True):
     home: ReplicaId
     time_ms: int
     seats: Mapping[ReplicaId, Seat]
-    tables: Mapping[TableName, Sequence[Mapping[str, Any]]]
+    tables: Mapping[TableId, Sequence[Mapping[str, Any]]]
     labels: Mapping[str, LabelState]
     skips: Sequence[SkipPart]
     skipped: Sequence[SkippedRecord]

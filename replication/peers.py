@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from tidelock.csnlog.cluster.refusals import refusal
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.results import (
     Aborted,
     Committed,
@@ -192,12 +192,12 @@ class PeerClient:
 
     async def end_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, meta: PartMeta) -> None:
         """Notify a home that a file is durable at ``replica``; may be repeated."""
-        request = UploadedRequest(str(tid), TableName(table), replica, meta.length, meta.checksum)
+        request = UploadedRequest(str(tid), TableId(table), replica, meta.length, meta.checksum)
         await self._call("POST", api, f"uploads/{meta.part}", Any, json=request)
 
     async def fail_upload(self, api: str, tid: Tid, table: str, replica: ReplicaId, part: PartId) -> None:
         """Notify a home that a file will not come from ``replica``; a hint."""
-        request = FailedUploadRequest(str(tid), TableName(table), replica)
+        request = FailedUploadRequest(str(tid), TableId(table), replica)
         await self._call("POST", api, f"uploads/{part}/failed", Any, json=request)
 
     async def _call(

@@ -120,7 +120,8 @@ def _grow(cluster: LocalCluster, *, tables: int, parts: int, listed: int, record
 def _copies(db: sqlite3.Connection, *, tables: int, parts: int, listed: int, records: int) -> None:
     path = f"'year=' || ({_FIRST_YEAR} + n % {_PARTITIONS})"
     copied = tables - len(_TABLES) - 2
-    copy_rows(db, "tables", ("name", _OTHER), {"name": f"'{_OTHER}' || (n - 1)"}, copied)
+    name = f"'{_OTHER}' || (n - 1)"
+    copy_rows(db, "tables", ("id", _OTHER), {"id": name, "name": name}, copied)
     here = {"part": "'r1-1-' || (1000000 + n)", "path": path}
     copy_rows(db, "parts", ("table_name", _LISTED), here, listed - 1)
     there = {

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import ReplicaId, TableId, Tid, part_id
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replication.core.model import Location
@@ -80,7 +80,7 @@ def fill_packs(data_dir: Path, table: str, replica: str, count: int) -> None:
 def _first(data_dir: Path, table: str) -> tuple[PartRow, int]:
     """Return a part of a table, and how many it has."""
     with contextlib.closing(CatalogReader(data_dir)) as reader:
-        rows = reader.parts(TableName(table), reader.snapshot_csn())
+        rows = reader.parts(TableId(table), reader.snapshot_csn())
     return next(row for row in rows if row.file is not None), len(rows)
 
 

@@ -265,21 +265,50 @@ class Session:
         Raises:
             TidelockError: One that a user need not bear.
         """
-        began_ns = self.process.invoke(value, "land")
+        return self._call("land", value, lambda: self.database.land(table, rows).csn)
+
+    def define(
+        self,
+        change: Callable[[Database], int | None],
+        value: Sequence[Operation],
+        *,
+        expected: tuple[type[TidelockError], ...],
+    ) -> bool:
+        """Create, change or drop a table, once; return whether that was acknowledged.
+
+        Args:
+            change: Does it, and returns the CSN.
+            value: It, as an operation.
+            expected: Refusals that are an answer.
+
+        Raises:
+            TidelockError: One that a user need not bear.
+        """
+        return self._call("define", value, lambda: change(self.database), expected)
+
+    def _call(
+        self,
+        f: str,
+        value: Sequence[Operation],
+        call: Callable[[], int | None],
+        expected: tuple[type[TidelockError], ...] = (),
+    ) -> bool:
+        began_ns = self.process.invoke(value, f)
         try:
-            csn = self.database.land(table, rows).csn
+            csn = call()
         except CommitUnknownError as error:
-            self.note("land", "info", began_ns, error=error)
+            self.note(f, "info", began_ns, error=error)
             self.process.info(value, error=type(error).__name__)
             return False
         except TidelockError as error:
+            answer = isinstance(error, expected)
             self.process.fail(value, error=type(error).__name__)
-            self.note("land", "fail", began_ns, error=error)
-            if not (error.retriable or isinstance(error, GIVE_UP) or self._left(error)):
+            self.note(f, "fail", began_ns, error=error, expected=answer)
+            if not (answer or error.retriable or isinstance(error, GIVE_UP) or self._left(error)):
                 raise
             return False
         self.process.ok(value, csn=csn)
-        self.note("land", "ok", began_ns, csn=csn)
+        self.note(f, "ok", began_ns, csn=csn)
         return True
 
     def ask(self, question: Callable[[Database], Any]) -> None:

@@ -7,9 +7,10 @@ from typing import Final
 from unittest import mock
 
 from chaos.plants import VARIABLE
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.workers import process
+from tidelock.wire.ids import TableName
 
 #: So many CSNs.
 BEHIND: Final = 10
@@ -19,14 +20,14 @@ def plant() -> None:
     """Let this process list the parts of half of the tables so, for lists and for queries."""
     as_json, listed = CatalogReader.parts_json, CatalogReader.parts
 
-    def shown(table: TableName, at: Csn) -> Csn:
+    def shown(table: TableId, at: Csn) -> Csn:
         return Csn(at - BEHIND) if ord(table[-1]) % 2 else at
 
-    def parts_json(self: CatalogReader, table: TableName, at: Csn) -> bytes:
-        return as_json(self, table, shown(table, at))
+    def parts_json(self: CatalogReader, table: TableId, name: TableName, at: Csn) -> bytes:
+        return as_json(self, table, name, shown(table, at))
 
     def parts(
-        self: CatalogReader, table: TableName, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+        self: CatalogReader, table: TableId, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
     ) -> list[PartRow]:
         return listed(self, table, shown(table, at) if own is None else at, own, adopted)
 

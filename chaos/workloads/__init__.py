@@ -16,6 +16,7 @@ from chaos.workloads.pairs import Pairs
 from chaos.workloads.refresh import Refresh
 from chaos.workloads.set_full import SetFull
 from chaos.workloads.streams import Streams
+from chaos.workloads.table_lives import TableLives
 from chaos.workloads.unique_keys import UniqueKeys
 from chaos.workloads.workload import Workload
 
@@ -33,4 +34,5 @@ ALL: Final[tuple[type[Workload], ...]] = (
     Labels,
     Refresh,
     Streams,
+    TableLives,
 )

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import ReplicaId, TableName
+from tidelock.csnlog.core.ids import ReplicaId, TableId
 from tidelock.csnlog.core.labels import Move
 from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.model import LabelState, LogRecord, Record, RecordKind, TidRecord
@@ -51,7 +51,7 @@ class Proposal(msgspec.Struct, frozen=True):
     """
 
     record: TidRecord
-    tables: Mapping[TableName, int]
+    tables: Mapping[TableId, int]
     ddl: tuple[Create | SetData, ...] = ()
     label: str | None = None
     head_version: int | None = None

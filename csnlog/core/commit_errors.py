@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.batch import Proposal
 from tidelock.csnlog.core.committer_messages import Cause, Rejected, Undecided
-from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.csnlog.core.ids import PartId, TableId
 from tidelock.errors import (
     CommitUnknownError,
     FencedError,
@@ -43,7 +43,7 @@ def _error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockError:
             tid=tid,
         )
     detail = decision.detail
-    table = detail.removeprefix(tree.table(TableName("")))
+    table = detail.removeprefix(tree.table(TableId("")))
     match decision.cause:
         case Cause.TABLE_CHANGED:
             return TableChangedError(

@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from tidelock.wire.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.wire.ids import Csn, PartId, ReplicaId, TableId
 
 __all__ = [
     "CSN_IMPORT",
@@ -24,7 +24,7 @@ __all__ = [
     "PartId",
     "ReplicaId",
     "Stamp",
-    "TableName",
+    "TableId",
     "Tid",
     "csn",
     "epoch_of",

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableId
 
 #: Version of every byte form below, the field ``v`` of each znode. A reader that meets another version stops
 #: and never guesses.
@@ -31,7 +31,7 @@ class AddPart(msgspec.Struct, frozen=True, tag="add", tag_field="k", forbid_unkn
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
     """
 
-    table: TableName = msgspec.field(name="t")
+    table: TableId = msgspec.field(name="t")
     part: PartId = msgspec.field(name="p")
     path: str = msgspec.field(name="d")
     rows: int = msgspec.field(name="r")
@@ -42,7 +42,7 @@ class AddPart(msgspec.Struct, frozen=True, tag="add", tag_field="k", forbid_unkn
 class RemovePart(msgspec.Struct, frozen=True, tag="del", tag_field="k", forbid_unknown_fields=True):
     """Log entry: a part leaves its table at the CSN of the record; its bytes stay until the horizon."""
 
-    table: TableName = msgspec.field(name="t")
+    table: TableId = msgspec.field(name="t")
     part: PartId = msgspec.field(name="p")
 
 
@@ -54,7 +54,7 @@ class DefineTable(msgspec.Struct, frozen=True, tag="ddl", tag_field="k", forbid_
     deleted).
     """
 
-    table: TableName = msgspec.field(name="t")
+    table: TableId = msgspec.field(name="t")
     version: int = msgspec.field(name="n")
     definition: dict[str, Any] = msgspec.field(name="s")
 
@@ -76,7 +76,7 @@ class SkipPart(msgspec.Struct, frozen=True, tag="skip", tag_field="k", forbid_un
         without: Replicas that could not say whether they hold it.
     """
 
-    table: TableName = msgspec.field(name="t")
+    table: TableId = msgspec.field(name="t")
     part: PartId = msgspec.field(name="p")
     rows: int = msgspec.field(name="r")
     csn: Csn = msgspec.field(name="n")
@@ -87,7 +87,20 @@ class SkipPart(msgspec.Struct, frozen=True, tag="skip", tag_field="k", forbid_un
     without: tuple[ReplicaId, ...] = msgspec.field(name="o", default=())
 
 
-Entry = AddPart | RemovePart | DefineTable | SkipPart
+class ChangeTable(DefineTable, frozen=True, tag="alter", tag_field="k", forbid_unknown_fields=True):
+    """Log entry: as :class:`DefineTable`, with a definition that earlier versions would misread.
+
+    They stop at it. It drops a table, gives it another name, or creates one under the name of an earlier one.
+    A definition with ``dropped`` ends the table: all its parts leave it at this CSN, and it has no later one.
+    """
+
+    @property
+    def drops(self) -> bool:
+        """Whether the table does not exist from this CSN on."""
+        return bool(self.definition.get("dropped"))
+
+
+Entry = AddPart | RemovePart | DefineTable | ChangeTable | SkipPart
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,7 +139,7 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     meta: dict[str, Any] | None = msgspec.field(name="u", default=None)
     batch: int | None = msgspec.field(name="b", default=None)
     carrier: str | None = msgspec.field(name="c", default=None)
-    rows: dict[TableName, int] | None = msgspec.field(name="r", default=None)
+    rows: dict[TableId, int] | None = msgspec.field(name="r", default=None)
 
 
 class RecordKind(enum.Enum):

@@ -11,7 +11,7 @@ import re
 
 import xxhash
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, csn, epoch_of, sequence_of
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid, csn, epoch_of, sequence_of
 
 CLUSTER = "cluster"
 CSN = "csn"
@@ -101,27 +101,27 @@ def progress(replica_id: ReplicaId) -> str:
     return f"replicas/{replica_id}/progress"
 
 
-def table(name: TableName) -> str:
+def table(name: TableId) -> str:
     """Return the path of the definition of a table; its data version is the number of the definition."""
     return f"tables/{name}"
 
 
-def lock_dir(name: TableName) -> str:
+def lock_dir(name: TableId) -> str:
     """Return the directory of the locks of parts; each replica that locks parts raises its data version."""
     return f"locks/{name}"
 
 
-def lock(name: TableName, part: PartId) -> str:
+def lock(name: TableId, part: PartId) -> str:
     """Return the path of the removal lock of one part."""
     return f"locks/{name}/{part}"
 
 
-def wide_dir(name: TableName) -> str:
+def wide_dir(name: TableId) -> str:
     """Return the directory of the locks above parts; every replica that makes one raises its data version."""
     return f"locks/{name}/{WIDE}"
 
 
-def wide_lock(name: TableName, kind: str, about: str, tid: Tid) -> str:
+def wide_lock(name: TableId, kind: str, about: str, tid: Tid) -> str:
     """Return the path of a lock above parts of a transaction; only that transaction ever makes this name.
 
     Args:

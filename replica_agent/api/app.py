@@ -49,7 +49,7 @@ def application(services: Services, damage: Damage) -> web.Application:
         transactions,
         StatementRoutes(services.transactions),
         WriteRoutes(services.uploads),
-        TableRoutes(services.administration),
+        TableRoutes(services.administration, services.definitions),
         ReadingRoutes(services.reads),
         ChangeRoutes(services.reads),
         HistoryRoutes(services.history),

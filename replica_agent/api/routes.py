@@ -295,8 +295,17 @@ _WRITES: Final = (
 _TABLES: Final = (
     ApiRoute(
         method="POST", path=f"{_V1}/tables", handler=TableRoutes.create, subject="tables",
-        request=tables.CreateTableRequest, response=tables.CreatedTable, status=201, action=AgentAction.BEGIN,
-        errors=(*_COMMIT, TableExistsError, UnknownTableError, UnsupportedTypeError),
+        request=tables.CreateTableRequest, response=tables.CommittedTable, action=AgentAction.BEGIN,
+        errors=(*_COMMIT, TableExistsError, UnknownTableError, UnsupportedTypeError), status=201,
+    ),
+    ApiRoute(
+        method="PATCH", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.alter, subject="tables",
+        request=tables.AlterTableRequest, response=tables.CommittedTable, action=AgentAction.BEGIN,
+        errors=(*_COMMIT, TableExistsError, UnknownTableError),
+    ),
+    ApiRoute(
+        method="DELETE", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.drop, subject="tables",
+        response=tables.DroppedTable, action=AgentAction.BEGIN, errors=(*_COMMIT, UnknownTableError),
     ),
     ApiRoute(
         method="GET", path=f"{_V1}/tables", handler=TableRoutes.list, subject="tables",
@@ -549,6 +558,11 @@ _CHANNELS: Final = (
     ),
 )  # fmt: skip
 
+_DESCRIPTION: Final = (ApiRoute(
+    method="GET", path=f"{_V1}/openapi.json", handler=DescriptionRoutes.openapi, subject="cluster",
+    response=Content("application/json", "This document."),
+),)  # fmt: skip
+
 #: All routes of the API address, by the class of their handlers.
 ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     TransactionRoutes: _TRANSACTIONS,
@@ -563,15 +577,7 @@ ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     MembersRoutes: _MEMBERS,
     PeerRoutes: _PEERS,
     ChannelRoutes: _CHANNELS,
-    DescriptionRoutes: (
-        ApiRoute(
-            method="GET",
-            path=f"{_V1}/openapi.json",
-            handler=DescriptionRoutes.openapi,
-            subject="cluster",
-            response=Content("application/json", "This document."),
-        ),
-    ),
+    DescriptionRoutes: _DESCRIPTION,
 }
 
 #: The routes that tokens open, by method and path; see :class:`bearer.Bearers`.

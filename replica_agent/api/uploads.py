@@ -10,7 +10,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import BadRequestError, TidelockError
 from tidelock.replica_agent.api.bearer import shows_life
 from tidelock.replica_agent.api.http import answer, body
@@ -31,6 +31,7 @@ from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.redirect import UPLOADS
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import redact
+from tidelock.wire.ids import TableName
 from tidelock.wire.transactions import SealRequest, TokenAnswer, TokenRequest
 
 #: Name of the route that is opened by a token, without the shared secret.
@@ -76,7 +77,8 @@ class WriteRoutes:
         """Seal the files of a table whose committer leaves no _SUCCESS, or only the named files."""
         asked = await body(request, SealRequest)
         self._service.admit_seal()
-        tx, table = self._find(request), full_name(request.match_info["table"])
+        tx = self._find(request)
+        table = self._service.table(tx, full_name(request.match_info["table"]))
         places = [tuple(file.split("/")) for file in asked.files]
         return answer(await self._service.seal(tx, table, asked.job, places))
 
@@ -112,10 +114,11 @@ class WriteRoutes:
         claims, tx = self._service.admit(target.segments[0])
         match target.segments[1:]:
             case (namespace, name, *inner):
-                table = full_name(f"{namespace}.{name}")
-                claims.require_table(table)
-                return _Asked(request, target, claims, tx, table, tuple(inner))
-        return _Asked(request, target, claims, tx, None, ())
+                name = full_name(f"{namespace}.{name}")
+                claims.require_table(name)
+                table = self._service.table(tx, name)
+                return _Asked(request, target, claims, tx, name, table, tuple(inner))
+        return _Asked(request, target, claims, tx, None, None, ())
 
     async def _status(self, asked: _Asked) -> web.Response:
         return _body(hdfs.file_status(_entry(self._existing(asked), named=False)))
@@ -134,7 +137,7 @@ class WriteRoutes:
             return Entry("", None)
         entry = self._service.area(asked.tx, asked.table).entry(asked.place)
         if entry is None:
-            raise NoSuchPathError(f"{text_of(asked.place)} does not exist in the folder of {asked.table}")
+            raise NoSuchPathError(f"{text_of(asked.place)} does not exist in the folder of {asked.name}")
         return entry
 
     async def _delegation_token(self, _asked: _Asked) -> web.Response:
@@ -207,24 +210,25 @@ class WriteRoutes:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A request with a valid token; ``table`` is None above the folders of the tables."""
+    """A request with a valid token; ``name`` and ``table`` are None above the folders of the tables."""
 
     request: web.Request
     target: RequestTarget
     claims: TokenClaims
     tx: Transaction
-    table: TableName | None
+    name: TableName | None
+    table: TableId | None
     place: StagingPath
 
     def waiting(self) -> bool:
         """Return whether the client still waits for the answer."""
         return is_waiting(self.request)
 
-    def written(self, right: Right) -> TableName:
+    def written(self, right: Right) -> TableId:
         """Return the table whose folder the request may change with this right."""
-        if self.table is None:
+        if self.table is None or self.name is None:
             raise BadRequestError("files can be written only below /transactions/<token>/<namespace>/<table>")
-        self.claims.require(right, self.table)
+        self.claims.require(right, self.name)
         return self.table
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tidelock.csnlog.cluster.replica_progress import locks_needed_from
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.results import Committed, Outcome
 from tidelock.csnlog.core.store import Store
 from tidelock.errors import UnavailableError, UnknownTransactionError
@@ -203,7 +203,7 @@ class LockCheck:
         with self._scratch.one_state():
             return [
                 PartRemoval(
-                    PartId(row["part"]), TableName(row["table_name"]), row["path"], Tid.parse(row["tid"]),
+                    PartId(row["part"]), TableId(row["table_name"]), row["path"], Tid.parse(row["tid"]),
                     None if row["csn"] is None else Csn(row["csn"]),
                 )
                 for row in self._scratch.rows(sql, {"tail": tail})
@@ -363,10 +363,10 @@ class TableCheck:
         found = judgements.differing_tables(there, here, complete=complete)
         return CheckResult(len(there.keys() | here.keys()), frozenset([*found, *znodes.unreadable]))
 
-    def _read(self) -> dict[TableName, Definition]:
-        sql = "SELECT name, max(version) AS version, definition FROM tables GROUP BY name"
+    def _read(self) -> dict[TableId, Definition]:
+        sql = "SELECT id, max(version) AS version, definition FROM tables GROUP BY id"
         return {
-            TableName(row["name"]): Definition(row["version"], msgspec.json.decode(row["definition"]))
+            TableId(row["id"]): Definition(row["version"], msgspec.json.decode(row["definition"]))
             for row in self._scratch.rows(sql)
         }
 

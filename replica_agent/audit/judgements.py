@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
 from tidelock.replication.core.lock_rules import LockInfo, OnePart, covers
@@ -39,7 +39,7 @@ class PartRemoval(msgspec.Struct, frozen=True):
     """A part that leaves its table: at a CSN, or marked by an undecided transaction."""
 
     part: PartId
-    table: TableName
+    table: TableId
     path: str
     tid: Tid
     csn: Csn | None = None
@@ -121,7 +121,7 @@ def stale_locks(
 
 def unlocked_removals(removals: Iterable[PartRemoval], locks: Iterable[LockInfo]) -> Iterator[AuditFinding]:
     """Find removals without a lock: another transaction could remove the same part again (I7)."""
-    held: dict[tuple[Tid, TableName], list[LockInfo]] = {}
+    held: dict[tuple[Tid, TableId], list[LockInfo]] = {}
     for lock in locks:
         held.setdefault((lock.tid, lock.table), []).append(lock)
     for one in removals:
@@ -386,7 +386,7 @@ def false_progress(
 
 
 def differing_tables(
-    znodes: Mapping[TableName, Definition], catalog: Mapping[TableName, Definition], *, complete: bool
+    znodes: Mapping[TableId, Definition], catalog: Mapping[TableId, Definition], *, complete: bool
 ) -> Iterator[AuditFinding]:
     """Find tables that have different definitions in ZooKeeper and in the catalog.
 

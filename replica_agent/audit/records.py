@@ -10,7 +10,7 @@ from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.log_time import clocking
-from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, Manifest, RemovePart, TidRecord
+from tidelock.csnlog.core.model import AddPart, ChangeTable, Entry, LogRecord, Manifest, RemovePart, TidRecord
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replication.core.model import Location
@@ -18,7 +18,7 @@ from tidelock.replication.partfs import PartFs
 
 #: Records that are read at a time; each can have 384 KiB.
 PAGE: Final = 64
-_FACTS: Final = ("log_csns", "log_tids", "log_parts", "log_removals", "log_unread")
+_FACTS: Final = ("log_csns", "log_tids", "log_parts", "log_removals", "log_drops", "log_unread")
 
 
 class LogFacts:
@@ -109,6 +109,7 @@ class LogFacts:
     def _add_entries(self, csn: Csn, tid: str, entries: Sequence[Entry], *, change: bool) -> None:
         added = [entry for entry in entries if isinstance(entry, AddPart)]
         removed = [entry for entry in entries if isinstance(entry, RemovePart)]
+        dropped = [entry for entry in entries if isinstance(entry, ChangeTable) and entry.drops]
         self._scratch.add(
             "log_parts",
             [
@@ -117,6 +118,7 @@ class LogFacts:
             ],
         )
         self._scratch.add("log_removals", [(one.part, csn, tid, one.table, change) for one in removed])
+        self._scratch.add("log_drops", [(one.table, csn, tid) for one in dropped])
 
     def _entries(self, csn: Csn, tid: TidRecord, manifest: Manifest) -> Sequence[Entry]:
         """Read a manifest here; an unreadable one is noted, and read again at the next run."""

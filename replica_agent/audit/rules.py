@@ -206,7 +206,7 @@ PARTS: Final = RuleSet(
             SELECT table_name AS "table", part, creation_csn AS csn, 'a table with a definition' AS expected,
                    'no definition' AS found
             FROM parts WHERE kind = 'part' AND creation_csn <= :s
-              AND NOT EXISTS (SELECT 1 FROM tables WHERE name = table_name)
+              AND NOT EXISTS (SELECT 1 FROM tables WHERE id = table_name)
             """,
         ),
     ),
@@ -294,6 +294,8 @@ LOG: Final = RuleSet(
             FROM parts p
             WHERE removal_csn BETWEEN :log_from AND :s
               AND NOT EXISTS (SELECT 1 FROM log_removals l WHERE l.part = p.part)
+              AND NOT EXISTS (SELECT 1 FROM log_drops d WHERE (d.table_name, d.csn, d.tid)
+                              = (p.table_name, p.removal_csn, p.removal_tid))
               AND NOT EXISTS (SELECT 1 FROM log_unread u WHERE u.tid = p.removal_tid)
             """,
         ),

@@ -30,6 +30,9 @@ CREATE TABLE log_removals (
     part TEXT PRIMARY KEY, csn INTEGER NOT NULL, tid TEXT NOT NULL, table_name TEXT NOT NULL,
     change INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE log_drops (
+    table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL, tid TEXT NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE log_unread (
     tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, part TEXT NOT NULL, why TEXT NOT NULL, change INTEGER NOT NULL
 );
@@ -40,6 +43,7 @@ _COLUMNS: Final = {
     "log_tids": 4,
     "log_parts": 10,
     "log_removals": 5,
+    "log_drops": 3,
     "log_unread": 5,
 }
 _INSERT: Final = {

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.csnlog.core.model import LabelState, PinState
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Node, Store
@@ -54,16 +54,16 @@ class Znodes:
         found = await self._read([tree.pin(name) for name in names], codec.decode_pin)
         return {name: state for name, state in zip(names, found, strict=True) if isinstance(state, PinState)}
 
-    async def tables(self) -> dict[TableName, Definition]:
+    async def tables(self) -> dict[TableId, Definition]:
         """Return the definitions of all tables."""
         names = await self._names(tree.TABLES)
-        paths = [tree.table(TableName(name)) for name in names]
+        paths = [tree.table(TableId(name)) for name in names]
         nodes = await self._nodes(paths)
-        found: dict[TableName, Definition] = {}
+        found: dict[TableId, Definition] = {}
         for name, path, node in zip(names, paths, nodes, strict=True):
             content = None if node is None else self._decoded(path, node.data, _definition)
             if node is not None and content is not None:
-                found[TableName(name)] = Definition(node.version, content)
+                found[TableId(name)] = Definition(node.version, content)
         return found
 
     async def csn(self, path: str) -> Csn:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import PartId, ReplicaId, TableId
 from tidelock.errors import CorruptError, TidelockError
 from tidelock.replica_agent.compaction.optimize import Optimizer
 from tidelock.replica_agent.compaction.planner import planner_of
@@ -87,7 +87,7 @@ class Compactor:
             if not any(await asyncio.gather(*(self._try(work) for work in due))):
                 return
 
-    def _mine(self, table: TableName) -> bool:
+    def _mine(self, table: TableId) -> bool:
         return planner_of(table, self.members()) == self.replica
 
     async def _try(self, work: MergeWork) -> bool:

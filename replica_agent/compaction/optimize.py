@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import TidelockError, UnavailableError
 from tidelock.replica_agent.compaction.survey import MergeWork, Survey
 from tidelock.replica_agent.storage.part_counts import PartCounts
@@ -59,7 +59,7 @@ class Optimizer:
     clock: Callable[[], float]
     _running: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
-    async def run(self, table: TableName, path: str | None, timeout_s: float) -> Optimized:
+    async def run(self, table: TableId, path: str | None, timeout_s: float) -> Optimized:
         """Merge a table, or one partition, until nothing can be merged, and return what was done.
 
         Returns after ``timeout_s`` at the latest; a merge that runs then is finished nevertheless. Partitions
@@ -92,15 +92,13 @@ class Optimizer:
         if not task.cancelled():
             task.exception()  # it may have no waiter any more
 
-    async def _table(
-        self, table: TableName, paths: Collection[str], found: Optimized, until_s: float
-    ) -> None:
+    async def _table(self, table: TableId, paths: Collection[str], found: Optimized, until_s: float) -> None:
         for path in paths:
             if not await self._partition(table, path, found, until_s):
                 return
         found.done = True
 
-    async def _partition(self, table: TableName, path: str, found: Optimized, until_s: float) -> bool:
+    async def _partition(self, table: TableId, path: str, found: Optimized, until_s: float) -> bool:
         """Merge one partition; return False if the time was over while something was left to merge."""
         failures = 0
         while self.serving():

@@ -29,7 +29,7 @@ from itertools import accumulate
 import msgspec
 import xxhash
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 
 #: A merge makes a part of at least so many times the rows of its largest input. This bounds how often a row
 #: is rewritten.
@@ -89,12 +89,12 @@ class Group(msgspec.Struct, frozen=True):
     length: int
 
 
-def planner_of(table: TableName, replicas: Iterable[ReplicaId]) -> ReplicaId | None:
+def planner_of(table: TableId, replicas: Iterable[ReplicaId]) -> ReplicaId | None:
     """Return the replica that plans a table, of those that can; None if no replica can."""
     return max(replicas, key=lambda replica: (_weight(table, replica), replica), default=None)
 
 
-def _weight(table: TableName, replica: ReplicaId) -> int:
+def _weight(table: TableId, replica: ReplicaId) -> int:
     return xxhash.xxh3_64_intdigest(f"{replica}/{table}".encode())
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import CorruptError, SerializationConflictError, TransactionClosedError, UnavailableError
 from tidelock.replica_agent.compaction.planner import Group
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -55,7 +55,7 @@ class Runner:
     condition: Condition
     clock: Callable[[], float]
 
-    async def run(self, table: TableName, group: Group) -> Csn:
+    async def run(self, table: TableId, group: Group) -> Csn:
         """Merge a group; return the CSN from which on its rows are in new parts.
 
         Raises:
@@ -82,7 +82,7 @@ class Runner:
         assert done is not None, "parts were removed"
         return done.csn
 
-    async def _rewrite_while_serving(self, tx: Transaction, table: TableName, group: Group) -> None:
+    async def _rewrite_while_serving(self, tx: Transaction, table: TableId, group: Group) -> None:
         """Rewrite the group; give it up, also in the middle of a sort, when that is in vain."""
         work = asyncio.create_task(self._rewrite(tx, table, group), name="merge")
         served_s = self.clock()
@@ -108,7 +108,7 @@ class Runner:
             state=state,
         )
 
-    async def _rewrite(self, tx: Transaction, table: TableName, group: Group) -> None:
+    async def _rewrite(self, tx: Transaction, table: TableId, group: Group) -> None:
         at = tx.tid.snapshot
         there = {part for part, *_ in self.reader.compactable(table, group.path, at)}
         if gone := [part for part in group.parts if part not in there]:

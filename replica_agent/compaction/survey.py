@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableId
 from tidelock.errors import UnavailableError, UnknownTableError
 from tidelock.replica_agent.compaction.planner import Candidate, Group, Limits, plan, quiet_in_s
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -37,7 +37,7 @@ _LOOKED_AT_ONCE = 1000
 class MergeWork(msgspec.Struct, frozen=True):
     """A group of a table that is worth merging, and the number of parts of its partition."""
 
-    table: TableName
+    table: TableId
     group: Group
     crowd: int
 
@@ -83,23 +83,23 @@ class Survey:
     counts: PartCounts
     waiters: CsnWaiters
     long_snapshots: Callable[[], Collection[Csn]]
-    locked: Callable[[TableName], Awaitable[Collection[PartId]]]
+    locked: Callable[[TableId], Awaitable[Collection[PartId]]]
     clock: Callable[[], float]
     now_ms: Callable[[], int]
     _limits: Limits = field(init=False)
-    _rests: dict[tuple[TableName, str], _Rest] = field(default_factory=dict, init=False)
+    _rests: dict[tuple[TableId, str], _Rest] = field(default_factory=dict, init=False)
     #: For each respected CSN, the merges above it that a reader at this CSN could adopt.
     _adopted: dict[Csn, AdoptedMerges] = field(default_factory=dict, init=False)
     #: Partitions in which only locked parts were left to merge.
-    _only_locked: set[tuple[TableName, str]] = field(default_factory=set, init=False)
+    _only_locked: set[tuple[TableId, str]] = field(default_factory=set, init=False)
     _claimed: set[PartId] = field(default_factory=set, init=False)
-    _merging: Counter[tuple[TableName, str]] = field(default_factory=Counter, init=False)
+    _merging: Counter[tuple[TableId, str]] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:
         """Derive the bounds of groups from the settings."""
         self._limits = limits_of(self.settings)
 
-    async def due(self, mine: Callable[[TableName], bool]) -> list[MergeWork]:
+    async def due(self, mine: Callable[[TableId], bool]) -> list[MergeWork]:
         """Return the work in the tables that are ``mine``, the partition with most parts first."""
         found: list[MergeWork] = []
         self._update_eras()
@@ -115,7 +115,7 @@ class Survey:
         found.sort(key=lambda work: -work.crowd)
         return found
 
-    async def of(self, table: TableName, path: str, *, thorough: bool = False) -> list[MergeWork]:
+    async def of(self, table: TableId, path: str, *, thorough: bool = False) -> list[MergeWork]:
         """Return what is worth merging in one partition, and not locked; see :func:`planner.plan`."""
         self._only_locked.discard((table, path))
         at = self.waiters.reached
@@ -135,7 +135,7 @@ class Survey:
             self._rests[table, path] = _Rest(at, self.clock() + self.settings.compaction_retry_wait_max_s)
         return [MergeWork(table, group, len(parts)) for group in groups]
 
-    def only_locked(self, table: TableName, path: str) -> bool:
+    def only_locked(self, table: TableId, path: str) -> bool:
         """Return whether only locked parts were worth merging in a partition at the last check."""
         return (table, path) in self._only_locked
 
@@ -149,7 +149,7 @@ class Survey:
         self._claimed.difference_update(work.group.parts)
         self._merging[work.table, work.group.path] -= 1
 
-    def merging(self, table: TableName, path: str) -> bool:
+    def merging(self, table: TableId, path: str) -> bool:
         """Return whether parts of a partition are claimed."""
         return self._merging[table, path] > 0
 
@@ -172,26 +172,26 @@ class Survey:
             self._rests = {key: rest for key, rest in self._rests.items() if rest.failures}
         self._adopted = {csn: self._adopted.get(csn) or AdoptedMerges() for csn in long_snapshots}
 
-    async def _locked_now(self, table: TableName) -> Collection[PartId]:
+    async def _locked_now(self, table: TableId) -> Collection[PartId]:
         try:
             return await self.locked(table)
         except UnavailableError:  # the merge will meet the lock
             return ()
 
-    def _resting(self, table: TableName, path: str, changed: Csn) -> bool:
+    def _resting(self, table: TableId, path: str, changed: Csn) -> bool:
         rest = self._rests.get((table, path))
         if rest is None or self.clock() >= rest.until_s:
             return False
         return rest.failures > 0 or rest.csn >= changed
 
-    def _wanted(self, table: TableName) -> bool:
+    def _wanted(self, table: TableId) -> bool:
         try:
             _, schema = self.tables.schema(table, self.waiters.reached)
         except UnknownTableError:
             return False
         return schema.properties.get("compaction") != "off"
 
-    def _candidates(self, table: TableName, path: str, at: Csn) -> list[Candidate]:
+    def _candidates(self, table: TableId, path: str, at: Csn) -> list[Candidate]:
         now_ms = self.now_ms()
         self._update_eras()
         for csn, adopted in self._adopted.items():

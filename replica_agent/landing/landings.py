@@ -19,9 +19,17 @@ import msgspec
 import structlog
 
 from tidelock.csnlog import faults
+from tidelock.csnlog.core.model import AddPart
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
-from tidelock.errors import CommitUnknownError, RefusedError, TidelockError, TooLargeError, UnavailableError
+from tidelock.errors import (
+    CommitUnknownError,
+    RefusedError,
+    TableChangedError,
+    TidelockError,
+    TooLargeError,
+    UnavailableError,
+)
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.landing.upserts import LandingUpserts
@@ -98,8 +106,7 @@ class Landings:
                 TableModeError: It is no landing table.
             UnavailableError: Nothing is written; try again, or at another replica.
         """
-        name = full_name(table)
-        version, schema = self.tables.schema(name, self.waiters.reached)
+        version, schema = self.tables.named(full_name(table), self.waiters.reached)
         schema.require_mode(lands=True)
         _require_small(len(stream), self.settings.inline_part_bytes_max, "inline_part_bytes_max")
         await self.commits.require_followers(deadline)
@@ -217,6 +224,13 @@ class Landings:
                 await LANDED.before()
                 done = await settlement.propose(tx, proposal, clock() + self.settings.commit_timeout_s)
                 await LANDED.after()
+            except TableChangedError as error:
+                proposal = self._again(proposal)
+                if not proposal.tables:
+                    _log.warning("landing_dropped", tid=str(tx.tid), reason="its tables were dropped")
+                    await self.commits.closer.roll_back(tx, error, pushed=True)
+                    return None
+                await asyncio.sleep(_PAUSE_S)
             except Exception as error:
                 _log.warning("landing_waits", tid=str(tx.tid), reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
@@ -225,6 +239,19 @@ class Landings:
                 return done
         _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
         return None
+
+    def _again(self, proposal: Proposal) -> Proposal:
+        """Return a proposal for the definitions that are applied here, without the rows of dropped tables."""
+        at = self.waiters.reached
+        found = {table: self.tables.version(table, at) for table in proposal.tables}
+        tables = {table: version for table, version in found.items() if version is not None}
+        entries = tuple(
+            entry
+            for entry in proposal.record.entries
+            if not isinstance(entry, AddPart) or entry.table in tables
+        )
+        record = msgspec.structs.replace(proposal.record, entries=entries)
+        return msgspec.structs.replace(proposal, record=record, tables=tables)
 
 
 def _require_small(found: int, limit: int, setting: str) -> None:

@@ -29,6 +29,7 @@ from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replication.core.model import PartMeta
@@ -51,6 +52,7 @@ class Rescue:
     log: CsnLog
     waiters: CsnWaiters
     catalog: Catalog
+    tables: Tables
     files: PartFs
     numbers: PartNumbers
     transactions: Transactions
@@ -81,7 +83,11 @@ class Rescue:
             return False
 
     async def _commit(self, tid: Tid) -> bool:
-        parts = self.catalog.reader.landed(str(tid))  # none if the log has brought them by now
+        at = self.waiters.reached
+        landed = self.catalog.reader.landed(str(tid))  # none if the log has brought them by now
+        versions = {meta.table: self.tables.version(meta.table, at) for meta, _ in landed}
+        # The rows of a table that was dropped meanwhile went with it.
+        parts = [(meta, place) for meta, place in landed if versions[meta.table] is not None]
         copies: list[tuple[PartMeta, bytes]] = []
         for meta, place in parts:
             if place is None:
@@ -97,6 +103,7 @@ class Rescue:
         tx = self.transactions.begin(self.waiters.reached, label=landing_label(str(tid)))
         for copy, data in copies:
             self.transactions.add(tx, StagedBytes(copy, data, tx.tid))
+            tx.use(copy.table, versions[copy.table] or 0)
         done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         rows = sum(copy.rows for copy, _ in copies)
         self.metrics.landing.rescued.inc(rows)

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
     CommitUnknownError,
@@ -83,9 +83,9 @@ class LandingUpserts:
     executor: Executor
     clock: Callable[[], float]
     chance: random.Random = field(default_factory=random.Random)
-    _waiting: dict[TableName, list[_Waiting]] = field(default_factory=dict, init=False)
+    _waiting: dict[TableId, list[_Waiting]] = field(default_factory=dict, init=False)
     _waiting_bytes: int = field(default=0, init=False)
-    _working: dict[TableName, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _working: dict[TableId, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def land(self, schema: TableSchema, stream: bytes, deadline: float) -> LandAnswer:
         """Return when rows are visible here.
@@ -120,24 +120,24 @@ class LandingUpserts:
                 f"rows of {self._waiting_bytes} bytes wait to be written by key, the limit is "
                 f"staged_memory_bytes_max={limit}; try again, or at another replica"
             )
-        name = one.schema.name
-        self._waiting.setdefault(name, []).append(one)
+        table = one.schema.id
+        self._waiting.setdefault(table, []).append(one)
         self._waiting_bytes += one.nbytes
-        if name not in self._working:
-            self._working[name] = asyncio.create_task(self._work(name), name=f"landings of {name}")
+        if table not in self._working:
+            self._working[table] = asyncio.create_task(self._work(table), name=f"landings of {table}")
 
-    async def _work(self, name: TableName) -> None:
+    async def _work(self, table: TableId) -> None:
         try:
-            while going := self._take(name):
+            while going := self._take(table):
                 await self._write(going)
         finally:  # with the last look at the list, so that the next caller begins again
-            del self._working[name]
-            for one in self._waiting.pop(name):  # none, unless this task was cancelled with its agent
+            del self._working[table]
+            for one in self._waiting.pop(table):  # none, unless this task was cancelled with its agent
                 self._waiting_bytes -= one.nbytes
                 one.done.cancel()
 
-    def _take(self, name: TableName) -> list[_Waiting]:
-        waiting = self._waiting[name]
+    def _take(self, table: TableId) -> list[_Waiting]:
+        waiting = self._waiting[table]
         going: list[_Waiting] = []
         size = 0
         while waiting:

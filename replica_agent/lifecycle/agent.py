@@ -23,7 +23,7 @@ from tidelock.csnlog.core.codec import decode_member
 from tidelock.csnlog.core.disks import folder_of
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
-from tidelock.csnlog.core.model import LogRecord, SkipPart
+from tidelock.csnlog.core.model import ChangeTable, LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import BelowTailError
@@ -272,14 +272,17 @@ class Agent:
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Wake the callers that wait for these CSNs."""
         self._metrics.snapshot_csn.set(records[-1].csn)
-        entries = (entry for record in records for tid in record.tids for entry in tid.entries)
-        skipped = [entry.part for entry in entries if isinstance(entry, SkipPart)]
+        entries = [(record.csn, entry) for record in records for tid in record.tids for entry in tid.entries]
+        skipped = [entry.part for _, entry in entries if isinstance(entry, SkipPart)]
         if skipped and (reason := self.local.catalog.reader.meta("clone")):
             self.clones(reason)
             return
         self.local.counts.applied(records)
         self.local.tables.applied(records)
         self.local.waiters.advance(records[-1].csn)
+        for csn, entry in entries:
+            if isinstance(entry, ChangeTable) and entry.drops:
+                self.parts.transactions.registry.dropped(entry.table, entry.definition["name"], Csn(csn))
         for part in skipped:
             self.part_held(part)  # nothing waits for it any more
 

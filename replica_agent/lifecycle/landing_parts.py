@@ -51,6 +51,7 @@ def make_landing(means: Means, replication: ReplicationParts, transactions: Tran
         log=replication.log,
         waiters=local.waiters,
         catalog=local.catalog,
+        tables=local.tables,
         files=local.files,
         numbers=replication.numbers,
         transactions=transactions.registry,

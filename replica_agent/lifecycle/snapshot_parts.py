@@ -71,6 +71,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         settings=settings,
         condition=means.condition,
         waiters=waiters,
+        tables=means.local.tables,
         snapshots=pinned,
         implicit_pins=implicit_pins,
     )

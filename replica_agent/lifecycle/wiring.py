@@ -28,6 +28,7 @@ from tidelock.replica_agent.scrubbing.comparison import StateComparison
 from tidelock.replica_agent.scrubbing.scrubber import Scrubber
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
+from tidelock.replica_agent.services.definitions import DefinitionService
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.lost_parts import LostPartService
@@ -69,6 +70,7 @@ class AgentParts:
             uploads=_uploads(self),
             peers=peers,
             administration=_administration(self, reads, peers),
+            definitions=_definitions(self),
             members=MembersService(replica=self.means.replica, changes=self.replication.changes),
             status=_status(self),
         )
@@ -137,6 +139,7 @@ def _reads(parts: AgentParts, failures: QueryFailures) -> ReadService:
         condition=means.condition,
         waiters=means.local.waiters,
         reader=means.reader,
+        tables=means.local.tables,
         snapshots=snapshots.pinned,
         implicit_pins=snapshots.implicit_pins,
         changes=snapshots.changes,
@@ -198,9 +201,7 @@ def _administration(parts: AgentParts, reads: ReadService, peers: PeerService) -
         reader=means.reader,
         catalog=means.local.catalog,
         tables=means.local.tables,
-        derived=transactions.inserts.derived,
         transactions=transactions.registry,
-        commits=transactions.commits,
         reads=reads,
         snapshots=snapshots.pinned,
         horizon=snapshots.horizon,
@@ -220,6 +221,21 @@ def _administration(parts: AgentParts, reads: ReadService, peers: PeerService) -
             commits=transactions.commits,
             wall_ms=lambda: time.time_ns() // 1_000_000,
         ),
+    )
+
+
+def _definitions(parts: AgentParts) -> DefinitionService:
+    means, transactions = parts.means, parts.transactions
+    return DefinitionService(
+        settings=means.settings,
+        condition=means.condition,
+        log=parts.replication.log,
+        waiters=means.local.waiters,
+        tables=means.local.tables,
+        derived=transactions.inserts.derived,
+        transactions=transactions.registry,
+        commits=transactions.commits,
+        clock=time.monotonic,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import StandbyError
 from tidelock.replica_agent.footers import combined
@@ -78,7 +78,7 @@ class SnapshotCatalog(CatalogReader):
     """Reads of the catalog at one CSN. For one thread, like its base."""
 
     @contextlib.contextmanager
-    def serving(self, csn: Csn, table: TableName | None = None) -> Iterator[None]:
+    def serving(self, csn: Csn, table: TableId | None = None) -> Iterator[None]:
         """Run all reads of the block in one transaction, in which ``csn`` is applied and promised.
 
         With ``table`` only that table is read, whose history may be longer.
@@ -94,7 +94,7 @@ class SnapshotCatalog(CatalogReader):
         finally:
             self._db.execute("COMMIT")
 
-    def _check(self, csn: Csn, table: TableName | None) -> None:
+    def _check(self, csn: Csn, table: TableId | None) -> None:
         snapshot = self.snapshot_csn()
         if csn > snapshot:
             raise StandbyError(
@@ -102,14 +102,14 @@ class SnapshotCatalog(CatalogReader):
             )
         self.require_kept(csn, table)
 
-    def visible_part(self, part: PartId, table: TableName, at: Csn) -> PartRow | None:
+    def visible_part(self, part: PartId, table: TableId, at: Csn) -> PartRow | None:
         """Return a part of ``table`` if it is visible at ``at``."""
         where = f"part = :part AND table_name = :table AND kind = 'part' AND {VISIBLE_SQL}"
         sql = f"SELECT 1 FROM parts WHERE {where}"  # noqa: S608
         seen = self._db.execute(sql, {"part": part, "table": table} | visible_args(at)).fetchone()
         return self.part(part) if seen else None
 
-    def combined_parts(self, name: CombinedName, table: TableName, path: str, at: Csn) -> tuple[PartId, ...]:
+    def combined_parts(self, name: CombinedName, table: TableId, path: str, at: Csn) -> tuple[PartId, ...]:
         """Return the parts of a folder that are one file at ``at``; none if it has no such parts.
 
         It walks the parts of the table from the last one backwards, so the event loop is no place for it.
@@ -126,7 +126,7 @@ class SnapshotCatalog(CatalogReader):
         fits = (len(found), sum(length for _, length in found)) == (name.parts, name.length)
         return tuple(part for part, _ in reversed(found)) if fits else ()
 
-    def listed(self, table: TableName, at: Csn, small_bytes: int, parts_max: int) -> list[FolderRow]:
+    def listed(self, table: TableId, at: Csn, small_bytes: int, parts_max: int) -> list[FolderRow]:
         """Return the folders of ``table`` that have parts at ``at``, by path; their files are in order, too.
 
         Small parts that follow each other in the order of (creation CSN, part id) and have the same form are

@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import tree
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
@@ -18,7 +18,7 @@ from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.paths import CombinedName, NoSuchPathError
 from tidelock.replica_agent.readers.tree import FolderTree
 
-_Key = tuple[Csn, TableName]
+_Key = tuple[Csn, TableId]
 
 
 class Listings:
@@ -41,7 +41,7 @@ class Listings:
         self._thread = ThreadPoolExecutor(1, "listings")
         self._catalog: SnapshotCatalog | None = None
 
-    async def tree(self, csn: Csn, table: TableName) -> FolderTree:
+    async def tree(self, csn: Csn, table: TableId) -> FolderTree:
         """Return the folders of a table at a CSN.
 
         Raises:
@@ -59,12 +59,12 @@ class Listings:
         # A request that is given up must not end the listing for the others that wait for it.
         return await asyncio.shield(self._building[key])
 
-    async def combined(self, name: CombinedName, table: TableName, path: str, csn: Csn) -> tuple[PartId, ...]:
+    async def combined(self, name: CombinedName, table: TableId, path: str, csn: Csn) -> tuple[PartId, ...]:
         """Return the parts of a combined file by its name, whatever is listed here; errors as `tree`."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._combined, name, table, path, csn)
 
-    def _combined(self, name: CombinedName, table: TableName, path: str, csn: Csn) -> tuple[PartId, ...]:
+    def _combined(self, name: CombinedName, table: TableId, path: str, csn: Csn) -> tuple[PartId, ...]:
         catalog = self._opened()
         with catalog.serving(csn, table):
             return catalog.combined_parts(name, table, path, csn)
@@ -75,7 +75,7 @@ class Listings:
             self._catalog = SnapshotCatalog(self._data_dir)
         return self._catalog
 
-    def _build(self, csn: Csn, table: TableName) -> FolderTree:
+    def _build(self, csn: Csn, table: TableId) -> FolderTree:
         catalog = self._opened()
         with catalog.serving(csn, table):
             row = catalog.table(table, csn)

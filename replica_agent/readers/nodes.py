@@ -6,13 +6,14 @@ from pathlib import Path
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
+from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.paths import (
     COMMON_METADATA,
@@ -26,6 +27,7 @@ from tidelock.replica_agent.readers.paths import (
 )
 from tidelock.replica_agent.readers.tree import FolderTree
 from tidelock.replication.core import digest
+from tidelock.wire.ids import TableName
 
 
 class FolderNode(msgspec.Struct, frozen=True):
@@ -59,7 +61,7 @@ class PartsNode(msgspec.Struct, frozen=True):
     length: int
     checksum: str
     time_ms: int
-    at: tuple[Csn, TableName]
+    at: tuple[Csn, TableId]
 
     def entry(self) -> bytes:
         """Its own FileStatus."""
@@ -101,6 +103,7 @@ class Resolver:
         self._listings = Listings(
             Path(config.data_dir), config.listing_cache_entries, config.combined_part_bytes_max
         )
+        self._ids: LruCache[tuple[TableName, Csn], TableId] = LruCache(config.listing_cache_entries)
         self._link = link
         self._replica = config.replica
         self._read_wait_s = config.read_wait_s
@@ -114,19 +117,28 @@ class Resolver:
         self._link.read(path.csn)
         if path.table is None:
             return self._browse(path, path.csn)
-        with self.catalog.serving(path.csn, path.table):
+        table = self._table(path.table, path.csn)
+        with self.catalog.serving(path.csn, table):
             part = part_of(path.inner)
             if part is not None:
-                return self._part(part, path.table, path.inner, path.csn)
-            table = self.catalog.table(path.table, path.csn)
-        if table is None:
-            raise NoSuchPathError(f"table {path.table} does not exist at CSN {path.csn}")
-        if path.inner == COMMON_METADATA:
-            return MetadataNode(table.common_metadata)
+                return self._part(part, table, path.inner, path.csn)
+            if path.inner == COMMON_METADATA:
+                return MetadataNode(self.catalog.require_named(path.table, path.csn).common_metadata)
         name = combined_of(path.inner)
         if name is not None:
-            return await self._combined(name, path.table, path.inner, path.csn)
-        return await self._folder(path.csn, path.table, path.inner)
+            return await self._combined(name, table, path.inner, path.csn)
+        return await self._folder(path.csn, table, path.inner)
+
+    def _table(self, name: TableName, csn: Csn) -> TableId:
+        """Return the table that has a name at a CSN, which never changes while the CSN is promised."""
+        if (known := self._ids.get((name, csn))) is not None:
+            return known
+        found = self.catalog.named(name, csn)
+        if found is None:
+            with self.catalog.serving(csn):  # what is below the horizon is not "not found"
+                raise NoSuchPathError(f"table {name} does not exist at CSN {csn}")
+        self._ids.put((name, csn), found.id, 1)
+        return found.id
 
     async def _admit(self, csn: Csn) -> None:
         """Return once ``csn`` is applied here; raise the agent's refusal otherwise."""
@@ -149,13 +161,13 @@ class Resolver:
             raise NoSuchPathError(f"there is no table in namespace {path.namespace} at CSN {csn}")
         return _names(tables)
 
-    def _part(self, part: PartId, table: TableName, inner: str, csn: Csn) -> PartsNode:
+    def _part(self, part: PartId, table: TableId, inner: str, csn: Csn) -> PartsNode:
         row = self.catalog.visible_part(part, table, csn)
         if row is None or row.name != inner:
             raise NoSuchPathError(f"{inner} is not a part of {table} at CSN {csn}")
         return PartsNode((part,), row.length, row.checksum, self._time_ms(part), (csn, table))
 
-    async def _combined(self, name: CombinedName, table: TableName, inner: str, csn: Csn) -> PartsNode:
+    async def _combined(self, name: CombinedName, table: TableId, inner: str, csn: Csn) -> PartsNode:
         """Return a combined file, by the listing of this replica or, if that has other files, by its name.
 
         A name that does not fit is never "not found", which some settings of readers turn into missing rows.
@@ -179,7 +191,7 @@ class Resolver:
         row = self.catalog.part(part)
         return 0 if row is None or row.creation_csn is None else self.catalog.time_ms(row.creation_csn)
 
-    async def _folder(self, csn: Csn, table: TableName, inner: str) -> FolderNode:
+    async def _folder(self, csn: Csn, table: TableId, inner: str) -> FolderNode:
         tree = await self._listings.tree(csn, table)
         # The tree may come from the cache: each time it is checked that its CSN is still promised.
         with self.catalog.serving(csn, table):

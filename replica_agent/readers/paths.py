@@ -12,8 +12,9 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 
-from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, TableName, parse_part_id
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, parse_part_id
 from tidelock.errors import BadRequestError, RefusedError
+from tidelock.wire.ids import TableName
 
 COMMON_METADATA = "_common_metadata"
 PART_SUFFIX = ".parquet"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import AccessDeniedError, BadRequestError, StandbyError, TidelockError
 from tidelock.replica_agent.readers import ranges
 from tidelock.replica_agent.readers.counters import ReaderCounters
@@ -87,7 +87,7 @@ class Plain:
         parts: Sequence[PartId],
         length: int,
         checksum: str,
-        at: tuple[Csn, TableName] | None = None,
+        at: tuple[Csn, TableId] | None = None,
     ) -> web.StreamResponse:
         response, start, end = _ranged(request, length, checksum)
         if request.method == "HEAD" or response.status == 416:  # noqa: PLR2004

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.footers import combined, float_hints
 from tidelock.replica_agent.footers.combined import CombinedFooter
@@ -111,7 +111,7 @@ class Streams:
         start: int,
         end: int,
         *,
-        at: tuple[Csn, TableName] | None = None,
+        at: tuple[Csn, TableId] | None = None,
         may_hang_up: bool = False,
         pause: bool = False,
     ) -> web.StreamResponse:
@@ -156,7 +156,7 @@ class Streams:
                 ) from error
         return response
 
-    async def _source(self, parts: Sequence[PartId], at: tuple[Csn, TableName] | None) -> Source:
+    async def _source(self, parts: Sequence[PartId], at: tuple[Csn, TableId] | None) -> Source:
         """Open what is sent: to another replica the stored bytes, to a reader what it is shown."""
         if len(parts) > 1:
             footer = await self._combined_footer(tuple(parts), at)
@@ -170,7 +170,7 @@ class Streams:
                 raise
         return file
 
-    def _open(self, part: PartId, at: tuple[Csn, TableName] | None) -> PartFile:
+    def _open(self, part: PartId, at: tuple[Csn, TableId] | None) -> PartFile:
         for _ in range(MOVES_MAX):
             row = self.catalog.part(part)
             if row is None or row.state != "held" or row.file is None:
@@ -208,7 +208,7 @@ class Streams:
         return known
 
     async def _combined_footer(
-        self, parts: tuple[PartId, ...], at: tuple[Csn, TableName] | None
+        self, parts: tuple[PartId, ...], at: tuple[Csn, TableId] | None
     ) -> CombinedFooter:
         """Return the footer of several parts as one file; the last ones are remembered.
 
@@ -225,7 +225,7 @@ class Streams:
         # A request that is given up must not end it for the others that wait for it.
         return await asyncio.shield(self._composing[parts])
 
-    async def _compose(self, parts: tuple[PartId, ...], at: tuple[Csn, TableName] | None) -> CombinedFooter:
+    async def _compose(self, parts: tuple[PartId, ...], at: tuple[Csn, TableId] | None) -> CombinedFooter:
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(contextlib.closing(self._open(part, at))) for part in parts]
             try:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, parse_part_id
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid, parse_part_id
 from tidelock.csnlog.core.model import LabelState, SkipPart, SkippedRecord
 from tidelock.errors import ConfigError, CorruptError
 from tidelock.replica_agent.storage.catalog_reads import skipped_records
@@ -83,7 +83,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     clone: str
     zxids: Mapping[Csn, int]
     boots: Mapping[ReplicaId, int]
-    tables: Mapping[TableName, Mapping[int, Mapping[str, Any]]]
+    tables: Mapping[TableId, Mapping[int, Mapping[str, Any]]]
     labels: Mapping[str, LabelState]
     skips: tuple[SkipPart, ...]
     skipped: Mapping[Csn, SkippedRecord]
@@ -220,10 +220,10 @@ def _texts(db: sqlite3.Connection, sql: str) -> Iterator[str]:
     return (text for (text,) in db.execute(sql))
 
 
-def _tables(db: sqlite3.Connection) -> dict[TableName, dict[int, Any]]:
-    found: dict[TableName, dict[int, Any]] = {}
-    for name, version, definition in db.execute("SELECT name, version, definition FROM tables"):
-        found.setdefault(TableName(name), {})[version] = json.loads(definition)
+def _tables(db: sqlite3.Connection) -> dict[TableId, dict[int, Any]]:
+    found: dict[TableId, dict[int, Any]] = {}
+    for table, version, definition in db.execute("SELECT id, version, definition FROM tables"):
+        found.setdefault(TableId(table), {})[version] = json.loads(definition)
     return found
 
 
@@ -238,7 +238,7 @@ def _skips(db: sqlite3.Connection) -> tuple[SkipPart, ...]:
     )
     return tuple(
         SkipPart(
-            table=TableName(table),
+            table=TableId(table),
             part=PartId(part),
             rows=count,
             csn=Csn(csn),

@@ -89,7 +89,7 @@ class ReplicaCatalogPort:
         for tid in record.tids:
             for entry in tid.entries:
                 if isinstance(entry, DefineTable):
-                    schema = TableSchema.from_definition(entry.definition)
+                    schema = TableSchema.from_definition(entry.table, entry.definition)
                     tables[entry.table, entry.version] = jobs.TableForms(
                         entry.definition, schema.arrow_bytes(), schema.common_metadata()
                     )

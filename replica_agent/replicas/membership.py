@@ -28,6 +28,8 @@ from tidelock.replication.peers import PeerClient
 _OUT = LEFT_OUT | {CLONING}
 #: Pause before peers are asked again during a wait.
 _POLL_S = 0.02
+#: A rest of a wait that is over: what rounding leaves of a delay may be too short for a clock to show it.
+_OVER_S = 1e-6
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -225,7 +227,7 @@ class Membership:
         while True:
             found = self.lag()
             left_s = (timeout_s if found.refused else found.delay_s) - (self.clock() - begun_s)
-            if left_s <= 0:
+            if left_s <= _OVER_S:
                 return found
             await asyncio.sleep(min(_POLL_S, left_s))
             with contextlib.suppress(TimeoutError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.wire.peers import StateDigest
 
 #: Tables that a message names.
@@ -25,7 +25,7 @@ class Disagreement(msgspec.Struct, frozen=True):
     """
 
     csn: Csn
-    tables: tuple[TableName, ...]
+    tables: tuple[TableId, ...]
     others: tuple[ReplicaId, ...]
     outvoted: bool
 
@@ -65,5 +65,5 @@ def disagreement(own: StateDigest, answers: Sequence[StateDigest], members: int)
     )
 
 
-def _content(one: StateDigest) -> tuple[tuple[TableName, str], ...]:
+def _content(one: StateDigest) -> tuple[tuple[TableId, str], ...]:
     return tuple(sorted(one.tables.items()))

@@ -13,7 +13,7 @@ from typing import Final
 
 import xxhash
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import SnapshotTooOldError, UnavailableError
 from tidelock.wire.peers import StateDigest
@@ -26,7 +26,7 @@ _ROWS: Final = f"""
     ) FROM parts WHERE kind = 'part' AND {VISIBLE_SQL}
 """  # noqa: S608
 _VERSIONS: Final = (
-    "SELECT name, json_array(version, max(from_csn)) FROM tables WHERE from_csn <= :s GROUP BY name"
+    "SELECT id, json_array(version, max(from_csn)) FROM tables WHERE from_csn <= :s GROUP BY id"
 )
 #: The sum is that of numbers of 128 bits.
 _MODULUS: Final = 1 << 128
@@ -53,7 +53,7 @@ def state_digest(data_dir: Path, replica: ReplicaId, csn: Csn) -> StateDigest:
         if csn > reached:
             raise UnavailableError(f"CSN {csn} is not applied here yet, but {reached}; ask again")
         record = db.execute("SELECT czxid FROM csns WHERE csn = ?", (csn,)).fetchone()
-        sums: dict[TableName, int] = {}
+        sums: dict[TableId, int] = {}
         for sql in (_VERSIONS, _ROWS):
             for name, row in db.execute(sql, visible_args(csn)):
                 sums[name] = sums.get(name, 0) + xxhash.xxh3_128_intdigest(row.encode())

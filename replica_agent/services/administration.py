@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
-from tidelock.csnlog.core.results import Committed
-from tidelock.errors import TableExistsError
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.audit.digests import digests
 from tidelock.replica_agent.compaction.compactor import Compactor
@@ -26,15 +23,13 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.horizon import HorizonMover, Moved
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, TableRow
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.table_reads import TableRow
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import path_in
-from tidelock.replica_agent.tables.schema import Derivation, TableSchema
-from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
-from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.wire.audit import Digests
 from tidelock.wire.cluster import SwitchInfo
 from tidelock.wire.tables import TableInfo
@@ -42,7 +37,7 @@ from tidelock.wire.tables import TableInfo
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class AdministrationService:
-    """Creates and shows tables, merges parts, raises the horizon, audits."""
+    """Shows tables, merges parts, raises the horizon, audits."""
 
     settings: AgentSettings
     replica: ReplicaId
@@ -52,9 +47,7 @@ class AdministrationService:
     reader: CatalogReader
     catalog: Catalog
     tables: Tables
-    derived: DerivedTables
     transactions: Transactions
-    commits: Commits
     reads: ReadService
     snapshots: Snapshots
     horizon: HorizonMover
@@ -69,55 +62,26 @@ class AdministrationService:
 
     # -- tables ----------------------------------------------------------------------------------------------
 
-    def check_schema(
-        self,
-        name: str,
-        arrow: pa.Schema,
-        partition_by: list[str],
-        sort_by: list[str],
-        properties: dict[str, str],
-        derivation: Derivation | None,
-    ) -> TableSchema:
-        """Return the schema of a table that is to be created; errors as :meth:`TableSchema.from_request`."""
-        return TableSchema.from_request(
-            name,
-            arrow,
-            partition_by,
-            sort_by,
-            properties,
-            derivation=derivation,
-            columns_max=self.settings.columns_max,
-            retention_s_min=self.settings.history_retention_s,
-        )
-
-    async def create_table(self, schema: TableSchema) -> Committed:
-        """Create a table in a separate transaction.
-
-        Raises:
-            TableExistsError: A table of this name exists.
-            Others as :meth:`DerivedTables.defining`, and as any commit.
-        """
-        self.condition.require(AgentAction.BEGIN)
-        if self.reader.table(schema.name, self.reached):
-            msg = f"table {schema.name} exists already; use it, or choose another name"
-            raise TableExistsError(msg, table=schema.name)
-        definitions = await self.derived.defining(schema, self.reached)
-        tx = self.transactions.begin(self.reached)
-        tx.staged.definitions += definitions
-        done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
-        assert done is not None, "a definition is a change"
-        return done
-
-    async def readable(self, csn: int | None, table: TableName | None = None) -> Csn:
-        """Return a CSN once tables (None: all) can be shown at it; None: the CSN that is applied here."""
+    async def readable(self, csn: int | None) -> Csn:
+        """Return a CSN once all tables can be shown at it; None: the CSN that is applied here."""
         if csn is None:
             return self.reached
-        await self.reads.require_read(Csn(csn), table)
+        await self.reads.require_read(Csn(csn))
         return Csn(csn)
 
-    def snapshot_of(self, tid: str) -> Csn:
-        """Return the CSN at which a transaction of this home sees tables."""
-        return self.transactions.find(tid).tid.snapshot
+    async def readable_table(self, csn: int | None, name: str) -> tuple[Csn, TableId]:
+        """Return a CSN (None: that which is applied here) once a table can be shown at it, and the table.
+
+        UnknownTableError if none has the name there.
+        """
+        if csn is None:
+            return self.reached, self.tables.find(full_name(name), self.reached)
+        return Csn(csn), await self.reads.require_table(Csn(csn), name)
+
+    def seen_in(self, tid: str, name: str) -> tuple[Csn, TableId]:
+        """Return the CSN at which a transaction of this home sees tables, and a table there."""
+        at = self.transactions.find(tid).tid.snapshot
+        return at, self.tables.find(full_name(name), at)
 
     async def describe_all(self, csn: Csn) -> list[TableInfo]:
         """Describe all tables at a readable CSN."""
@@ -125,23 +89,24 @@ class AdministrationService:
             lambda reader: [_table_info(reader, row, csn) for row in reader.tables(csn)]
         )
 
-    async def describe(self, name: TableName, csn: Csn) -> TableInfo:
-        """Describe a table at a readable CSN; UnknownTableError if it does not exist."""
-        return await self.catalog.read(
-            lambda reader: _table_info(reader, reader.require_table(name, csn), csn)
-        )
+    async def describe(self, csn: Csn, table: TableId) -> TableInfo:
+        """Describe a table at a readable CSN."""
 
-    async def parts(self, name: TableName, csn: Csn) -> bytes:
-        """Describe the parts of a table at a readable CSN: a JSON list of :class:`PartInfo`.
-
-        UnknownTableError if the table does not exist.
-        """
-
-        def read(reader: CatalogReader) -> bytes:
-            reader.require_table(name, csn)
-            return reader.parts_json(name, csn)
+        def read(reader: CatalogReader) -> TableInfo:
+            row = reader.table(table, csn)
+            assert row is not None, "it was found at this CSN"
+            return _table_info(reader, row, csn)
 
         return await self.catalog.read(read)
+
+    async def shown(self, definition: Mapping[str, Any], csn: Csn) -> dict[str, Any]:
+        """Return a definition as clients see it at a CSN: with names of tables in place of their ids."""
+        return await self.catalog.read(lambda reader: _named(reader, definition, csn))
+
+    async def parts(self, csn: Csn, table: TableId) -> bytes:
+        """Describe the parts of a table at a readable CSN: a JSON list of :class:`PartInfo`."""
+        name = self.tables.schema(table, csn)[1].name
+        return await self.catalog.read(lambda reader: reader.parts_json(table, name, csn))
 
     # -- operators -------------------------------------------------------------------------------------------
 
@@ -157,10 +122,9 @@ class AdministrationService:
         self.condition.require(AgentAction.BEGIN)
         if min_csn is not None:
             await self.snapshots.reach(min_csn)
-        name = full_name(table)
-        _, schema = self.tables.schema(name, self.reached)
+        _, schema = self.tables.named(full_name(table), self.reached)
         path = None if partition is None else path_in(schema, partition)
-        return await self.compactor.optimizer.run(name, path, timeout_s)
+        return await self.compactor.optimizer.run(schema.id, path, timeout_s)
 
     async def force_horizon(self, csn: Csn | None, *, drop_pins: bool) -> Moved:
         """Raise the horizon by order of an operator; see :meth:`HorizonMover.force`."""
@@ -194,7 +158,19 @@ class AdministrationService:
 
 def _table_info(reader: CatalogReader, table: TableRow, csn: Csn) -> TableInfo:
     """Describe a table with its sums, which are made of the rows of all its parts."""
-    parts, rows, size = reader.totals(table.name, csn)
+    parts, rows, size = reader.totals(table.id, csn)
     schema = base64.b64encode(table.arrow_schema).decode()
     shown = {"version": table.version, "arrow_schema": schema, "parts": parts, "rows": rows, "bytes": size}
-    return msgspec.convert({**table.definition, **shown}, TableInfo)
+    return msgspec.convert({**_named(reader, table.definition, csn), **shown}, TableInfo)
+
+
+def _named(reader: CatalogReader, definition: Mapping[str, Any], csn: Csn) -> dict[str, Any]:
+    """Return a definition with the names of the tables that it refers to, in place of their ids."""
+    found = dict(definition)
+    if found.keys() & {"derived_from", "dependents"}:
+        names = reader.table_names(csn)
+        if "derived_from" in found:
+            found["derived_from"] = names[found["derived_from"]]
+        if "dependents" in found:
+            found["dependents"] = [names[table] for table in found["dependents"]]
+    return found

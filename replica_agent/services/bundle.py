@@ -7,6 +7,7 @@ import msgspec
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import Condition
 from tidelock.replica_agent.services.administration import AdministrationService
+from tidelock.replica_agent.services.definitions import DefinitionService
 from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
@@ -27,5 +28,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     uploads: UploadService
     peers: PeerService
     administration: AdministrationService
+    definitions: DefinitionService
     members: MembersService
     status: StatusService

@@ -10,7 +10,7 @@ from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
-from tidelock.replica_agent.tables.names import full_name, no_table
+from tidelock.replica_agent.tables.names import full_name
 from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
 
 
@@ -72,9 +72,7 @@ class HistoryService:
         self.condition.require(AgentAction.READ)
         if min_csn is not None:
             await self.snapshots.reach(min_csn)
-        name = full_name(table)
-        csn = self.reader.last_change(name)
-        if csn is None:
-            at = self.reader.snapshot_csn()
-            raise no_table(name, at, self.reader.table_names(at))
-        return LastChange(name, csn, self.reader.time_of(csn))
+        row = self.reader.require_named(full_name(table), self.reader.snapshot_csn())
+        csn = self.reader.last_change(row.id)
+        assert csn is not None, "its definition was a change"
+        return LastChange(row.name, csn, self.reader.time_of(csn))

@@ -18,7 +18,7 @@ import structlog
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import decode_entries
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.model import REMOVED, AddPart, Entry, SkipPart, TidRecord
 from tidelock.csnlog.core.results import Ok, Reason, Refused
 from tidelock.csnlog.core.store import Create
@@ -185,7 +185,7 @@ class LostPartService:
             raise RefusedError(f"part {part} is not declared lost: {why_not}", part=part)
         added = found.added
         entry = SkipPart(
-            table=added.table if added else TableName(""),
+            table=added.table if added else TableId(""),
             part=part,
             rows=added.rows if added else 0,
             csn=found.csn,

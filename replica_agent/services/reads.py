@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import Csn, TableName
-from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError
+from tidelock.csnlog.core.ids import Csn, TableId
+from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError, UnknownTableError
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.services.failures import QueryFailures
@@ -17,6 +17,7 @@ from tidelock.replica_agent.sql.pool import Mutation, RunningStatement, SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
@@ -31,6 +32,7 @@ class ReadService:
     condition: Condition
     waiters: CsnWaiters
     reader: CatalogReader
+    tables: Tables
     snapshots: Snapshots
     implicit_pins: ImplicitPins
     changes: ChangeFeed
@@ -50,7 +52,7 @@ class ReadService:
         return await self.snapshots.open(csn=csn, at_ms=at_ms, min_csn=min_csn, ttl_s=ttl_s)
 
     async def require_read(
-        self, csn: Csn, table: TableName | None = None, *, wait_s: float | None = None
+        self, csn: Csn, table: TableId | None = None, *, wait_s: float | None = None
     ) -> None:
         """Return once this replica can serve ``csn``, of one table or of all.
 
@@ -74,11 +76,29 @@ class ReadService:
 
     # -- queries ---------------------------------------------------------------------------------------------
 
+    async def require_table(self, csn: Csn, table: str) -> TableId:
+        """Return the table that has a name at ``csn``, once it can be read there; errors as `require_read`.
+
+        Raises:
+            UnknownTableError: No table has the name there.
+        """
+        self.condition.require(AgentAction.READ if csn <= self.waiters.reached else AgentAction.LATEST)
+        await self.snapshots.reach(csn)
+        try:
+            found = self.tables.find(full_name(table), csn)
+        except UnknownTableError:
+            self.reader.require_kept(csn)  # below the horizon names are forgotten
+            raise
+        await self.require_read(csn, found)
+        return found
+
     async def prepare_query(self, csn: Csn, table: str | None) -> None:
         """Return once a query of one table (None: any) can be served; its run checks the tables it reads."""
+        if table is not None:
+            await self.require_table(csn, table)
+            return
         begins = self.reader.table_horizons()
-        longest = min(begins, key=lambda name: begins[name], default=None)
-        await self.require_read(csn, full_name(table) if table is not None else longest)
+        await self.require_read(csn, min(begins, key=lambda name: begins[name], default=None))
 
     async def prepare_own_read(self, tid: str, *, sign_of_life: bool = True) -> tuple[Csn, tuple[str, ...]]:
         """Make a transaction's own rows readable by a query.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.staging_area import StagingArea
@@ -16,6 +16,7 @@ from tidelock.replica_agent.uploads.redirect import UploadRedirector
 from tidelock.replica_agent.uploads.token_issuer import TokenIssuer
 from tidelock.replica_agent.uploads.tokens import TokenClaims
 from tidelock.replica_agent.uploads.uploads import Uploads
+from tidelock.wire.ids import TableName
 from tidelock.wire.statements import InsertResult
 
 
@@ -38,6 +39,11 @@ class UploadService:
         self.condition.require(AgentAction.INSERT)
         return found
 
+    def table(self, tx: Transaction, name: TableName) -> TableId:
+        """Return the table that has a name for a transaction; UnknownTableError if none has it."""
+        uploads = self.uploads
+        return uploads.tables.find(name, tx.begin_statement(uploads.waiters.reached))
+
     # -- the folder of a table -------------------------------------------------------------------------------
 
     def admit_seal(self) -> None:
@@ -45,19 +51,19 @@ class UploadService:
         self.condition.require(AgentAction.INSERT)
 
     async def seal(
-        self, tx: Transaction, table: TableName, job: str | None, places: Iterable[StagingPath]
+        self, tx: Transaction, table: TableId, job: str | None, places: Iterable[StagingPath]
     ) -> InsertResult:
         """Seal the files of a table; with ``job`` exactly its files at these paths count."""
         if job is None:
             return await self.uploads.seal(tx, table)
         return await self.uploads.settle(tx, table, job, places)
 
-    def area(self, tx: Transaction, table: TableName) -> StagingArea:
+    def area(self, tx: Transaction, table: TableId) -> StagingArea:
         """Return the folder of a table; errors as :meth:`Uploads.of`."""
         return self.uploads.of(tx, table).area
 
     async def location(
-        self, tx: Transaction, table: TableName, place: StagingPath, *, overwrite: bool
+        self, tx: Transaction, table: TableId, place: StagingPath, *, overwrite: bool
     ) -> str | None:
         """Check that a file may be created, and return the URL to send it to; None: this replica receives it.
 

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import closing
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import Csn, TableName
-from tidelock.errors import BadRequestError
+from tidelock.csnlog.core.ids import Csn
+from tidelock.errors import BadRequestError, UnknownTableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
@@ -16,7 +16,9 @@ from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.storage.change_reads import ChangeReader
 from tidelock.replica_agent.storage.change_sets import CsnChangePage
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.wire.ids import TableName
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -26,12 +28,13 @@ class ChangeFeed:
     settings: AgentSettings
     condition: Condition
     waiters: CsnWaiters
+    tables: Tables
     snapshots: Snapshots
     implicit_pins: ImplicitPins
 
     async def page(
         self,
-        table: TableName,
+        name: TableName,
         since: Csn,
         until: Csn | None,
         *,
@@ -44,7 +47,7 @@ class ChangeFeed:
         The parts in them stay readable for a while, on every replica.
 
         Args:
-            table: Full name.
+            name: The name of the table at ``until``.
             since: CSN after which they begin.
             until: CSN up to which they go; None: the CSN that is applied here.
             files_max: Most parts; at most `changes_files_max`, which None means too.
@@ -54,7 +57,7 @@ class ChangeFeed:
         Raises:
             BadRequestError: ``since`` is above ``until``, a limit is not above 0, or the wait is out of
                 range.
-            UnknownTableError: The table does not exist at ``until``.
+            UnknownTableError: No table has the name at ``until``, or at ``since`` another one had it.
             SnapshotTooOldError: ``since`` is below the horizon of the table.
             NoSuchCsnError: ``since`` or ``until`` is above the end of the log.
             StandbyError: It was not applied here within `wait_bound_s`.
@@ -64,31 +67,52 @@ class ChangeFeed:
         if not 0 <= wait_s <= self.settings.wait_bound_s:
             msg = f"wait_s={wait_s} is outside 0..{self.settings.wait_bound_s} (wait_bound_s)"
             raise BadRequestError(msg)
-        end = await self._reach(table, since, until)
+        end = await self._reach(since, until)
         if until is None and end == since:
             await self.waiters.wait(Csn(since + 1), wait_s)
             end = self.waiters.reached
+        schema = await self._table(name, since, end)
 
-        def read() -> tuple[TableSchema, CsnChangePage]:
+        def read() -> CsnChangePage:
             with closing(ChangeReader(self.settings.data_dir)) as reader:
-                page = reader.page(table, since, end, files_max=files, bytes_max=size)
-                return TableSchema.from_definition(reader.require_table(table, end).definition), page
+                return reader.page(schema.id, since, end, files_max=files, bytes_max=size)
 
-        schema, page = await asyncio.to_thread(read)
+        page = await asyncio.to_thread(read)
         if page.sets:
             self.implicit_pins.read_from(since)
         return schema, page
 
-    async def rows(self, table: TableName, since: Csn, until: Csn, *, net: bool) -> ChangesRequest:
+    async def rows(self, name: TableName, since: Csn, until: Csn, *, net: bool) -> ChangesRequest:
         """Return the request to an SQL process for the changed rows in (since, until], or their net effect.
 
-        The range stays readable for a while. Errors as :meth:`page`, without UnknownTableError.
+        The range stays readable for a while. Errors as :meth:`page`.
         """
-        await self._reach(table, since, until)
+        await self._reach(since, until)
+        schema = await self._table(name, since, until)
         self.implicit_pins.read_from(since)
-        return ChangesRequest(until, since, table, self.settings.changes_files_max, net)
+        return ChangesRequest(until, since, schema.id, self.settings.changes_files_max, net)
 
-    async def _reach(self, table: TableName, since: Csn, until: Csn | None) -> Csn:
+    async def _table(self, name: TableName, since: Csn, until: Csn) -> TableSchema:
+        """Return the table that has a name at ``until``, whose changes since ``since`` are kept.
+
+        Raises:
+            UnknownTableError: None has it; or at ``since`` another table had it, whose rows are not those
+                that the changes begin with.
+        """
+        schema = self.tables.named(name, until)[1]
+        await self.snapshots.require(since, schema.id)
+        before = self.tables.bearer(name, since)
+        if before is not None and before != schema.id:
+            raise UnknownTableError(
+                f"the table that had the name {name} at CSN {since} has it no more at CSN {until}: it was "
+                "dropped or got another name. Read its changes up to there; the table that has the name now "
+                "begins with its creation",
+                table=name,
+                csn=until,
+            )
+        return schema
+
+    async def _reach(self, since: Csn, until: Csn | None) -> Csn:
         """Return the end of the changes of (since, until], when all of them are applied here.
 
         Errors as :meth:`page`.
@@ -98,7 +122,6 @@ class ChangeFeed:
             raise BadRequestError(msg)
         newest = since if until is None else until
         self.condition.require(AgentAction.READ if newest <= self.waiters.reached else AgentAction.LATEST)
-        await self.snapshots.require(since, table)
         await self.snapshots.reach(newest)
         return self.waiters.reached if until is None else until
 

@@ -17,7 +17,7 @@ import structlog
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import decode_csn, decode_pin, encode_pin
-from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, ReplicaId, TableId
 from tidelock.csnlog.core.log_time import STEP_BACK_MS
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
@@ -87,7 +87,7 @@ class Snapshots:
     _adopted: bool = field(default=False, init=False)
     _counter: int = field(default=0, init=False)
 
-    async def require(self, csn: Csn, table: TableName | None = None, *, wait_s: float | None = None) -> None:
+    async def require(self, csn: Csn, table: TableId | None = None, *, wait_s: float | None = None) -> None:
         """Return when this replica can serve ``csn``: of one table, or of all tables.
 
         Args:

@@ -57,7 +57,7 @@ class ChangedRows:
     def __init__(self, session: SqlSession, request: ChangesRequest) -> None:
         self._session, self._request = session, request
         self._row = session.table(request.table)
-        self._table = TableSchema.from_definition(self._row.definition)
+        self._table = TableSchema.from_definition(self._row.id, self._row.definition)
         columns = [column.with_nullable(True) for column in self._table.arrow]
         #: The columns of the table, each nullable as in any result, and :data:`ADDED`.
         self.schema = pa.schema([*columns, *ADDED])

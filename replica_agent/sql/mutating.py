@@ -49,8 +49,8 @@ class MutationRun:
     def __init__(self, session: SqlSession, request: MutationRequest) -> None:
         self._session = session
         row = session.table(request.table)
-        self._schema = TableSchema.from_definition(row.definition)
-        parts = () if isinstance(request.action, DerivedRows) else session.parts(row.name)
+        self._schema = TableSchema.from_definition(row.id, row.definition)
+        parts = () if isinstance(request.action, DerivedRows) else session.parts(row.id)
         self.plan = _plan(TargetTable(session, row, self._schema, parts), request)
         self._old = self._updated = self._new = 0
 
@@ -154,7 +154,7 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
     new = list(values.values())
     session.bind(composition.scalars(composition.target(target.alias), new), user.params(*new))
     if where is None:
-        session.note_read(target.name)
+        session.note_read(target.id)
         matched, rewrite = all_rows(target.parts)
     else:
         matched = target.count(composition.matching(target.alias, where), user.params(where))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.wire.statements import Value
 
@@ -83,7 +83,7 @@ class DerivedRows(msgspec.Struct, frozen=True, tag="derived"):
     sql: str
     params: tuple[Any, ...] = ()
     columns: tuple[str, ...] | None = None
-    source: TableName | None = None
+    source: TableId | None = None
     parts: tuple[PartId, ...] = ()
 
 
@@ -103,7 +103,7 @@ class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
 
     csn: Csn
     tid: str | None
-    table: TableName
+    table: TableId
     action: Action
     adopted: tuple[str, ...] = ()
 
@@ -124,7 +124,7 @@ class Affected(msgspec.Struct, frozen=True):
         floats: Those of the rows that a compaction streams.
     """
 
-    table: TableName
+    table: TableId
     parts: tuple[PartId, ...] = ()
     rows_matched: int = 0
     rows_to_insert: int = 0
@@ -144,11 +144,11 @@ class MutationResult(msgspec.Struct, frozen=True, omit_defaults=True):
         rows_inserted: Streamed rows that were in no part before.
     """
 
-    reads: dict[TableName, list[str] | None] = {}
+    reads: dict[TableId, list[str] | None] = {}
     rows_deleted: int = 0
     rows_updated: int = 0
     rows_inserted: int = 0
 
-    def read_set(self) -> dict[TableName, frozenset[str] | None]:
+    def read_set(self) -> dict[TableId, frozenset[str] | None]:
         """Return :attr:`reads` as a transaction keeps it."""
         return {table: None if paths is None else frozenset(paths) for table, paths in self.reads.items()}

@@ -7,13 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.csnlog.core.ids import PartId, TableId
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.mutation import Affected
 from tidelock.replica_agent.sql.scan import row_group, rows_by_group
 from tidelock.replica_agent.sql.session import SqlSession
-from tidelock.replica_agent.storage.catalog_reads import PartRow, TableRow
+from tidelock.replica_agent.storage.catalog_reads import PartRow
+from tidelock.replica_agent.storage.table_reads import TableRow
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.wire.ids import TableName
 
 
 class RowStream(msgspec.Struct, frozen=True):
@@ -89,6 +91,11 @@ class TargetTable(msgspec.Struct, frozen=True):
     parts: Sequence[PartRow] = ()
 
     @property
+    def id(self) -> TableId:
+        """The table."""
+        return self.row.id
+
+    @property
     def name(self) -> TableName:
         """The full name of the table."""
         return self.row.name
@@ -157,9 +164,7 @@ class TargetTable(msgspec.Struct, frozen=True):
     def affected(self, matched: Matched, rewrite: Rewrite, **more: Any) -> Affected:
         """Return the report about parts with matching rows."""
         rows = sum(sum(found.values()) for found in matched.values())
-        return Affected(
-            self.name, tuple(part.part for part in matched), rows, kept=dict(rewrite.kept), **more
-        )
+        return Affected(self.id, tuple(part.part for part in matched), rows, kept=dict(rewrite.kept), **more)
 
 
 def all_rows(parts: Sequence[PartRow]) -> tuple[Matched, Rewrite]:

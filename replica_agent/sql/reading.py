@@ -9,7 +9,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.sql.request import SqlRequest
@@ -39,7 +39,7 @@ _INSTEAD = {
 class InsertSelect(msgspec.Struct, frozen=True):
     """An INSERT INTO ... SELECT: the table, and the source of its rows."""
 
-    table: TableName
+    table: TableId
     rows: DerivedRows
 
 
@@ -94,10 +94,10 @@ def _insert(
     *,
     by_name: bool,
 ) -> InsertSelect:
-    table = full_name(".".join(_names(name)))
+    table = session.named(full_name(".".join(_names(name))))
     if columns is None and not by_name:
-        columns = tuple(column["name"] for column in session.table(table).definition["columns"])
-    return InsertSelect(table, DerivedRows(rows, request.params, columns))
+        columns = tuple(column["name"] for column in table.definition["columns"])
+    return InsertSelect(table.id, DerivedRows(rows, request.params, columns))
 
 
 def without_end(sql: str) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.sql.mutation import MutationRequest
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.workers.frames import pack
+from tidelock.wire.ids import TableName
 
 #: The view of :class:`SomeParts`; no table has such a name.
 SOME = "#some"
@@ -76,7 +77,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
     Attributes:
         csn: The last CSN.
         since: The CSN after which the changes begin.
-        table: Full name.
+        table: The table.
         files_max: Parts whose descriptions are kept in memory at a time; a single CSN may have more.
         net: The difference of the rows at ``csn`` and those at ``since``, as if one commit had made it.
         tid: None: the changes are those of commits.
@@ -85,7 +86,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
 
     csn: Csn
     since: Csn
-    table: TableName
+    table: TableId
     files_max: int
     net: bool = False
     tid: None = None

@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -33,10 +33,12 @@ from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlRequest, quote
 from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.storage.catalog_damage import catalog_damage
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow, TableRow
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.storage.table_reads import TableRow
 from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, name_in_sql, no_table
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics
+from tidelock.wire.ids import TableName
 
 #: Rows of a record batch of the result.
 RESULT_ROWS = 32 * 1024
@@ -71,10 +73,10 @@ class SqlSession:
         self._tables: dict[TableName, TableRow] | None = None
         self._scan_error: Exception | None = None
         self._listing = threading.Lock()
-        self._listed: dict[TableName, list[PartRow]] = {}
+        self._listed: dict[TableId, list[PartRow]] = {}
         #: The oldest CSN at which parts of a table are read.
-        self._oldest: dict[TableName, Csn] = {}
-        self._not_read: dict[TableName, frozenset[str]] = {}
+        self._oldest: dict[TableId, Csn] = {}
+        self._not_read: dict[TableId, frozenset[str]] = {}
 
     def close(self) -> None:
         """Release the memory."""
@@ -96,7 +98,14 @@ class SqlSession:
         """Return the names of the tables of the snapshot; errors as :meth:`tables`."""
         return self._known().keys()
 
-    def table(self, name: TableName) -> TableRow:
+    def table(self, table: TableId) -> TableRow:
+        """Return one of :meth:`tables`; UnknownTableError when it is none of them."""
+        found = next((row for row in self._known().values() if row.id == table), None)
+        if found is None:
+            raise self._no_table(table)
+        return found
+
+    def named(self, name: TableName) -> TableRow:
         """Return one of :meth:`tables`; UnknownTableError when no table has that name."""
         found = self._known().get(name)
         if found is None:
@@ -113,7 +122,7 @@ class SqlSession:
                 self._tables = {
                     row.name: row
                     for row in tables
-                    if reader.keeps(self._request.csn, row.name)
+                    if reader.keeps(self._request.csn, row.id)
                     and (self._only is None or row.name in self._only)
                 }
             finally:
@@ -130,7 +139,7 @@ class SqlSession:
             )
         reader = self.catalog()
         try:
-            reader.require_kept(csn, TableName(name))
+            reader.require_kept(csn, TableId(name))
         except SnapshotTooOldError as error:
             return error
         finally:
@@ -154,7 +163,7 @@ class SqlSession:
         for namespace, tables in seen.items():
             self._enter(namespace)
             for name, table in tables.items():
-                self.view(name, self.source(table, functools.partial(self.parts, table.name)))
+                self.view(name, self.source(table, functools.partial(self.parts, table.id)))
 
     def show_some(self, some: SomeParts) -> None:
         """Show some of the parts of a table as :data:`SOME`.
@@ -163,11 +172,12 @@ class SqlSession:
             UnknownTableError: The table does not exist.
             CorruptError: The request does not see one of them; the agent knew all of them at this CSN.
         """
-        found = {row.part: row for row in self.parts(self.table(some.table).name)}
+        table = self.named(some.table)
+        found = {row.part: row for row in self.parts(table.id)}
         if missing := [part for part in some.parts if part not in found]:
             raise CorruptError(f"part {missing[0]} does not belong to table {some.table} at this CSN")
         rows = [found[part] for part in some.parts]
-        self.view(SOME, self.source(self.table(some.table), lambda: rows))
+        self.view(SOME, self.source(table, lambda: rows))
 
     def source(
         self,
@@ -188,12 +198,12 @@ class SqlSession:
             others: Partitions without any of these parts.
         """
         return TableSource(
-            TableSchema.from_definition(table.definition),
+            TableSchema.from_definition(table.id, table.definition),
             self.data_dir,
             parts,
             self.note,
             statistics=self._statistics,
-            pruned=lambda paths: self.note_read(table.name, paths | others),
+            pruned=lambda paths: self.note_read(table.id, paths | others),
             numbers=numbers,
             groups=groups,
         )
@@ -223,7 +233,7 @@ class SqlSession:
         """Begin a statement that runs while its rows are read; :meth:`translate` explains its errors."""
         return self.connection.sql(sql, params=params or None).to_arrow_reader(RESULT_ROWS)
 
-    def parts(self, name: TableName) -> list[PartRow]:
+    def parts(self, table: TableId) -> list[PartRow]:
         """List the parts of a table that the request sees: the same list at each call.
 
         The transaction may remove some of them while one of its statements still reads them.
@@ -232,18 +242,18 @@ class SqlSession:
             SnapshotTooOldError: The snapshot is no longer promised.
         """
         with self._listing:
-            if name not in self._listed:
+            if table not in self._listed:
                 request = self._request
-                self.reads_from(name, request.csn)
+                self.reads_from(table, request.csn)
                 reader = self.catalog()
                 try:
-                    self._listed[name] = reader.parts(name, request.csn, request.tid, request.adopted)
+                    self._listed[table] = reader.parts(table, request.csn, request.tid, request.adopted)
                     # After the list: while the snapshot is promised, no row of it leaves the catalog, nor
                     # does a row of a merge above it.
-                    reader.require_kept(request.csn, name)
+                    reader.require_kept(request.csn, table)
                 finally:
                     reader.close()
-            return self._listed[name]
+            return self._listed[table]
 
     def parts_named(self, parts: Iterable[PartId]) -> list[PartRow]:
         """Return parts by their ids, committed or not; CorruptError when an id is unknown."""
@@ -256,9 +266,9 @@ class SqlSession:
             raise CorruptError(f"part {missing[0]} is unknown here", part=missing[0])
         return [row for row in found.values() if row is not None]
 
-    def reads(self) -> dict[TableName, list[str] | None]:
+    def reads(self) -> dict[TableId, list[str] | None]:
         """Return the tables read so far; see :class:`tidelock.replica_agent.sql.mutation.MutationResult`."""
-        return {name: sorted(paths) or None for name, paths in self._not_read.items()}
+        return {table: sorted(paths) or None for table, paths in self._not_read.items()}
 
     def translate(self, error: Exception) -> TidelockError:
         """Return the error for the caller; the failure is a TidelockError already, or comes from DuckDB."""
@@ -315,14 +325,14 @@ class SqlSession:
         finally:
             reader.close()
 
-    def reads_from(self, name: TableName, csn: Csn) -> None:
+    def reads_from(self, table: TableId, csn: Csn) -> None:
         """Note that parts of a table are read which exist as long as ``csn`` is promised."""
-        self._oldest[name] = csn
+        self._oldest[table] = csn
 
-    def note_read(self, name: TableName, paths: frozenset[str] = frozenset()) -> None:
+    def note_read(self, table: TableId, paths: frozenset[str] = frozenset()) -> None:
         """Note that a table was read, except for some partitions."""
         with self._listing:
-            self._not_read[name] = self._not_read.get(name, paths) & paths
+            self._not_read[table] = self._not_read.get(table, paths) & paths
 
     def note(self, error: Exception) -> None:
         """Keep the first error of a scan: DuckDB passes on its text only."""

@@ -47,7 +47,7 @@ class MergeSource:
         if exact:
             table.check(found)
         columns = tuple(Column(c.name, c.type) for c in table.columns if c.name in found.names)
-        self._common = TableSchema(table.name, columns)
+        self._common = TableSchema(table.id, table.name, columns)
         self._common.check(pa.schema([field for field in found if field.name in self._common.arrow.names]))
         common = self._common.arrow
         self.schema = pa.schema(

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableId
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 
@@ -20,7 +20,7 @@ from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 COLLECTABLE_SQL = "p.removal_csn <= :h AND p.removal_csn <= coalesce(h.csn, :h)"
 
 
-def note_horizon(db: sqlite3.Connection, horizon: Csn, tail: Csn, kept: Mapping[TableName, Csn]) -> None:
+def note_horizon(db: sqlite3.Connection, horizon: Csn, tail: Csn, kept: Mapping[TableId, Csn]) -> None:
     """Make the new bounds of the promises durable, before anything below them is deleted.
 
     Args:
@@ -77,8 +77,8 @@ def collect_tables(db: sqlite3.Connection) -> int:
     sql = """
         DELETE FROM tables AS old WHERE EXISTS (
             SELECT 1 FROM tables AS new JOIN meta ON meta.key = 'horizon'
-                LEFT JOIN table_horizons h ON h.table_name = new.name
-            WHERE new.name = old.name AND new.version > old.version
+                LEFT JOIN table_horizons h ON h.table_name = new.id
+            WHERE new.id = old.id AND new.version > old.version
                 AND new.from_csn <= coalesce(h.csn, meta.value) AND new.from_csn <= meta.value)
     """
     return db.execute(sql).rowcount

@@ -14,14 +14,15 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import SkippedRecord
 from tidelock.csnlog.core.visibility import Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.storage.catalog_schema import VISIBLE_OF_TABLE
-from tidelock.replica_agent.tables.names import no_table
+from tidelock.replica_agent.storage.table_reads import TableReads
 from tidelock.replication.core.model import Location, PartKind, PartMeta
+from tidelock.wire.ids import TableName
 
 
 class PartRow(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class PartRow(msgspec.Struct, frozen=True):
     """
 
     part: PartId
-    table: TableName
+    table: TableId
     path: str
     rows: int
     length: int
@@ -83,17 +84,6 @@ class PartRow(msgspec.Struct, frozen=True):
         return f"{self.path}/{self.part}.parquet" if self.path else f"{self.part}.parquet"
 
 
-class TableRow(msgspec.Struct, frozen=True):
-    """A table's definition at a CSN (``definition``: docs/protocol.md#bytes)."""
-
-    name: TableName
-    version: int
-    from_csn: Csn
-    definition: dict[str, Any]
-    arrow_schema: bytes
-    common_metadata: bytes
-
-
 class OutcomeRow(msgspec.Struct, frozen=True):
     """A committed transaction: its tid, its CSN, and that CSN's effective time (Unix, ms)."""
 
@@ -110,7 +100,7 @@ class SkippedPart(msgspec.Struct, frozen=True):
     """
 
     part: PartId
-    table: TableName
+    table: TableId
     rows: int
     csn: Csn
     tid: str
@@ -133,7 +123,6 @@ PART_COLUMNS = (
     "part, table_name, path, rows, length, checksum, creation_tid, creation_csn, file, offset, "
     "coalesce(blocks, x''), kind, state"
 )
-_TABLE = "name, version, from_csn, definition, arrow_schema, common_metadata"
 
 
 def last_outcome_before(db: sqlite3.Connection, before_ms: int) -> Csn:
@@ -175,7 +164,7 @@ def skipped_records(db: sqlite3.Connection) -> dict[Csn, SkippedRecord]:
     }
 
 
-class CatalogReader:
+class CatalogReader(TableReads):
     """Read-only view of ``catalog.db``; every method is one consistent SQLite read."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -206,24 +195,17 @@ class CatalogReader:
         """Return the CSN below which nothing is promised."""
         return Csn(self.meta("horizon"))
 
-    def table_horizons(self) -> dict[TableName, Csn]:
+    def table_horizons(self) -> dict[TableId, Csn]:
         """Return the horizons of the tables with their own retention; they are never above the common one."""
         rows = self._db.execute("SELECT table_name, csn FROM table_horizons")
-        return {TableName(name): Csn(csn) for name, csn in rows}
+        return {TableId(name): Csn(csn) for name, csn in rows}
 
-    def retentions(self) -> dict[TableName, float]:
-        """Return the retention in seconds of each table that has its own."""
-        of_any_version = """AND name IN (SELECT name FROM tables WHERE definition LIKE '%"retention_s"%')"""
-        rows = self._tables(of_any_version, {"s": self.snapshot_csn()})
-        found = {row.name: row.definition["properties"].get("retention_s") for row in rows}
-        return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
-
-    def keeps(self, csn: Csn, table: TableName) -> bool:
+    def keeps(self, csn: Csn, table: TableId) -> bool:
         """Return whether ``csn`` is still promised for one table."""
         horizon = self.horizon()
         return csn >= horizon or csn >= self.table_horizons().get(table, horizon)
 
-    def require_kept(self, csn: Csn, table: TableName | None = None) -> None:
+    def require_kept(self, csn: Csn, table: TableId | None = None) -> None:
         """Raise SnapshotTooOldError unless ``csn`` is still promised: for one table, or for all tables."""
         horizon = max(self.horizon(), CSN_IMPORT)
         if csn >= horizon:
@@ -254,7 +236,7 @@ class CatalogReader:
         row = self._db.execute("SELECT time_ms FROM csns WHERE csn = ?", (csn,)).fetchone()
         return None if row is None else int(row[0])
 
-    def last_change(self, table: TableName) -> Csn | None:
+    def last_change(self, table: TableId) -> Csn | None:
         """Return the CSN that last changed the rows or the definition of a table, or None if none has."""
         row = self._db.execute("SELECT csn FROM table_changes WHERE table_name = ?", (table,)).fetchone()
         return None if row is None else Csn(row[0])
@@ -417,55 +399,14 @@ class CatalogReader:
         found = {bool(held): (parts, size) for held, parts, size in self._db.execute(sql)}
         return {held: found.get(held, (0, 0)) for held in (True, False)}
 
-    def table(self, name: TableName, at: Csn) -> TableRow | None:
-        """Return the table as defined at ``at``, or None if it does not exist there."""
-        rows = self._tables("AND name = :name", {"s": at, "name": name})
-        return rows[0] if rows else None
-
-    def require_table(self, name: TableName, at: Csn) -> TableRow:
-        """Return the table as defined at ``at``; UnknownTableError if it does not exist there."""
-        found = self.table(name, at)
-        if found is None:
-            raise no_table(name, at, self.table_names(at))
-        return found
-
-    def table_versions(self, name: TableName) -> list[tuple[Csn, int | None]]:
-        """Return the versions of the table's definition with the CSN from which each holds, the newest first.
-
-        None stands for a table that does not exist from there on.
-        """
-        sql = "SELECT from_csn, version, state FROM tables WHERE name = ? ORDER BY version DESC"
-        found = self._db.execute(sql, (name,))
-        return [(Csn(csn), version if state == "active" else None) for csn, version, state in found]
-
-    def totals(self, table: TableName, at: Csn) -> tuple[int, int, int]:
+    def totals(self, table: TableId, at: Csn) -> tuple[int, int, int]:
         """Return (parts, rows, bytes) of ``table`` visible at ``at``."""
         sql = f"SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length), 0) FROM {VISIBLE_OF_TABLE}"
         parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
         return parts, rows, size
 
-    def table_names(self, at: Csn) -> list[TableName]:
-        """Return the names of the tables that exist at ``at``, without reading their definitions."""
-        sql = "SELECT name, state, max(version) FROM tables WHERE from_csn <= ? GROUP BY name"
-        return [TableName(name) for name, state, _ in self._db.execute(sql, (at,)) if state == "active"]
-
-    def tables(self, at: Csn) -> list[TableRow]:
-        """Return all tables that exist at ``at``, by name."""
-        return self._tables("", {"s": at})
-
-    def _tables(self, condition: str, args: dict[str, Any]) -> list[TableRow]:
-        sql = f"""
-            SELECT {_TABLE}, state, max(version) FROM tables WHERE from_csn <= :s {condition}
-            GROUP BY name ORDER BY name
-        """
-        return [
-            TableRow(TableName(name), version, Csn(csn), json.loads(definition), schema, common)
-            for name, version, csn, definition, schema, common, state, _ in self._db.execute(sql, args)
-            if state == "active"
-        ]
-
     def parts(
-        self, table: TableName, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+        self, table: TableId, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
     ) -> list[PartRow]:
         """Return the parts of ``table`` visible at ``at``, by path and id.
 
@@ -475,8 +416,10 @@ class CatalogReader:
         args = {"table": table} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
-    def parts_json(self, table: TableName, at: Csn) -> bytes:
+    def parts_json(self, table: TableId, name: TableName, at: Csn) -> bytes:
         """Return the parts of ``table`` visible at ``at``, by path and id, as JSON of `PartInfo`.
+
+        Their files are below the folder of the name that it has there.
 
         SQLite makes it without the interpreter's lock: a hundred thousand objects of Python, their encoding
         and their end would each hold up the event loop.
@@ -484,31 +427,31 @@ class CatalogReader:
         sql = f"""
             SELECT CAST(json_group_array(json_object(
                 'part', part, 'path', path, 'rows', rows, 'length', length, 'checksum', checksum,
-                'file', replace(table_name, '.', '/') || iif(path = '', '', '/' || path) || '/' || part
+                'file', :folder || iif(path = '', '', '/' || path) || '/' || part
                     || '.parquet'
             )) AS BLOB)
             FROM (
-                SELECT part, path, rows, length, checksum, table_name
-                FROM {VISIBLE_OF_TABLE} ORDER BY path, part
+                SELECT part, path, rows, length, checksum FROM {VISIBLE_OF_TABLE} ORDER BY path, part
             )
         """
-        found: bytes = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()[0]
+        args = {"table": table, "folder": name.replace(".", "/")} | visible_args(at)
+        found: bytes = self._db.execute(sql, args).fetchone()[0]
         return found
 
     def partition(
-        self, table: TableName, path: str, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+        self, table: TableId, path: str, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
     ) -> list[PartRow]:
         """Return the parts of one partition of ``table``, as :meth:`parts` does."""
         sql = f"SELECT {PART_COLUMNS} FROM {VISIBLE_OF_TABLE} AND path = :path ORDER BY part"
         args = {"table": table, "path": path} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
-    def partitions(self, table: TableName, at: Csn) -> set[str]:
+    def partitions(self, table: TableId, at: Csn) -> set[str]:
         """Return the partition paths of ``table`` that have parts at ``at``."""
         sql = f"SELECT DISTINCT path FROM {VISIBLE_OF_TABLE}"
         return {path for (path,) in self._db.execute(sql, {"table": table} | visible_args(at))}
 
-    def changed_partitions(self, table: TableName, since: Csn) -> set[str]:
+    def changed_partitions(self, table: TableId, since: Csn) -> set[str]:
         """Return the partitions of ``table`` whose rows commits above ``since`` have changed.
 
         Compaction changes no rows. Parts collected since were removed below every CSN that is in use.
@@ -519,7 +462,7 @@ class CatalogReader:
         """
         return {path for (path,) in self._db.execute(sql, {"t": table, "s": since})}
 
-    def replaced_since(self, table: TableName | None, since: Csn) -> list[Replaced]:
+    def replaced_since(self, table: TableId | None, since: Csn) -> list[Replaced]:
         """Return the replacements by merges above ``since``, in one table or (None) in all, in order."""
         # The plus forces the index of removals: few occur between two checks, and a table has many parts.
         sql = """
@@ -529,7 +472,7 @@ class CatalogReader:
         """
         return [Replaced(*row) for row in self._db.execute(sql, {"s": since, "t": table})]
 
-    def added_since(self, table: TableName, since: Csn) -> list[tuple[str, dict[str, Any] | None]]:
+    def added_since(self, table: TableId, since: Csn) -> list[tuple[str, dict[str, Any] | None]]:
         """Return (partition path, statistics) of the parts that commits above ``since`` have added.
 
         Parts of compaction are left out: they hold no new rows. Parts that were removed since count.
@@ -540,23 +483,21 @@ class CatalogReader:
             for path, stats in self._db.execute(sql, (table, since))
         ]
 
-    def part_counts(self) -> list[tuple[TableName, str, int]]:
+    def part_counts(self) -> list[tuple[TableId, str, int]]:
         """Return (table, partition path, parts) of every partition that has parts at the snapshot CSN."""
         sql = """
             SELECT table_name, path, count(*) FROM parts
             WHERE removal_csn IS NULL AND creation_csn IS NOT NULL AND table_name <> ''
             GROUP BY table_name, path
         """
-        return [(TableName(table), path, count) for table, path, count in self._db.execute(sql)]
+        return [(TableId(table), path, count) for table, path, count in self._db.execute(sql)]
 
     def paths(self, parts: Iterable[PartId]) -> dict[PartId, str]:
         """Return the partition paths of those parts that are known here, visible or not."""
         sql = "SELECT part, path FROM parts WHERE part = ?"
         return dict(row for part in parts for row in self._db.execute(sql, (part,)))
 
-    def compactable(
-        self, table: TableName, path: str, at: Csn
-    ) -> list[tuple[PartId, int, int, str, Csn, int]]:
+    def compactable(self, table: TableId, path: str, at: Csn) -> list[tuple[PartId, int, int, str, Csn, int]]:
         """Return the parts of a partition that can be merged.
 
         (part, rows, bytes, tid that created it, its CSN, the time of that CSN in ms)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelock.csnlog.core.visibility import VISIBLE_SQL
 
-FORMAT = 12
+FORMAT = 13
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -16,10 +16,12 @@ SERVE_FROM_UNKNOWN = -1
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE tables (
-    name TEXT NOT NULL, version INTEGER NOT NULL, from_csn INTEGER NOT NULL, definition TEXT NOT NULL,
+    id TEXT NOT NULL, version INTEGER NOT NULL, from_csn INTEGER NOT NULL, definition TEXT NOT NULL,
     arrow_schema BLOB NOT NULL, common_metadata BLOB NOT NULL, state TEXT NOT NULL,
-    PRIMARY KEY (name, version)
+    name TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (id, version)
 ) WITHOUT ROWID;
+CREATE INDEX tables_by_name ON tables (name);
 CREATE TABLE parts (
     part TEXT PRIMARY KEY, table_name TEXT NOT NULL, path TEXT NOT NULL,
     rows INTEGER NOT NULL, length INTEGER NOT NULL, checksum TEXT NOT NULL,
@@ -104,6 +106,12 @@ MIGRATIONS = {
     # A part may be of the kind 'landed', which versions of format 10 would delete.
     10: "",
     11: "CREATE INDEX parts_by_removal ON parts (table_name, removal_csn);",
+    12: """
+    ALTER TABLE tables RENAME COLUMN name TO id;
+    ALTER TABLE tables ADD COLUMN name TEXT NOT NULL DEFAULT '';
+    UPDATE tables SET name = id;
+    CREATE INDEX tables_by_name ON tables (name);
+    """,
 }
 
 #: Where the visible parts of one table come from, with the parameters of `visible_args` and ``table``. Most

@@ -15,7 +15,15 @@ import msgspec
 
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
 from tidelock.csnlog.core.labels import landed_tid
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart, SkipPart, SkippedRecord
+from tidelock.csnlog.core.model import (
+    AddPart,
+    ChangeTable,
+    DefineTable,
+    Entry,
+    RemovePart,
+    SkipPart,
+    SkippedRecord,
+)
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
 from tidelock.replication.core.model import Location, PartMeta, Wanted
@@ -434,18 +442,7 @@ def _apply_tid(
                     )
                     raise CorruptError(msg, removed=entry.part, csn=csn)
             case DefineTable():
-                made = record.tables[entry.table, entry.version]
-                db.execute(
-                    "INSERT OR IGNORE INTO tables VALUES (?, ?, ?, ?, ?, ?, 'active')",
-                    (
-                        entry.table,
-                        entry.version,
-                        csn,
-                        json.dumps(made.definition),
-                        made.arrow_schema,
-                        made.common_metadata,
-                    ),
-                )
+                _define(db, entry, tid, csn, record.tables[entry.table, entry.version])
     db.execute("UPDATE parts SET creation_csn = ? WHERE creation_tid = ? AND kind = 'manifest'", (csn, tid))
     db.execute("DELETE FROM prepared WHERE tid = ?", (tid,))
     db.execute(
@@ -455,6 +452,28 @@ def _apply_tid(
     if (landed := landed_tid(applied.label)) is not None:  # its rows are in the parts of this transaction
         unused += drop_undecided(db, [landed])
     return unused
+
+
+def _define(db: sqlite3.Connection, entry: DefineTable, tid: str, csn: Csn, made: TableForms) -> None:
+    """Note a definition; all parts of a table that it drops leave the table.
+
+    A commit that adds a part checks the version of the definition for which the part was made. So none is
+    added later (rule tables).
+    """
+    drops = isinstance(entry, ChangeTable) and entry.drops
+    db.execute(
+        "INSERT OR IGNORE INTO tables VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(entry.table, entry.version, csn, json.dumps(made.definition), made.arrow_schema),
+            *(made.common_metadata, "dropped" if drops else "active", made.definition["name"]),
+        ),
+    )
+    if drops:
+        db.execute(
+            "UPDATE parts SET removal_tid = ?, removal_csn = ?, removal_change = 1 "
+            "WHERE table_name = ? AND creation_csn < ? AND removal_csn IS NULL",
+            (tid, csn, entry.table, csn),
+        )
 
 
 def prune_outcomes(

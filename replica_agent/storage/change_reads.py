@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.replica_agent.storage.catalog_reads import PART_COLUMNS, CatalogReader, PartRow
 from tidelock.replica_agent.storage.change_sets import (
     CsnChangePage,
@@ -42,7 +42,7 @@ class ChangeReader(CatalogReader):
     """Reads change sets; for one thread, like its base."""
 
     def page(
-        self, table: TableName, since: Csn, until: Csn, *, files_max: int, bytes_max: int
+        self, table: TableId, since: Csn, until: Csn, *, files_max: int, bytes_max: int
     ) -> CsnChangePage:
         """Return the change sets of a table in (since, until], as many as fit, at least one; see `admit`.
 
@@ -55,7 +55,7 @@ class ChangeReader(CatalogReader):
         self.require_kept(since, table)  # after the read: what is promised now existed all the time
         return replace(page, time_ms=self._time_ms(page.to))
 
-    def _sets(self, table: TableName, since: Csn, until: Csn) -> Iterator[CsnChanges]:
+    def _sets(self, table: TableId, since: Csn, until: Csn) -> Iterator[CsnChanges]:
         args = {"t": table, "since": since, "until": until}
         rows = heapq.merge(
             self._db.execute(_ADDED, args), self._db.execute(_REMOVED, args), key=itemgetter(0)

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, TableName
-from tidelock.csnlog.core.model import AddPart, RemovePart, SkipPart
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, TableId
+from tidelock.csnlog.core.model import AddPart, ChangeTable, RemovePart, SkipPart
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replication.core.model import ResolvedRecord
 
@@ -35,7 +35,7 @@ class PartCounts:
     def __init__(self, reader: CatalogReader) -> None:
         """Count the parts in the catalog."""
         self._reader = reader
-        self._tables: dict[TableName, dict[str, PartitionCounts]] = {}
+        self._tables: dict[TableId, dict[str, PartitionCounts]] = {}
         self._sizes: Counter[int] = Counter()  # the number of partitions for each number of parts
         #: Parts of the largest partition.
         self.largest = 0
@@ -57,8 +57,8 @@ class PartCounts:
                 if isinstance(entry, AddPart):
                     self._count(entry.table, entry.path, 1, record.csn)
             self._removed([entry for entry in entries if isinstance(entry, RemovePart)], record.csn)
-            if any(isinstance(entry, SkipPart) for entry in entries):
-                self._count_all()  # an operator's word, so it is rare
+            if any(isinstance(entry, SkipPart | ChangeTable) for entry in entries):
+                self._count_all()  # an operator's word, or a dropped table: both are rare
 
     def _removed(self, entries: Sequence[RemovePart], csn: Csn) -> None:
         """Subtract removed parts; their rows are still in the catalog, since nothing collects above S."""
@@ -67,7 +67,7 @@ class PartCounts:
             if entry.part in paths:  # a part that is declared lost has no row
                 self._count(entry.table, paths[entry.part], -1, csn)
 
-    def _count(self, table: TableName, path: str, change: int, csn: Csn) -> None:
+    def _count(self, table: TableId, path: str, change: int, csn: Csn) -> None:
         partitions = self._tables.setdefault(table, {})
         found = partitions.setdefault(path, PartitionCounts())
         self._sizes[found.parts] -= 1
@@ -80,20 +80,20 @@ class PartCounts:
             del self._sizes[self.largest]
             self.largest -= 1
 
-    def of(self, table: TableName, path: str) -> int:
+    def of(self, table: TableId, path: str) -> int:
         """Return the number of parts of one partition."""
         found = self._tables.get(table, {}).get(path)
         return found.parts if found else 0
 
-    def tables(self) -> list[TableName]:
+    def tables(self) -> list[TableId]:
         """Return the tables that have parts."""
         return [table for table, partitions in self._tables.items() if partitions]
 
-    def partitions(self, table: TableName) -> Iterator[tuple[str, PartitionCounts]]:
+    def partitions(self, table: TableId) -> Iterator[tuple[str, PartitionCounts]]:
         """Return the partitions of a table that have parts."""
         return iter([*self._tables.get(table, {}).items()])
 
-    def total(self, table: TableName, paths: Iterable[str] | None = None) -> int:
+    def total(self, table: TableId, paths: Iterable[str] | None = None) -> int:
         """Return the number of parts of a table, or of some of its partitions."""
         partitions = self._tables.get(table, {})
         chosen = partitions if paths is None else paths

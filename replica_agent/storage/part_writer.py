@@ -28,7 +28,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.csnlog.core.ids import PartId, TableId
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.part_layout import NO_FLOATS, PAGE_INDEX_ROWS, FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
@@ -488,7 +488,7 @@ def conformed(body: bytes, schema: TableSchema) -> pa.Table:
 
 def encode_shared(
     inserts: Iterable[CheckedRows], settings: AgentSettings, new_part: Callable[[], PartId]
-) -> list[tuple[TableName, EncodedPart]]:
+) -> list[tuple[TableId, EncodedPart]]:
     """Encode the rows of several inserts into one part for each table and partition, in the calling thread.
 
     Args:
@@ -499,13 +499,13 @@ def encode_shared(
     Raises:
         TooLargeError: A part would be larger than ``inline_part_bytes_max``.
     """
-    together: dict[tuple[TableName, str], list[pa.RecordBatch]] = {}
-    schemas: dict[TableName, TableSchema] = {}
+    together: dict[tuple[TableId, str], list[pa.RecordBatch]] = {}
+    schemas: dict[TableId, TableSchema] = {}
     for insert in inserts:
-        schemas[insert.schema.name] = insert.schema
+        schemas[insert.schema.id] = insert.schema
         for path, batches in insert.by_path.items():
-            together.setdefault((insert.schema.name, path), []).extend(batches)
-    parts: list[tuple[TableName, EncodedPart]] = []
+            together.setdefault((insert.schema.id, path), []).extend(batches)
+    parts: list[tuple[TableId, EncodedPart]] = []
     for (table, path), batches in together.items():
         maker = PartMaker(schemas[table], settings, new_part, _too_large)
         floats = functools.reduce(operator.or_, map(FloatColumns.of, batches))

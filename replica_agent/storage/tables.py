@@ -1,4 +1,4 @@
-"""The tables at a CSN: versions and decoded definitions, in memory.
+"""The tables at a CSN: names, versions and decoded definitions, in memory.
 
 Every insert needs both. To read them from the catalog costs a commit several per cent of its processor time:
 after each write of the catalog a reader begins with an empty cache of pages. So the versions of a table stay
@@ -7,14 +7,21 @@ here until a record that defines it is applied. All of this runs in the thread o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.tables.names import no_table
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import ResolvedRecord
+from tidelock.wire.ids import TableName
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
 
 #: Definitions that are kept decoded, and tables whose versions are kept. A definition never changes under
 #: its (name, version).
@@ -23,11 +30,12 @@ _KEPT = 1000
 
 @dataclass(slots=True, eq=False, repr=False)
 class Tables:
-    """The schemas of the tables that the catalog of this replica knows."""
+    """The tables that the catalog of this replica knows."""
 
     reader: CatalogReader
-    _versions: dict[TableName, list[tuple[Csn, int | None]]] = field(default_factory=dict, init=False)
-    _schemas: dict[tuple[TableName, int], TableSchema] = field(default_factory=dict, init=False)
+    _versions: dict[TableId, list[tuple[Csn, int | None]]] = field(default_factory=dict, init=False)
+    _bearers: dict[TableName, list[tuple[Csn, TableId | None]]] = field(default_factory=dict, init=False)
+    _schemas: dict[tuple[TableId, int], TableSchema] = field(default_factory=dict, init=False)
 
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
         """Forget the versions of tables that the catalog has just got new definitions of."""
@@ -36,28 +44,56 @@ class Tables:
                 for entry in tid.entries:
                     if isinstance(entry, DefineTable):
                         self._versions.pop(entry.table, None)
+                        self._bearers.clear()  # the former name and the new one; it is rare
 
-    def version(self, name: TableName, at: Csn) -> int | None:
+    def version(self, table: TableId, at: Csn) -> int | None:
         """Return the version of a table's definition at a CSN that is applied here; None without a table."""
-        found = self._versions.get(name)
-        if found is None:
-            if len(self._versions) >= _KEPT:
-                self._versions.clear()
-            found = self._versions[name] = self.reader.table_versions(name)
-        return next((version for since, version in found if since <= at), None)
+        return _at(self._kept(self._versions, table, self.reader.versions), at)
 
-    def schema(self, name: TableName, at: Csn) -> tuple[int, TableSchema]:
+    def bearer(self, name: TableName, at: Csn) -> TableId | None:
+        """Return the table that has a name at a CSN that is applied here, or None."""
+        return _at(self._kept(self._bearers, name, self.reader.bearers), at)
+
+    def find(self, name: TableName, at: Csn) -> TableId:
+        """Return the table that has a name at a CSN that is applied here; UnknownTableError without one."""
+        found = self.bearer(name, at)
+        if found is None:
+            raise no_table(name, at, self.reader.table_names(at).values())
+        return found
+
+    def schema(self, table: TableId, at: Csn) -> tuple[int, TableSchema]:
         """Return version and schema of a table at a CSN.
 
         Raises:
             UnknownTableError: The table does not exist at ``at``.
         """
-        version = self.version(name, at)
-        found = None if version is None else self._schemas.get((name, version))
-        if version is None or found is None:
-            row = self.reader.require_table(name, at)
+        version = self.version(table, at)
+        if version is None:
+            raise no_table(table, at, self.reader.table_names(at).values())
+        found = self._schemas.get((table, version))
+        if found is None:
+            row = self.reader.table(table, at)
+            assert row is not None, "it has a version there"
             if len(self._schemas) >= _KEPT:
                 self._schemas.clear()
-            version, found = row.version, TableSchema.from_definition(row.definition)
-            self._schemas[name, version] = found
+            found = TableSchema.from_definition(table, row.definition)
+            self._schemas[table, version] = found
         return version, found
+
+    def named(self, name: TableName, at: Csn) -> tuple[int, TableSchema]:
+        """Return version and schema of the table that has a name at a CSN; UnknownTableError as `find`."""
+        return self.schema(self.find(name, at), at)
+
+    @staticmethod
+    def _kept(cache: dict[K, list[V]], key: K, read: Callable[[K], list[V]]) -> list[V]:
+        found = cache.get(key)
+        if found is None:
+            if len(cache) >= _KEPT:
+                cache.clear()
+            found = cache[key] = read(key)
+        return found
+
+
+def _at(history: Sequence[tuple[Csn, T | None]], at: Csn) -> T | None:
+    """Return what holds at a CSN, of a history whose newest entry comes first."""
+    return next((value for since, value in history if since <= at), None)

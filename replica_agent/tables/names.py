@@ -9,8 +9,9 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError, UnknownTableError
+from tidelock.wire.ids import TableName
 
 DEFAULT_NAMESPACE = "default"
 # A leading underscore would hide the folder from Spark, which silently ignores such paths.

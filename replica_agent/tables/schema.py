@@ -19,15 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.column_types import NO_KEY, NO_PARTITION, to_text
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import BadRequestError, TableModeError, TooLargeError
 from tidelock.part_layout import form_of
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.table_columns import Column, TableColumns
+from tidelock.wire.ids import TableName
 
 COLUMNS_MAX = 2000
 #: The properties of a table, with the allowed values; None: the value has its own check.
 PROPERTIES: dict[str, tuple[str, ...] | None] = {
+    "comment": None,
     "compaction": ("on", "off"),
     "landing": ("on", "off"),
     "on_duplicate": ("refuse", "replace"),
@@ -50,7 +52,7 @@ class Derivation(msgspec.Struct, frozen=True):
         sql: One SELECT over ``inserted``, the rows of one insert into ``source``.
     """
 
-    source: TableName
+    source: TableId
     sql: str
 
 
@@ -59,6 +61,7 @@ class TableSchema:
     """The definition of a table.
 
     Attributes:
+        id: Its id, under which all else knows it.
         name: Full name.
         columns: All columns in their order, including those of the partitions.
         partition_by: Columns whose values are folders; they are not stored in the files.
@@ -68,13 +71,14 @@ class TableSchema:
         dependents: Tables that are derived from this one, in the order in which they were created.
     """
 
+    id: TableId
     name: TableName
     columns: tuple[Column, ...]
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     derivation: Derivation | None = None
-    dependents: tuple[TableName, ...] = ()
+    dependents: tuple[TableId, ...] = ()
 
     @classmethod
     def from_request(
@@ -117,26 +121,26 @@ class TableSchema:
                 f"the schema of table {table} holds a text that is not UTF-8: {error}"
             ) from error
         layout = (tuple(partition_by), tuple(sort_by), dict(properties or {}))
-        schema = cls(table, columns, *layout, derivation)
+        schema = cls(TableId(table), table, columns, *layout, derivation)
         schema._check_layout()
-        schema._check_properties()
-        schema._check_retention(retention_s_min)
+        schema.check_properties(retention_s_min)
         schema._check_key()
         schema._check_landing()
         return schema
 
     @classmethod
-    def from_definition(cls, definition: Mapping[str, Any]) -> TableSchema:
-        """Return the schema of a committed definition (docs/protocol.md#bytes)."""
+    def from_definition(cls, table: TableId, definition: Mapping[str, Any]) -> TableSchema:
+        """Return the schema of a committed definition of a table (docs/protocol.md#bytes)."""
         source = definition.get("derived_from")
         return cls(
+            table,
             TableName(definition["name"]),
             tuple(Column(c["name"], c["type"], c["nullable"]) for c in definition["columns"]),
             tuple(definition["partition_by"]),
             tuple(definition["sort_by"]),
             dict(definition["properties"]),
-            Derivation(TableName(source), definition["derived_sql"]) if source else None,
-            tuple(TableName(name) for name in definition.get("dependents", ())),
+            Derivation(TableId(source), definition["derived_sql"]) if source else None,
+            tuple(TableId(name) for name in definition.get("dependents", ())),
         )
 
     def definition(self) -> dict[str, Any]:
@@ -267,7 +271,8 @@ class TableSchema:
                 f"all columns of table {self.name} are partitions; a file needs at least one"
             )
 
-    def _check_properties(self) -> None:
+    def check_properties(self, retention_s_min: float) -> None:
+        """Raise BadRequestError for a property that is unknown, or has a value that it cannot have."""
         for key, value in self.properties.items():
             if key not in PROPERTIES:
                 raise BadRequestError(
@@ -280,13 +285,11 @@ class TableSchema:
                     f"property {key} of table {self.name} is {value!r}, not {' or '.join(allowed)}",
                     property=key,
                 )
-
-    def _check_retention(self, least_s: float) -> None:
         text = self.properties.get("retention_s")
-        if text is not None and not (_SECONDS.fullmatch(text) and float(text) >= least_s):
+        if text is not None and not (_SECONDS.fullmatch(text) and float(text) >= retention_s_min):
             raise BadRequestError(
                 f"property retention_s of table {self.name} is {text!r}; give a number of seconds, not below "
-                f"{least_s:g}, for which the history of every table is kept (history_retention_s)",
+                f"{retention_s_min:g}, for which the history of every table is kept (history_retention_s)",
                 property="retention_s",
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.visibility import adoptable
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 
@@ -23,9 +23,9 @@ class AdoptedMerges:
     """
 
     tids: set[str] = field(default_factory=set)
-    _checked_to: dict[TableName | None, Csn] = field(default_factory=dict)
+    _checked_to: dict[TableId | None, Csn] = field(default_factory=dict)
 
-    def adopt(self, reader: CatalogReader, table: TableName | None, *, at: Csn, newest: Csn) -> None:
+    def adopt(self, reader: CatalogReader, table: TableId | None, *, at: Csn, newest: Csn) -> None:
         """Adopt the merges up to at least CSN ``newest`` that a reader at ``at`` may adopt.
 
         The merges are those of one table, or of all tables (None). A range that was checked once is not

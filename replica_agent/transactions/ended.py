@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, TableId, Tid
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import RefusedError, TidelockError, from_wire
 from tidelock.replica_agent.transactions.transaction import (
@@ -104,7 +104,7 @@ def unpack(packed: bytes, tid: Tid) -> Transaction:
         key=kept.key,
         isolation=_ISOLATIONS[kept.marks >> _ISOLATION_SHIFT],
     )
-    tx.staged.tables = {TableName(table): 0 for table in kept.tables}
+    tx.staged.tables = {TableId(table): 0 for table in kept.tables}
     tx.statements.statement_csn = Csn(kept.snapshot + kept.statement_after)
     if kept.marks & _COMMIT_ASKED:
         tx.ending.seal()

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Running
 from tidelock.errors import (
     BadRequestError,
+    TableChangedError,
     TidelockError,
     TransactionClosedError,
     UnavailableError,
@@ -400,6 +401,18 @@ class Transactions:
         most = self.settings.transaction_age_max_s
         begun_before = self.clock() - most
         return [tx for tx in self._live.values() if most and tx.leased and tx.begun_at < begun_before]
+
+    def dropped(self, table: TableId, name: str, csn: Csn) -> None:
+        """Let the open transactions that have used a table accept rollback only: it was dropped."""
+        for tx in self._live.values():
+            if table in tx.staged.tables:
+                tx.ending.fail(
+                    TableChangedError(
+                        f"table {name}, which {tx.tid} uses, was dropped at CSN {csn}; roll back",
+                        table=name,
+                        csn=csn,
+                    )
+                )
 
     def live(self) -> list[Transaction]:
         """Return the transactions that have not ended."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableId, Tid
 from tidelock.csnlog.core.model import DefineTable, SkipPart
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
@@ -99,6 +99,7 @@ class StagedChanges:
     Attributes:
         tables: Version of each table's definition that its statements have used; the commit checks them.
         definitions: Tables that it creates or changes.
+        defined_at: The version of ``tables`` at which these were right; the commit checks it.
         skip: A part that an operator declares lost.
         rows: Small inserts of a transaction of one request, not yet encoded; it has nothing else then.
         memory: Small parts, not yet on disk.
@@ -109,15 +110,16 @@ class StagedChanges:
         writes: What was written through the file system and is not sealed, by table.
     """
 
-    tables: dict[TableName, int] = field(default_factory=dict)
+    tables: dict[TableId, int] = field(default_factory=dict)
     definitions: list[DefineTable] = field(default_factory=list)
+    defined_at: int = 0
     skip: SkipPart | None = None
     rows: list[CheckedRows] = field(default_factory=list)
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
-    removed: dict[PartId, TableName] = field(default_factory=dict)
+    removed: dict[PartId, TableId] = field(default_factory=dict)
     adopted: AdoptedMerges = field(default_factory=AdoptedMerges)
-    writes: dict[TableName, TableWrites] = field(default_factory=dict)
+    writes: dict[TableId, TableWrites] = field(default_factory=dict)
 
     @property
     def any(self) -> bool:
@@ -169,7 +171,7 @@ class StatementControl:
     statement_task: asyncio.Task[Any] | None = None
     half_applied: bool = False
     statement_csn: Csn = CSN_NONE
-    reads: dict[TableName, Excluded] = field(default_factory=dict)
+    reads: dict[TableId, Excluded] = field(default_factory=dict)
     unrecorded_reads: int = 0
 
     @contextlib.contextmanager
@@ -375,7 +377,7 @@ class Transaction:
         finally:
             self.ending.wait = None
 
-    def use(self, table: TableName, version: int) -> None:
+    def use(self, table: TableId, version: int) -> None:
         """Note the version of a table's definition that a statement uses; the commit checks it.
 
         Raises:
@@ -397,7 +399,7 @@ class Transaction:
             statements.statement_csn = self.tid.snapshot
         return statements.statement_csn
 
-    def note_reads(self, found: Mapping[TableName, Excluded]) -> None:
+    def note_reads(self, found: Mapping[TableId, Excluded]) -> None:
         """Note what a statement has read; only the commit of a serializable transaction uses it."""
         if self.isolation is not Isolation.SERIALIZABLE:
             return

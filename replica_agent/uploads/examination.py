@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tidelock.csnlog.core.ids import TableId
 from tidelock.replica_agent.tables.statistics import Statistics
 from tidelock.wire.failure import Failure
 
@@ -29,6 +30,7 @@ class FileSource(msgspec.Struct, frozen=True):
 class ExaminationRequest(msgspec.Struct, frozen=True):
     """Files of one table, by its definition. Each gets an answer, up to the first one that is refused."""
 
+    table: TableId
     definition: dict[str, Any]
     files: list[FileSource]
 

@@ -70,7 +70,7 @@ class FileExaminer:
             UnavailableError: The process could not be started, or was ended from outside; try again.
         """
         files = [FileSource(place.file, place.offset, place.length, place.blocks) for place in places]
-        request = msgspec.json.encode(ExaminationRequest(schema.definition(), files))
+        request = msgspec.json.encode(ExaminationRequest(schema.id, schema.definition(), files))
         async with self._turn:
             worker = await self._running()
             try:

@@ -45,7 +45,7 @@ def main() -> NoReturn:
     given.connection.sendall(child.STARTED)
     for frame in child.requests(given.connection):
         request = msgspec.json.decode(frame, type=ExaminationRequest)
-        schema = TableSchema.from_definition(request.definition)
+        schema = TableSchema.from_definition(request.table, request.definition)
         for file in request.files:
             answer = _examine(file, schema, config)
             given.connection.sendall(pack(msgspec.json.encode(answer)))

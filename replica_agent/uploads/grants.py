@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import ReplicaId, TableId, Tid
 from tidelock.errors import TokenExpiredError, TokenForeignError
 from tidelock.replica_agent.transactions.staging_paths import StagingPath
 from tidelock.replica_agent.uploads import signed
@@ -38,7 +38,7 @@ class UploadGrant(msgspec.Struct, frozen=True):
 
     cluster: str
     tid: Tid
-    table: TableName
+    table: TableId
     place: StagingPath
     overwrite: bool
     replica: ReplicaId
@@ -64,7 +64,7 @@ class UploadGrants:
     def give(
         self,
         tid: Tid,
-        table: TableName,
+        table: TableId,
         place: StagingPath,
         *,
         overwrite: bool,
@@ -131,7 +131,7 @@ class UploadGrants:
             grant = UploadGrant(
                 str(fields["c"]),
                 Tid.parse(fields["t"]),
-                TableName(fields["n"]),
+                TableId(fields["n"]),
                 tuple(str(segment) for segment in fields["p"]),
                 bool(fields["o"]),
                 ReplicaId(fields["to"]),

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
-from tidelock.csnlog.core.ids import PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import PartId, ReplicaId, TableId, Tid
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import PartNumbers
@@ -55,7 +55,7 @@ class UploadRedirector:
     _turns: RoundRobin = field(default_factory=RoundRobin, init=False)
 
     async def location(
-        self, tx: Transaction, table: TableName, place: StagingPath, *, overwrite: bool
+        self, tx: Transaction, table: TableId, place: StagingPath, *, overwrite: bool
     ) -> str | None:
         """Return the URL to send a file to; None: this replica."""
         if not self.settings.upload_spread:
@@ -91,7 +91,7 @@ class UploadRedirector:
         await self.eager.discard(writes.take(dropped))
         return UploadBegun(part, min(self.settings.insert_bytes_max, self.uploads.quota.room(tx)))
 
-    async def end(self, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta) -> None:
+    async def end(self, tid: Tid, table: TableId, replica: ReplicaId, meta: PartMeta) -> None:
         """Record a file that is durable at another replica, and fetch it; may be repeated.
 
         Raises:
@@ -123,7 +123,7 @@ class UploadRedirector:
         writes.files[number] = file = replace(writes.files[number], meta=meta, known=True)
         self.eager.fetch(tx, [file])
 
-    async def fail(self, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
+    async def fail(self, tid: Tid, table: TableId, replica: ReplicaId, part: PartId) -> None:
         """Give up a file that another replica could not receive; harmless when no seal waits for it.
 
         The home may have recorded the file although its answer was lost. Then the fetch is under way, and is

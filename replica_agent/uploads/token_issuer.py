@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.csnlog.core.model import MemberState
 from tidelock.errors import BadRequestError, TokenFinishedError, TokenForeignError, UnknownTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims, sign, verify
+from tidelock.wire.ids import TableName
 
 _OPEN = frozenset({TxState.OPEN})
 #: A failed transaction can be rolled back; for the others a commit may be requested again.

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.errors import TokenExpiredError, TokenForeignError, TokenRightError
 from tidelock.replica_agent.uploads import signed
+from tidelock.wire.ids import TableName
 from tidelock.wire.transactions import TOKEN_RIGHTS
 
 _CONTEXT: Final = b"tidelock token 1\0"

@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from tidelock.csnlog.core.ids import PartId, TableName, Tid
+from tidelock.csnlog.core.ids import PartId, TableId, Tid
 from tidelock.errors import (
     BadRequestError,
     TidelockError,
@@ -93,7 +93,7 @@ class Uploads:
         """Set the limits of staging."""
         self.quota = UploadQuota(self.settings)
 
-    def of(self, tx: Transaction, table: TableName) -> TableWrites:
+    def of(self, tx: Transaction, table: TableId) -> TableWrites:
         """Return the folder of a table to which files can be written.
 
         Raises:
@@ -109,19 +109,17 @@ class Uploads:
             self.examiner.warm()
         return found
 
-    def _schema(self, tx: Transaction, table: TableName) -> TableSchema:
-        version, schema = self.tables.schema(table, tx.begin_statement(self.waiters.reached))
+    def _schema(self, tx: Transaction, table: TableId) -> TableSchema:
+        at = tx.begin_statement(self.waiters.reached)
+        version, schema = self.tables.schema(table, at)
         schema.require_mode(lands=False)
         if schema.unique_key or schema.dependents:
-            why = (
-                "a unique key"
-                if schema.unique_key
-                else f"tables derived from it ({', '.join(schema.dependents)})"
-            )
+            names = ", ".join(self.tables.schema(one, at)[1].name for one in schema.dependents)
+            why = "a unique key" if schema.unique_key else f"tables derived from it ({names})"
             raise UnsupportedInTransactionError(
-                f"table {table} has {why}, so whole files cannot be added to it: use tx.insert, tx.upsert or "
-                "tx.merge",
-                table=table,
+                f"table {schema.name} has {why}, so whole files cannot be added to it: use tx.insert, "
+                "tx.upsert or tx.merge",
+                table=schema.name,
             )
         tx.use(table, version)
         return schema
@@ -129,7 +127,7 @@ class Uploads:
     async def upload(
         self,
         tx: Transaction,
-        table: TableName,
+        table: TableId,
         place: StagingPath,
         content: AsyncIterator[bytes],
         *,
@@ -179,9 +177,7 @@ class Uploads:
                 await asyncio.shield(self._remove([file.path]))
                 raise
 
-    async def rename(
-        self, tx: Transaction, table: TableName, source: StagingPath, target: StagingPath
-    ) -> bool:
+    async def rename(self, tx: Transaction, table: TableId, source: StagingPath, target: StagingPath) -> bool:
         """Move a file or a folder; if the move commits a task, the task's files are copied to the peers.
 
         Returns:
@@ -202,7 +198,7 @@ class Uploads:
     async def delete(
         self,
         tx: Transaction,
-        table: TableName,
+        table: TableId,
         place: StagingPath,
         *,
         recursive: bool,
@@ -226,15 +222,15 @@ class Uploads:
                 if found.replaces:
                     values = values_of(partition_path(found.replaces, schema), schema)
                     texts = {name: None if value is None else _plain(value) for name, value in values.items()}
-                    await self.removals.drop_partition(tx, table, texts)
+                    await self.removals.drop_partition(tx, schema.name, texts)
                 else:
-                    await self.removals.truncate(tx, table)
+                    await self.removals.truncate(tx, schema.name)
             if found.seals:
                 await self._seal(tx, table, writes, waiting)
             return found.existed
 
     async def mark(
-        self, tx: Transaction, table: TableName, place: StagingPath, waiting: Waiting = _always
+        self, tx: Transaction, table: TableId, place: StagingPath, waiting: Waiting = _always
     ) -> None:
         """Receive a ``_SUCCESS``, which seals the job.
 
@@ -255,7 +251,7 @@ class Uploads:
             if writes.area.mark(place):
                 await self._seal(tx, table, writes, waiting)
 
-    async def seal(self, tx: Transaction, table: TableName) -> InsertResult:
+    async def seal(self, tx: Transaction, table: TableId) -> InsertResult:
         """Turn the files of the ended job into parts of the transaction; none if it was sealed before.
 
         Raises:
@@ -269,7 +265,7 @@ class Uploads:
             return await self._seal(tx, table, writes)
 
     async def settle(
-        self, tx: Transaction, table: TableName, job: str, places: Iterable[StagingPath]
+        self, tx: Transaction, table: TableId, job: str, places: Iterable[StagingPath]
     ) -> InsertResult:
         """End a job by naming its files that count, and seal it; errors as :meth:`seal` and as the area's."""
         writes = self.of(tx, table)
@@ -279,7 +275,7 @@ class Uploads:
             return await self._seal(tx, table, writes)
 
     async def _seal(
-        self, tx: Transaction, table: TableName, writes: TableWrites, waiting: Waiting = _always
+        self, tx: Transaction, table: TableId, writes: TableWrites, waiting: Waiting = _always
     ) -> InsertResult:
         self.transactions.require_open(tx)
         # A job that has failed leaves only the rollback: a commit of its remaining files would be half of it.
@@ -289,7 +285,7 @@ class Uploads:
                 raise _unheard(table)
             return sealed
 
-    async def _add(self, tx: Transaction, table: TableName, writes: TableWrites) -> InsertResult:
+    async def _add(self, tx: Transaction, table: TableId, writes: TableWrites) -> InsertResult:
         await STAGE.before()
         schema, found = self._schema(tx, table), writes.area.closing()
         if not found:
@@ -334,7 +330,7 @@ class Uploads:
             assert file.meta is not None, file
             if known.rows:
                 meta = msgspec.structs.replace(
-                    file.meta, table=schema.name, path=path, rows=known.rows, stats=known.stats
+                    file.meta, table=schema.id, path=path, rows=known.rows, stats=known.stats
                 )
                 staged.append(jobs.StagedPart(meta, places[file.part], tx.tid))
         return staged
@@ -356,7 +352,7 @@ class Uploads:
             await remove_files(self.catalog, self.files, paths)
 
 
-def _unheard(table: TableName) -> UnavailableError:
+def _unheard(table: TableId) -> UnavailableError:
     return UnavailableError(
         f"the job that writes to {table} was sealed, but Spark had given up waiting, so it reports the job "
         "as failed: begin again, with a longer dfs.webhdfs.socket.read-timeout",

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableId, Tid
 from tidelock.csnlog.core.model import LockState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
 from tidelock.csnlog.core.store import Create, Op, multi_bytes
@@ -76,7 +76,7 @@ class LockAsk(msgspec.Struct, frozen=True):
         wide: The locks above parts.
     """
 
-    table: TableName
+    table: TableId
     parts: Mapping[PartId, str] = msgspec.field(default_factory=dict)
     wide: tuple[Wide, ...] = ()
 
@@ -85,7 +85,7 @@ class LockInfo(msgspec.Struct, frozen=True):
     """One lock as it is stored in ZooKeeper."""
 
     znode: str
-    table: TableName
+    table: TableId
     scope: Scope
     tid: Tid
     merge: bool
@@ -168,13 +168,13 @@ def _at_most(low: Any, high: Any, *, unsure: bool = True) -> bool:
 # -------------------------------------------------------------------------------------------- names and bytes
 
 
-def create_op(table: TableName, scope: Scope, tid: Tid, *, merge: bool) -> Create:
+def create_op(table: TableId, scope: Scope, tid: Tid, *, merge: bool) -> Create:
     """Return the operation that makes a lock."""
     znode, state = _form(table, scope, tid)
     return Create(znode, codec.encode_lock(msgspec.structs.replace(state, merge=merge)))
 
 
-def _form(table: TableName, scope: Scope, tid: Tid) -> tuple[str, LockState]:
+def _form(table: TableId, scope: Scope, tid: Tid) -> tuple[str, LockState]:
     """Return path and data of a lock."""
     match scope:
         case OnePart(part, path):
@@ -188,7 +188,7 @@ def _form(table: TableName, scope: Scope, tid: Tid) -> tuple[str, LockState]:
             return tree.wide_lock(table, "keys", about, tid), LockState(str(tid), low=low, high=high)
 
 
-def read_lock(table: TableName, znode: str, data: bytes) -> LockInfo:
+def read_lock(table: TableId, znode: str, data: bytes) -> LockInfo:
     """Decode a lock from its path and its bytes.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, Stamp, TableId, Tid
 from tidelock.csnlog.core.model import RecordKind, ReplicaPhase, SkippedRecord, TidRecord
 from tidelock.wire.peers import Held, PartKind, PartMeta
 
@@ -30,7 +30,7 @@ __all__ = [
 
 def bytes_alone(part: PartId, length: int, checksum: str) -> PartMeta:
     """Return the known facts of a part before its job is sealed: enough to transfer it."""
-    return PartMeta(part, TableName(""), "", 0, length, checksum)
+    return PartMeta(part, TableId(""), "", 0, length, checksum)
 
 
 class PartBytes(NamedTuple):

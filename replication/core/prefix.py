@@ -30,7 +30,7 @@ from typing import assert_never
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid, epoch_of, sequence_of
+from tidelock.csnlog.core.ids import Csn, PartId, TableId, Tid, epoch_of, sequence_of
 from tidelock.csnlog.core.ids import csn as make_csn
 from tidelock.csnlog.core.log_time import Clocking, clocking
 from tidelock.csnlog.core.machine import Machine
@@ -378,4 +378,4 @@ def _meta(entry: AddPart) -> PartMeta:
 def _manifest_meta(tid: TidRecord) -> PartMeta:
     assert tid.manifest is not None
     manifest = tid.manifest
-    return PartMeta(manifest.part, TableName(""), "", 0, manifest.length, manifest.checksum, kind="manifest")
+    return PartMeta(manifest.part, TableId(""), "", 0, manifest.length, manifest.checksum, kind="manifest")

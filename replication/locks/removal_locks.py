@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.results import Outcome
 from tidelock.csnlog.core.store import Op, Store
 from tidelock.errors import TransactionClosedError
@@ -183,7 +183,7 @@ class Locks:
         """
         await self._sweeper.sweep(tail)
 
-    async def locked_parts(self, table: TableName) -> frozenset[PartId]:
+    async def locked_parts(self, table: TableId) -> frozenset[PartId]:
         """Return the parts of a table that were locked a moment ago: no promise, just a hint.
 
         Raises:

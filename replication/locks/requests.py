@@ -16,7 +16,7 @@ import structlog
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.csnlog.core.ids import PartId, TableId
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Create, LinkState, Node, Op, Store
 from tidelock.errors import CorruptError, UnavailableError
@@ -73,9 +73,9 @@ class LockStore:
     #: Multis under way, whether or not a caller still waits for them.
     _in_flight: set[asyncio.Future[MultiResult]] = field(default_factory=set, init=False)
     #: Wide locks by name. A name is never used again, so a lock that was read once stays valid.
-    _wide: dict[TableName, dict[str, LockInfo]] = field(default_factory=dict, init=False)
+    _wide: dict[TableId, dict[str, LockInfo]] = field(default_factory=dict, init=False)
     #: Partitions of the parts that were locked at the last read of a table.
-    _partitions: dict[TableName, dict[PartId, str]] = field(default_factory=dict, init=False)
+    _partitions: dict[TableId, dict[PartId, str]] = field(default_factory=dict, init=False)
 
     def call(self, patience_s: float) -> LockCall:
         """Begin a call that waits at most ``patience_s`` seconds for a connection."""
@@ -154,7 +154,7 @@ class LockStore:
                     return None
         raise _unreadable()
 
-    async def fresh_wide_locks(self, call: LockCall, table: TableName) -> list[LockInfo]:
+    async def fresh_wide_locks(self, call: LockCall, table: TableId) -> list[LockInfo]:
         """Return the wide locks of a table, including those that were made before the call's last write."""
         for _ in range(ROUNDS):
             names = await self.read(call, lambda: self.store.children(tree.wide_dir(table)), fresh=True)
@@ -163,7 +163,7 @@ class LockStore:
                 return locks
         raise _unreadable()
 
-    async def wide_locks(self, call: LockCall, table: TableName, names: Sequence[str]) -> list[LockInfo]:
+    async def wide_locks(self, call: LockCall, table: TableId, names: Sequence[str]) -> list[LockInfo]:
         """Return the wide locks with these names; only locks that were never read before are read."""
         directory, known = tree.wide_dir(table), dict(self._wide.get(table, {}))
         new = [f"{directory}/{name}" for name in names if f"{directory}/{name}" not in known]
@@ -173,7 +173,7 @@ class LockStore:
         return list(self._wide[table].values())
 
     async def part_locks(
-        self, call: LockCall, table: TableName, names: Sequence[str], scope: Scope
+        self, call: LockCall, table: TableId, names: Sequence[str], scope: Scope
     ) -> list[LockInfo]:
         """Return the locks of a table's parts, by their names, that overlap a scope.
 
@@ -191,7 +191,7 @@ class LockStore:
         return [lock for lock in found if overlap(lock.scope, scope)]
 
     async def read_locks(
-        self, call: LockCall, table: TableName, znodes: Iterable[str], *, lenient: bool = False
+        self, call: LockCall, table: TableId, znodes: Iterable[str], *, lenient: bool = False
     ) -> list[LockInfo]:
         """Read locks; deleted ones are left out, and with ``lenient`` also those that cannot be decoded."""
         left = list(znodes)
@@ -215,18 +215,18 @@ class LockStore:
     async def _children(self, call: LockCall, znode: str) -> tuple[str, ...]:
         return await self.read(call, lambda: self.store.children(znode)) or ()
 
-    async def scan(self, call: LockCall, table: TableName | None = None) -> list[LockInfo]:
+    async def scan(self, call: LockCall, table: TableId | None = None) -> list[LockInfo]:
         """Return all locks of a table, or of all tables, by their paths."""
         tables = await self._children(call, tree.LOCKS) if table is None else (table,)
         found: list[LockInfo] = []
-        for name in map(TableName, sorted(tables)):
+        for name in map(TableId, sorted(tables)):
             for directory in (tree.lock_dir(name), tree.wide_dir(name)):
                 children = sorted(await self._children(call, directory))
                 znodes = [f"{directory}/{child}" for child in children if child != tree.WIDE]
                 found += await self.read_locks(call, name, znodes, lenient=True)
         return found
 
-    async def locked_parts(self, call: LockCall, table: TableName) -> frozenset[PartId]:
+    async def locked_parts(self, call: LockCall, table: TableId) -> frozenset[PartId]:
         """Return the parts of a table that have locks."""
         names = await self._children(call, tree.lock_dir(table))
         return frozenset(PartId(name) for name in names if name != tree.WIDE)
@@ -236,7 +236,7 @@ class LockStore:
         node = await self.read(call, lambda: self.store.get(lock.znode), fresh=True)
         return node is not None and codec.decode_lock(node.data).tid == str(lock.tid)
 
-    async def make_directories(self, call: LockCall, table: TableName) -> None:
+    async def make_directories(self, call: LockCall, table: TableId) -> None:
         """Create the directories of a table's locks; never deleted, so that their versions never repeat."""
         await self.send(call, (Create(tree.lock_dir(table)), Create(tree.wide_dir(table))))
 

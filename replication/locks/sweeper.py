@@ -16,7 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.results import Ok, Outcome, Reason, Refused
 from tidelock.csnlog.core.store import Check, Delete, Op
 from tidelock.errors import FencedError, TidelockError, UnavailableError, UnknownTransactionError
@@ -164,7 +164,7 @@ class LockSweeper:
         for home in sorted({tid.home for tid in going}):
             await self._clear(home, max(tid.boot for tid in going if tid.home == home), tail)
 
-    async def _clear(self, home: ReplicaId, boot: int, tail: Csn, table: TableName | None = None) -> bool:
+    async def _clear(self, home: ReplicaId, boot: int, tail: Csn, table: TableId | None = None) -> bool:
         """Delete the unneeded locks of a silent replica, of one table or all; return whether that is done.
 
         ``boot`` is that of a holder.

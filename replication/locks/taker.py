@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, TableId, Tid
 from tidelock.csnlog.core.results import Ok, Outcome, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Create, Node, Op, SetData
 from tidelock.errors import TooLargeError, UnavailableError
@@ -62,7 +62,7 @@ class LockTaker:
     sweeper: LockSweeper
     outcome: Callable[[Tid], Awaitable[Outcome]]
     limits: LockLimits
-    _gates: weakref.WeakValueDictionary[TableName, asyncio.Lock] = field(
+    _gates: weakref.WeakValueDictionary[TableId, asyncio.Lock] = field(
         default_factory=weakref.WeakValueDictionary, init=False
     )
 
@@ -94,7 +94,7 @@ class LockTaker:
             await self.sweeper.give_back(call.made)
             raise
 
-    async def _lock_parts(self, call: LockCall, new: list[_New], table: TableName, at: Csn) -> None:
+    async def _lock_parts(self, call: LockCall, new: list[_New], table: TableId, at: Csn) -> None:
         """Make the locks, each multi with the intention mark; when all exist, look at the wide locks."""
         node = await self.zookeeper.read(call, lambda: self.zookeeper.store.exists(tree.lock_dir(table)))
         self._require_room(table, (node.children if node is not None else 0) + len(new))
@@ -115,7 +115,7 @@ class LockTaker:
                 return
         raise _busy(table)
 
-    async def _lock_wide(self, call: LockCall, new: _New, table: TableName, at: Csn) -> None:
+    async def _lock_wide(self, call: LockCall, new: _New, table: TableId, at: Csn) -> None:
         """Make a wide lock while nothing changes that was read before."""
         async with self._gates.setdefault(table, asyncio.Lock()):
             for _ in range(ROUNDS):
@@ -132,7 +132,7 @@ class LockTaker:
         raise _busy(table)
 
     async def _read_conflicts(
-        self, call: LockCall, table: TableName, scope: Scope
+        self, call: LockCall, table: TableId, scope: Scope
     ) -> tuple[tuple[Op, ...], int, list[LockInfo]] | None:
         """Read what a lock of a wide scope depends on: versions first, then the locks; None = look again.
 
@@ -165,7 +165,7 @@ class LockTaker:
         return (*intact, change), len(children) + len(state), locks
 
     async def _create(
-        self, call: LockCall, first: tuple[Op, ...], batch: list[_New], table: TableName, at: Csn
+        self, call: LockCall, first: tuple[Op, ...], batch: list[_New], table: TableId, at: Csn
     ) -> bool:
         """Make locks with one multi after other operations; False when a version in those has changed."""
         for _ in range(ROUNDS):
@@ -203,7 +203,7 @@ class LockTaker:
                     raise UnavailableError("ZooKeeper denies this replica to write locks")
         raise _busy(table)
 
-    async def _is_ours(self, call: LockCall, new: _New, table: TableName, at: Csn) -> bool:
+    async def _is_ours(self, call: LockCall, new: _New, table: TableId, at: Csn) -> bool:
         """Return whether this transaction holds an existing lock; False = the lock was deleted: try again."""
         node = await self.zookeeper.read(call, lambda: self.zookeeper.store.get(new.lock.znode), fresh=True)
         if node is None:
@@ -241,7 +241,7 @@ class LockTaker:
         if not undecided or not await self.sweeper.evict(lock):
             raise InTheWayError(lock, state, csn)
 
-    def _require_room(self, table: TableName, count: int) -> None:
+    def _require_room(self, table: TableId, count: int) -> None:
         if count > self.limits.table_locks_max:
             raise TooLargeError(
                 f"table {table} would have {count} locks, the limit is "
@@ -253,10 +253,10 @@ class LockTaker:
             )
 
 
-def _new(table: TableName, scope: Scope, tid: Tid, *, merge: bool) -> _New:
+def _new(table: TableId, scope: Scope, tid: Tid, *, merge: bool) -> _New:
     op = create_op(table, scope, tid, merge=merge)
     return _New(OwnLock(op.path, tid, scope), op)
 
 
-def _busy(table: TableName) -> UnavailableError:
+def _busy(table: TableId) -> UnavailableError:
     return UnavailableError(f"table {table} changes its locks all the time; try again", table=table)

@@ -28,7 +28,7 @@ from tidelock.client.reads.audit import AuditReport
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import encode_label, encode_pin
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import LabelState, PinState
 from tidelock.csnlog.core.store import Create, Delete, Op
 from tidelock.errors import TidelockError
@@ -170,7 +170,7 @@ def no_holder(local: LocalCluster, part: str) -> str:
 def stale_lock(local: LocalCluster) -> Planted:
     """A lock of a transaction that is not running."""
     table, part = store(local)
-    name = TableName(table)
+    name = TableId(table)
     ops = (Create(tree.lock_dir(name)), create_op(name, OnePart(PartId(part), ""), NOBODY, merge=False))
     return Planted({(replica, "stale_lock") for replica in REPLICAS}, [_with_znodes(local, *ops)])
 

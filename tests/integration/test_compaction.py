@@ -36,7 +36,7 @@ from tests.support.waiting import eventually
 from tidelock.cli.app import app
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.csnlog.core.ids import ReplicaId, TableName
+from tidelock.csnlog.core.ids import ReplicaId, TableId
 from tidelock.errors import TidelockError, TooManyPartsError, UnknownTableError
 from tidelock.replica_agent.compaction.planner import planner_of
 from workloads.agents import ask
@@ -97,7 +97,7 @@ def create(db: Database, **properties: str) -> str:
     """A table of partitions by year, sorted by key, whose planner is the worker."""
     names = (f"default.t{number}" for number in _NUMBERS)
     members = [ReplicaId(replica) for replica in REPLICAS]
-    name = next(name for name in names if planner_of(TableName(name), members) == WORKER)
+    name = next(name for name in names if planner_of(TableId(name), members) == WORKER)
     db.create_table(name, SCHEMA, partition_by=["y"], sort_by=["k"], properties=properties)
     return name
 

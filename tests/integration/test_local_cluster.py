@@ -254,12 +254,19 @@ def test_killed_agent_leaves_no_worker(cluster: ClusterFactory) -> None:
 
 
 def test_agent_that_cannot_start_says_why(cluster: ClusterFactory) -> None:
-    """`up` fails with the agent's own last error and the place of its log."""
+    """`up` fails with the agent's own last error and the place of its log; a port that is taken is named."""
     local = cluster(replicas=1, start=False)
-    with socket.create_server(("127.0.0.1", local.layout.replicas[0].api)):
-        with pytest.raises(UnavailableError, match="bind") as caught:
-            local.up()
-        assert str(local.log("r1")) in caught.value.message
+    port = local.layout.replicas[0].api
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(UnavailableError, match=f"expected port {port} to be free"),
+    ):
+        local.up()
+    local.environment["TIDELOCK_SESSION_TIMEOUT_S"] = "soon"
+    with pytest.raises(UnavailableError, match="session_timeout_s") as caught:
+        local.up()
+    assert str(local.log("r1")) in caught.value.message
+    del local.environment["TIDELOCK_SESSION_TIMEOUT_S"]
     local.up()
 
 

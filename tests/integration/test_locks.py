@@ -22,7 +22,7 @@ from tests.support.zookeeper.world import ZkWorld
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import SerializationConflictError, TidelockError
@@ -134,7 +134,7 @@ def locked(local: LocalCluster) -> list[str]:
         try:
             found: list[str] = []
             for table in await _children(store, tree.LOCKS):
-                name = TableName(table)
+                name = TableId(table)
                 found += await _children(store, tree.lock_dir(name))
                 found += await _children(store, tree.wide_dir(name))
             return [one for one in found if one != tree.WIDE]

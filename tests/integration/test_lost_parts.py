@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 from tidelock.client import Database, connect
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.model import SkipPart, SkipState
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import Create
@@ -364,7 +364,7 @@ async def declare(connect: str, manifest: PartId, csn: int, tid: str) -> None:
     """Write the word that a manifest is lost."""
     store = ZkStore(connect, session_timeout_s=10.0, request_timeout_s=30.0, multi_bytes_max=1 << 19)
     await store.open()
-    word = SkipPart(TableName(""), manifest, 0, Csn(csn), tid, "ann", "burnt", 7000)
+    word = SkipPart(TableId(""), manifest, 0, Csn(csn), tid, "ann", "burnt", 7000)
     try:
         ops = (Create(tree.SKIPS), Create(tree.skip(manifest), codec.encode_skip(SkipState(word))))
         assert isinstance(await store.multi(ops), Ok)

@@ -195,6 +195,9 @@ def read(walk: Walk) -> None:
     walk.ask("GET", f"{V1}/csns/{{csn}}", csn=str(walk.csn))
     walk.ask("GET", f"{V1}/csns/{{csn}}/replicas", csn=str(walk.csn))
     walk.ask("GET", f"{V1}/tables/{{table}}/last_change", table="t")
+    walk.table("passing")
+    walk.ask("PATCH", f"{V1}/tables/{{table}}", {"properties": {"comment": "soon gone"}}, table="passing")
+    walk.ask("DELETE", f"{V1}/tables/{{table}}", table="passing")
     changes = f"{V1}/tables/{{table}}/changes"
     assert walk.ask("GET", changes, query={"from": 2, "to": walk.csn}, table="t")["sets"]
     walk.raw("POST", f"{changes}/rows", json.dumps({"csn": walk.csn}).encode(), table="t")

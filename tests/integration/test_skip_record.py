@@ -25,7 +25,7 @@ from tests.support.zookeeper.store_suite import done, node
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.model import LabelState, Record, RecordKind, RemovePart, TidRecord
 from tidelock.csnlog.core.store import Create, SetData
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
@@ -51,7 +51,7 @@ def newer() -> bytes:
 
 def contradicting() -> bytes:
     """Return the bytes of a record that is whole, and removes a part that does not exist."""
-    entry = RemovePart(TableName("default.t"), PartId("r1-1-999"))
+    entry = RemovePart(TableId("default.t"), PartId("r1-1-999"))
     tid = TidRecord(TID, (entry,), holders=(ReplicaId("r1"), ReplicaId("r2")))
     return codec.encode_record(Record(RecordKind.COMMIT, ReplicaId("r1"), 7, (tid,), witnesses=()))
 

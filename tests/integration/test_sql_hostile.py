@@ -16,7 +16,7 @@ import pytest_asyncio
 from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.sql import ORDERS, orders_and_items, workers
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, TooLargeError, UnknownTableError
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MutationRequest, UpdateRows
 from tidelock.replica_agent.sql.pool import SqlPool
@@ -134,7 +134,7 @@ async def pool(directory: DataDir) -> AsyncIterator[SqlPool]:
 
 async def change(pool: SqlPool, action: Action) -> int:
     """Run a statement on `orders`; return the rows that it would delete."""
-    request = MutationRequest(Csn(6), None, TableName(ORDERS), action)
+    request = MutationRequest(Csn(6), None, TableId(ORDERS), action)
     async with pool.mutate(request) as running:
         pieces = [piece async for piece in running.pieces()]
         assert pa.ipc.open_stream(b"".join(pieces)).read_all() is not None

@@ -19,7 +19,7 @@ from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.sql import ORDERS, orders_and_items, request, rows, workers
 from tests.support.rows import settings
 from tests.support.waiting import eventually
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError
 from tidelock.replica_agent.sql.mutation import DeleteRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
@@ -144,7 +144,7 @@ async def test_a_refused_change_leaves_its_process(make_pool: MakePool) -> None:
     pool = make_pool(**PATIENT)
     await rows(pool, "SELECT 1")
     [worker] = workers()
-    delete = MutationRequest(Csn(6), None, TableName(ORDERS), DeleteRows("id = 3"))
+    delete = MutationRequest(Csn(6), None, TableId(ORDERS), DeleteRows("id = 3"))
     for _ in range(3):
         async with pool.mutate(delete) as mutation:  # an error of the caller leaves it, too
             assert len(mutation.affected.parts) == 1

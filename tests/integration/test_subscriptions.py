@@ -38,6 +38,8 @@ def shared(module_cluster: ClusterFactory) -> LocalCluster:
         "sql_workers": 1,
         "horizon_interval_s": 0.2,
         "history_retention_s": 0.5,
+        # A replica keeps what was read without a pin for this long, also what a subscription has left.
+        "unpinned_ttl_s": 1.0,
         "changes_files_max": 4,
     }
     return module_cluster(replicas=2, settings={**QUICK, **settings})

@@ -21,7 +21,7 @@ from tests.sim.member_bugs import MEMBER_BUGS
 from tidelock.csnlog.core import committer
 from tidelock.csnlog.core.batch import CommitPlan, Queued, plan
 from tidelock.csnlog.core.committer_messages import MultiResult
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.log_time import NEVER_MS, Clocking
 from tidelock.csnlog.core.model import Record, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, NoAnswer, Outcome, Reason, Refused, Unknown
@@ -200,9 +200,7 @@ def look_before_locking() -> Iterator[None]:
         await asyncio.sleep(_A_WHILE_S)
         await lock(self, tx, ask)
 
-    async def mark_blindly(
-        self: Removals, tx: Transaction, _table: TableName, parts: Sequence[PartId]
-    ) -> None:
+    async def mark_blindly(self: Removals, tx: Transaction, _table: TableId, parts: Sequence[PartId]) -> None:
         sql = "UPDATE parts SET removal_tid = ? WHERE part = ?"
         marks = [(str(tx.tid), part) for part in parts]
         await self.catalog.write(lambda db: db.executemany(sql, marks))
@@ -271,7 +269,7 @@ def delete_locks_by_their_own_version() -> Iterator[None]:
     """Locks of a silent replica are deleted at their own versions, without a fence for their holder."""
 
     async def clear(
-        self: LockSweeper, home: ReplicaId, _boot: int, _tail: Csn, table: TableName | None = None
+        self: LockSweeper, home: ReplicaId, _boot: int, _tail: Csn, table: TableId | None = None
     ) -> bool:
         left = await self.zookeeper.scan(self.zookeeper.call(0.0), table)
         for lock in left:

@@ -22,7 +22,7 @@ from tests.sim.sql import part_rows
 from tests.sim.transfers import ROWS, SCHEMA, TABLES, Lists, balances, rows_of
 from tests.support.histories import table_model
 from tests.support.histories.replay import Seen
-from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, TableId, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.errors import (
     BadRequestError,
@@ -43,6 +43,7 @@ from tidelock.replica_agent.transactions.ending.commit import WaitFor
 from tidelock.replica_agent.transactions.outcomes.rules import CLIENT
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.model import Location
+from tidelock.wire.tables import CreateTableRequest
 from workloads.history import CallEnd
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ async def listed(services: Services, csn: Csn, tables: Sequence[str] = (*TABLES,
     await services.reads.require_read(csn)
     found: Lists = {}
     for table in tables:
-        rows = services.reads.reader.parts(full_name(table), csn)
+        rows = services.reads.reader.parts(TableId(full_name(table)), csn)
         found[str(full_name(table))] = [(row, _bytes(services, row)) for row in rows]
     return found
 
@@ -179,7 +180,10 @@ def asking_lists(csn: Csn) -> Serve:
 
 def asking_create(schema: TableSchema) -> Serve:
     """Return the wish for a table."""
-    return lambda at: at.administration.create_table(schema)
+    asked = CreateTableRequest(
+        schema.name, "", [*schema.partition_by], [*schema.sort_by], {**schema.properties}
+    )
+    return lambda at: at.definitions.create(asked, schema.arrow)
 
 
 def _bytes(services: Services, row: PartRow) -> bytes:
@@ -563,6 +567,6 @@ def _model_rows(data: bytes, path: str) -> tuple[table_model.Row, ...]:
     return tuple(part_rows(data, path))
 
 
-def names() -> list[TableName]:
+def names() -> list[TableId]:
     """Return the full names of all tables."""
-    return [full_name(table) for table in (*TABLES, *CHANGED)]
+    return [TableId(full_name(table)) for table in (*TABLES, *CHANGED)]

@@ -30,7 +30,7 @@ from tests.support.histories import replay
 from tests.support.histories.evidence import leftovers
 from tests.support.histories.table_model import Statement, Truncate
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, TableId, Tid
 from tidelock.csnlog.core.model import AddPart, Record, RecordKind, RemovePart, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.errors import SnapshotTooOldError, TidelockError
@@ -198,7 +198,7 @@ async def _clean_tree(world: SimWorld) -> None:
 
 def _locks(world: SimWorld) -> list[str]:
     znodes = world.zookeeper.tree
-    tables = [TableName(name) for name in children(znodes.get(tree.LOCKS))]
+    tables = [TableId(name) for name in children(znodes.get(tree.LOCKS))]
     folders = [folder for table in tables for folder in (tree.lock_dir(table), tree.wide_dir(table))]
     return [
         f"{folder}/{name}" for folder in folders for name in children(znodes.get(folder)) if name != tree.WIDE

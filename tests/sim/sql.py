@@ -34,7 +34,7 @@ from tests.support.histories.table_model import (
     as_rows,
     holds,
 )
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import CorruptError, SerializationConflictError, StandbyError, TidelockError
 from tidelock.part_layout import FloatColumns
 from tidelock.partition_paths import path_of
@@ -107,7 +107,7 @@ class _Statement:
     def __init__(self, data_dir: Path, request: Request) -> None:
         self._data_dir, self._request = data_dir, request
         self._files = PartFs(data_dir)
-        self._table: TableName | None = None
+        self._table: TableId | None = None
 
     async def frames(self) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         await asyncio.to_thread(self._require_applied)
@@ -132,7 +132,7 @@ class _Statement:
     ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         found = _SELECT.fullmatch(sql)
         assert found, sql
-        table, where = TableName(f"{found[1]}.{found[2]}"), _CONDITIONS[found[3]](*params)
+        table, where = TableId(f"{found[1]}.{found[2]}"), _CONDITIONS[found[3]](*params)
         parts = await self._list(table)
         kept: list[Row] = []
         for part in parts:
@@ -141,7 +141,7 @@ class _Statement:
         yield _ended(MutationResult(reads={table: _left_out(where, parts)}))
 
     async def _compact(
-        self, table: TableName, wanted: set[Any]
+        self, table: TableId, wanted: set[Any]
     ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         parts = [part for part in await self._list(table) if part.part in wanted]
         if missing := wanted - {part.part for part in parts}:
@@ -158,7 +158,7 @@ class _Statement:
         yield _ended(MutationResult())
 
     async def _delete(
-        self, table: TableName, where: Condition
+        self, table: TableId, where: Condition
     ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         def rest(rows: Sequence[Row]) -> tuple[list[Row], int]:
             return [row for row in rows if not holds(where, row)], 0
@@ -167,7 +167,7 @@ class _Statement:
             yield frame
 
     async def _update(
-        self, table: TableName, action: UpdateRows
+        self, table: TableId, action: UpdateRows
     ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         given = list(action.params)
         ((column, value),) = action.set.items()
@@ -190,7 +190,7 @@ class _Statement:
             yield frame
 
     async def _rewrite(
-        self, table: TableName, where: Condition, rewrite: _Rewrite, *, deletes: bool
+        self, table: TableId, where: Condition, rewrite: _Rewrite, *, deletes: bool
     ) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         """Rewrite the row groups in which a condition is true for a row: which they are is told first."""
         parts = await self._list(table)
@@ -209,7 +209,7 @@ class _Statement:
         reads = {table: _left_out(where, parts)}
         yield _ended(MutationResult(reads=reads, rows_deleted=deleted, rows_updated=updated))
 
-    async def _upsert(self, table: TableName, source: Path) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
+    async def _upsert(self, table: TableId, source: Path) -> AsyncGenerator[tuple[AnswerKind, bytes], None]:
         data = await asyncio.to_thread(source.read_bytes)
         with pa.ipc.open_stream(data) as reader:
             by_key = {row[1]: row for row in rows_of(reader.read_all())}
@@ -238,7 +238,7 @@ class _Statement:
             with closing(CatalogReader(self._data_dir)) as reader:
                 reader.require_kept(self._request.csn, self._table)
 
-    async def _list(self, table: TableName) -> list[PartRow]:
+    async def _list(self, table: TableId) -> list[PartRow]:
         self._table = table
 
         def read() -> list[PartRow]:
@@ -250,10 +250,11 @@ class _Statement:
 
         return await asyncio.to_thread(read)
 
-    def _schema(self, table: TableName) -> TableSchema:
+    def _schema(self, table: TableId) -> TableSchema:
         with closing(CatalogReader(self._data_dir)) as reader:
-            row = reader.require_table(table, self._request.csn)
-            return TableSchema.from_definition(row.definition)
+            row = reader.table(table, self._request.csn)
+            assert row is not None, f"{table} is read at a CSN at which it exists"
+            return TableSchema.from_definition(table, row.definition)
 
     async def _rows(self, part: PartRow) -> list[Row]:
         return part_rows(await self._bytes(part), part.path)
@@ -306,7 +307,7 @@ class _Hit:
         return [row for group, rows in enumerate(groups) if group not in self.kept for row in rows]
 
 
-def _found(table: TableName, hits: Sequence[_Hit], matched: int, fresh: int = 0) -> Affected:
+def _found(table: TableId, hits: Sequence[_Hit], matched: int, fresh: int = 0) -> Affected:
     kept = {hit.part.part: hit.kept for hit in hits if hit.kept}
     return Affected(table, tuple(hit.part.part for hit in hits), matched, fresh, kept=kept)
 

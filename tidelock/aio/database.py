@@ -140,6 +140,9 @@ class AsyncDatabase(Twin[Database]):
     land = in_thread(Database.land)
 
     create_table = in_thread(Database.create_table)
+    alter_table = in_thread(Database.alter_table)
+    rename_table = in_thread(Database.rename_table)
+    drop_table = in_thread(Database.drop_table)
     tables = in_thread(Database.tables)
     table = in_thread(Database.table)
     parts = in_thread(Database.parts)

@@ -32,6 +32,8 @@ FormatOption = Annotated[
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     app.command("create-table", rich_help_panel=_PANEL)(on_target(create_table))
+    app.command("alter-table", rich_help_panel=_PANEL)(on_target(alter_table))
+    app.command("drop-table", rich_help_panel=_PANEL)(on_target(drop_table))
     app.command(rich_help_panel=_PANEL)(on_target(insert))
     app.command(rich_help_panel=_PANEL)(on_target(land))
     app.command(rich_help_panel=_PANEL)(on_target(kill))
@@ -73,11 +75,16 @@ def create_table(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Change nothing if there is a table of this name.")
     ] = False,
+    or_replace: Annotated[
+        bool, typer.Option("--or-replace", help="Drop the table of this name in the same commit.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Create a table."""
     if (like is None) == (not columns):
         raise typer.BadParameter("give columns as `name:type`, or --like FILE")
+    if if_not_exists and or_replace:
+        raise typer.BadParameter("give --if-not-exists or --or-replace")
     schema = like or pa.schema([parse_column(text) for text in columns or []])
     pairs = [split(text, "=", "--property") for text in properties or []]
     with target.connect() as db:
@@ -90,6 +97,7 @@ def create_table(
             derived_from=derived_from,
             derived_sql=derived_sql,
             if_not_exists=if_not_exists,
+            or_replace=or_replace,
         )
     if as_json:
         output.print_json(made)
@@ -97,6 +105,53 @@ def create_table(
         output.say(f"table {made['name']} exists already")
     else:
         output.say(f"table {made['name']} created at CSN {made['csn']}")
+
+
+def alter_table(
+    target: ClusterOptions,
+    name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
+    rename_to: Annotated[
+        str | None, typer.Option(help="Another name, also in another namespace.", show_default=False)
+    ] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="`key=value`; may be repeated.", show_default=False)
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(help="Property to take away; may be repeated.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Give a table another name, or other properties."""
+    changes: dict[str, str | None] = dict.fromkeys(unset or [])
+    changes |= dict(split(text, "=", "--property") for text in properties or [])
+    if (rename_to is None) == (not changes):
+        raise typer.BadParameter("give --rename-to NAME, or --property KEY=VALUE and --unset KEY")
+    with target.connect() as db:
+        made = db.alter_table(name, changes) if rename_to is None else db.rename_table(name, rename_to)
+    if as_json:
+        output.print_json(made)
+    else:
+        output.say(f"table {made['name']} changed at CSN {made['csn']}")
+
+
+def drop_table(
+    target: ClusterOptions,
+    name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Change nothing if there is no table of this name.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Drop a table: readers of earlier CSNs go on to see it as long as history is kept."""
+    with target.connect() as db:
+        csn = db.drop_table(name, if_exists=if_exists)
+    if as_json:
+        output.print_json({"name": name, "csn": csn})
+    elif csn is None:
+        output.say(f"there is no table {name}")
+    else:
+        output.say(f"table {name} dropped at CSN {csn}")
 
 
 def insert(

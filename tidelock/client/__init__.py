@@ -46,7 +46,7 @@ from tidelock.wire.cluster import (
 )
 from tidelock.wire.members import MembersAnswer
 from tidelock.wire.rows import Row, RowList
-from tidelock.wire.tables import CreatedTable, PartInfo, TableInfo
+from tidelock.wire.tables import CommittedTable, PartInfo, TableInfo
 
 __all__ = [
     "BatchStream",
@@ -55,7 +55,7 @@ __all__ = [
     "ChangedPart",
     "Changes",
     "CommitResult",
-    "CreatedTable",
+    "CommittedTable",
     "Database",
     "Decision",
     "Explanation",

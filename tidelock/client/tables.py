@@ -6,14 +6,23 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
 from tidelock.client.values.columns import Columns, schema_of
 from tidelock.client.writes.transaction import Transaction
-from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError
+from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError, UnknownTableError
 from tidelock.wire.cluster import StatusAnswer
 from tidelock.wire.rows import RowList
-from tidelock.wire.tables import CreatedTable, CreateTableRequest, PartInfo, TableInfo
+from tidelock.wire.tables import (
+    AlterTableRequest,
+    CommittedTable,
+    CreateTableRequest,
+    DroppedTable,
+    PartInfo,
+    TableInfo,
+)
 
 T = TypeVar("T")
 
@@ -33,12 +42,13 @@ class Tables:
         schema: Columns,
         *,
         if_not_exists: bool = False,
+        or_replace: bool = False,
         partition_by: Sequence[str] = (),
         sort_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         derived_from: str | None = None,
         derived_sql: str | None = None,
-    ) -> CreatedTable | TableInfo:
+    ) -> CommittedTable | TableInfo:
         """Create a table and return its definition with the `csn` of the commit.
 
         Args:
@@ -50,6 +60,8 @@ class Tables:
                 table does not have are stored as the one that has their values: see docs/protocol.md#bytes.
             if_not_exists: Return the table of this name if there is one, whatever its columns are; its `csn`
                 is missing then.
+            or_replace: Drop the table of this name, if there is one, in the same commit: there is no moment
+                without a table. The new one has no row of it (`drop_table`).
             partition_by: Columns whose values become folders; identity only.
             sort_by: Columns by which the rows of a file are sorted.
             properties: `compaction` (on, off); `unique_key`, columns separated by commas, in which no two
@@ -63,7 +75,8 @@ class Tables:
             TableExistsError: A table of this name exists, and `if_not_exists` is not given.
             UnsupportedTypeError: Not all readers understand a column's type alike; the message suggests
                 another type.
-            BadRequestError: A name or column list is wrong, or `derived_sql` or its columns.
+            BadRequestError: A name or column list is wrong, or `derived_sql` or its columns; or tables are
+                derived from the one that is to be replaced.
             SchemaMismatchError: A column of a DataFrame has values of several types.
             UnknownTableError: The table `derived_from` does not exist.
             TableChangedError: The definition of `derived_from` changed meanwhile; call again.
@@ -78,24 +91,91 @@ class Tables:
             properties=dict(properties or {}),
             derived_from=derived_from,
             derived_sql=derived_sql,
+            or_replace=or_replace,
         )
-        member, *_ = self._connection.members.in_order()
-        call = self._connection.transport.call
         try:
-            table = call(member.api, "POST", "/tables", answer=CreatedTable, body=body)
+            table = self._define("POST", "/tables", CommittedTable, body, f"table {name} was created", name)
         except TableExistsError:
             if not if_not_exists:
                 raise
             with self._begin_fresh() as tx:  # the replica that answers may not know it yet
                 return tx.definition(name)
+        self._connection.highest_csn.note(table.csn)
+        return table
+
+    def drop_table(self, name: str, *, if_exists: bool = False) -> int | None:
+        """Drop a table and return the CSN from which it does not exist.
+
+        Readers of earlier CSNs go on to see it, as long as its history is kept. Open transactions that use it
+        can only be rolled back. A table that is created later under the same name is another one.
+
+        Args:
+            name: `name` or `namespace.name`.
+            if_exists: Return None if there is no such table.
+
+        Raises:
+            UnknownTableError: There is no such table, and `if_exists` is not given.
+            BadRequestError: Other tables are derived from it; drop these first.
+            NotCommittedError: The table was not dropped, as a commit is not possible now; call again.
+            CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
+        """
+        path = f"/tables/{segment(name)}"
+        try:
+            dropped = self._define("DELETE", path, DroppedTable, None, f"table {name} was dropped", name)
+        except UnknownTableError:
+            if not if_exists:
+                raise
+            return None
+        self._connection.highest_csn.note(dropped.csn)
+        return dropped.csn
+
+    def rename_table(self, name: str, to: str) -> CommittedTable:
+        """Give a table another name, also in another namespace; return its definition as `create_table` does.
+
+        Readers of earlier CSNs go on to see it under its former name.
+
+        Raises:
+            UnknownTableError: There is no table `name`.
+            TableExistsError: There is a table `to`.
+            BadRequestError: `to` is no name of a table, or the name that it has.
+            NotCommittedError, CommitUnknownError: As of `drop_table`.
+        """
+        return self._alter(name, AlterTableRequest(name=to))
+
+    def alter_table(self, name: str, properties: Mapping[str, str | None]) -> CommittedTable:
+        """Change properties of a table, and return its definition as `create_table` does.
+
+        Args:
+            name: `name` or `namespace.name`.
+            properties: New values of `comment`, `compaction` or `retention_s`; None takes one away. The
+                other properties stay as they were made, since the rows that are there depend on them.
+
+        Raises:
+            UnknownTableError: There is no such table.
+            BadRequestError: A property is unknown, cannot be changed, or has a wrong value; or nothing
+                changes.
+            NotCommittedError, CommitUnknownError: As of `drop_table`.
+        """
+        return self._alter(name, AlterTableRequest(properties=dict(properties)))
+
+    def _alter(self, name: str, body: AlterTableRequest) -> CommittedTable:
+        path = f"/tables/{segment(name)}"
+        table = self._define("PATCH", path, CommittedTable, body, f"table {name} was changed", name)
+        self._connection.highest_csn.note(table.csn)
+        return table
+
+    def _define(
+        self, method: str, path: str, kind: type[T], body: msgspec.Struct | None, what: str, name: str
+    ) -> T:
+        """Send a definition to one replica: a repetition would meet its own effect."""
+        member, *_ = self._connection.members.in_order()
+        try:
+            return self._connection.transport.call(member.api, method, path, answer=kind, body=body)
         except NoAnswerError as error:
             self._connection.members.note(member, error)
             raise CommitUnknownError(
-                f"it is not known whether table {name} was created ({error.message}); "
-                f"check with table({name!r})"
+                f"it is not known whether {what} ({error.message}); check with table({name!r})"
             ) from error
-        self._connection.highest_csn.note(table.csn)
-        return table
 
     def tables(self, *, csn: int | None = None) -> RowList[TableInfo]:
         """Return every table: its definition, `version`, `rows`, `bytes` and number of `parts`.

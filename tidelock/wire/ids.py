@@ -10,5 +10,8 @@ Csn = NewType("Csn", int)
 ReplicaId = NewType("ReplicaId", str)
 #: Id of a part: `<replica>-<boot>-<counter>`.
 PartId = NewType("PartId", str)
-#: Name of a table: `<namespace>.<table>`.
+#: Id of a table, forever: the name under which it was created, followed by `~<number>` where that name was
+#: the id of an earlier table.
+TableId = NewType("TableId", str)
+#: Name of a table, which can change: `<namespace>.<table>`.
 TableName = NewType("TableName", str)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from tidelock.wire.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.wire.ids import Csn, PartId, ReplicaId, TableId
 
 #: A Parquet range of a table; one that no record names yet, with rows that landed, which stay although its
 #: transaction was aborted (rule landing); or the stored entries of a large transaction.
@@ -39,7 +39,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     part: _Part
-    table: TableName
+    table: TableId
     path: str
     rows: _Count
     length: _Count
@@ -122,7 +122,7 @@ class UploadedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST /peer/v1/uploads/{part}: `replica` has received the file."""
 
     tid: str
-    table: TableName
+    table: TableId
     replica: ReplicaId
     length: _Count
     checksum: _Checksum
@@ -132,7 +132,7 @@ class FailedUploadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Body of POST /peer/v1/uploads/{part}/failed: `replica` has not received the file."""
 
     tid: str
-    table: TableName
+    table: TableId
     replica: ReplicaId
 
 
@@ -158,7 +158,7 @@ class StateDigest(msgspec.Struct, frozen=True):
     csn: Csn
     form: int
     zxid: int
-    tables: dict[TableName, str]
+    tables: dict[TableId, str]
 
 
 class PeerStatus(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         properties: See docs/protocol.md#bytes.
         derived_from: The table whose inserts this one follows.
         derived_sql: The rows that are made of them: one SELECT of `inserted`.
+        or_replace: Drop the table of this name in the same commit, if there is one.
     """
 
     name: str
@@ -29,6 +30,26 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     properties: dict[str, str] = {}
     derived_from: str | None = None
     derived_sql: str | None = None
+    or_replace: bool = False
+
+
+class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of PATCH /tables/{table}.
+
+    Attributes:
+        name: Another name, `name` or `namespace.name`; None: it keeps its name.
+        properties: New values of properties; null takes a property away.
+    """
+
+    name: str | None = None
+    properties: dict[str, str | None] = {}
+
+
+class DroppedTable(msgspec.Struct, frozen=True):
+    """A table that was dropped: its name, and the CSN from which it does not exist."""
+
+    name: str
+    csn: int
 
 
 class TableColumn(Row, frozen=True):
@@ -65,8 +86,8 @@ class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):
     dependents: list[str] = msgspec.field(default_factory=list)
 
 
-class CreatedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
-    """A table that was created: the CSN of the commit, and the version of its definition."""
+class CommittedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
+    """A table that was created or changed: the CSN of the commit, and the version of its definition."""
 
     shown: ClassVar[tuple[str, ...]] = ("name", "csn", "version", "columns", "partition_by")
 

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from tidelock.csnlog.core.codec import encode_tid
-from tidelock.csnlog.core.ids import Csn, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, TableId, Tid
 from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import CommitUnknownError, TidelockError, TooLargeError
@@ -63,9 +63,9 @@ class Rider(msgspec.Struct, frozen=True, eq=False):
 
     def record(self, carrier: str) -> TidRecord:
         """Return its entry in the record of the log."""
-        rows: dict[TableName, int] = {}
+        rows: dict[TableId, int] = {}
         for one in self.tx.staged.rows:
-            rows[one.schema.name] = rows.get(one.schema.name, 0) + one.count
+            rows[one.schema.id] = rows.get(one.schema.id, 0) + one.count
         tx = self.tx
         return TidRecord(str(tx.tid), label=tx.label, meta=tx.meta, carrier=carrier, rows=rows)
 
@@ -98,7 +98,7 @@ class _Group:
     nbytes: int = 0
     record_bytes: int = 0
     labels: set[str] = field(default_factory=set)
-    tables: dict[TableName, int] = field(default_factory=dict)
+    tables: dict[TableId, int] = field(default_factory=dict)
 
     def takes(self, rider: Rider, settings: AgentSettings) -> bool:
         tx = rider.tx

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -9,7 +10,7 @@ import structlog
 
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.codec import encode_definition, encode_entries, encode_skip
-from tidelock.csnlog.core.ids import ReplicaId, TableName
+from tidelock.csnlog.core.ids import ReplicaId, TableId
 from tidelock.csnlog.core.model import (
     AddPart,
     DefineTable,
@@ -103,7 +104,7 @@ class ProposalBuilder:
             batch=tx.batch,
         )
         ddl = (
-            *(_defining(item) for item in staged.definitions),
+            *_defining(staged.definitions, staged.defined_at),
             *(Create(tree.skip(item.part), encode_skip(SkipState(item))) for item in _declared(staged.skip)),
         )
         version = None if counted is None else counted.version
@@ -138,7 +139,7 @@ class ProposalBuilder:
         part = self.numbers.next()
         meta = PartMeta(
             part=part,
-            table=TableName(""),
+            table=TableId(""),
             path="",
             rows=0,
             length=len(data),
@@ -150,10 +151,13 @@ class ProposalBuilder:
         return Manifest(part, len(data), meta.checksum, len(entries))
 
 
-def _defining(item: DefineTable) -> Create | SetData:
-    """Return the write of a table's definition: a create, or a set of the previous definition."""
-    path, data = tree.table(item.table), encode_definition(item.definition)
-    return SetData(path, data, item.version - 1) if item.version else Create(path, data)
+def _defining(items: Sequence[DefineTable], defined_at: int) -> Iterator[Create | SetData]:
+    """Yield the writes of definitions: a create each, or a set of the previous definition (rule tables)."""
+    if items:
+        yield SetData(tree.TABLES, b"", defined_at)
+    for item in items:
+        path, data = tree.table(item.table), encode_definition(item.definition)
+        yield SetData(path, data, item.version - 1) if item.version else Create(path, data)
 
 
 def _declared(skip: SkipPart | None) -> tuple[SkipPart, ...]:

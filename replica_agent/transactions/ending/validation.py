@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import SerializationConflictError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -57,14 +57,12 @@ class Validation:
             )
         return version
 
-    def _redefined(self, table: TableName, tx: Transaction) -> bool:
+    def _redefined(self, table: TableId, tx: Transaction) -> bool:
         now = self.tables.version(table, self.waiters.reached)
         return now != self.tables.version(table, tx.tid.snapshot)
 
 
-def first_conflict(
-    reads: Mapping[TableName, Excluded], changed: Mapping[TableName, set[str]]
-) -> TableName | None:
+def first_conflict(reads: Mapping[TableId, Excluded], changed: Mapping[TableId, set[str]]) -> TableId | None:
     """Return a table with a changed partition that the transaction may have read, or None.
 
     A partition counts as read unless the transaction has excluded it; so does a partition that was created

@@ -42,10 +42,10 @@ class BackPressure:
             TooManyPartsError: The partition has ``parts_refuse_insert`` parts or more.
         """
         settings = self.settings
-        found = self.counts.of(schema.name, path)
+        found = self.counts.of(schema.id, path)
         if found + len(staged.memory) + len(staged.stored) < settings.parts_delay_insert:
             return  # without a scan over the parts of the transaction
-        found += sum(part.table == schema.name and part.path == path for part in staged.parts) - added
+        found += sum(part.table == schema.id and part.path == path for part in staged.parts) - added
         if found >= settings.parts_refuse_insert:
             self.metrics.compaction.inserts_refused.inc()
             raise _refusal(schema, path, found, settings.parts_refuse_insert)

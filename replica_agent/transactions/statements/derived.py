@@ -9,15 +9,13 @@ no row of an insert is ever visible in one of the tables without the other.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import types
 
-from tidelock.csnlog.core.ids import Csn, TableName
-from tidelock.csnlog.core.model import DefineTable
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, RefusedError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
@@ -32,17 +30,17 @@ from tidelock.table_columns import Column
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DerivedTables:
-    """Creates derived tables, and computes the rows that fill them."""
+    """Checks derived tables, and computes the rows that fill them."""
 
     settings: AgentSettings
     tables: Tables
     sql: SqlPool
 
-    async def defining(self, schema: TableSchema, at: Csn) -> list[DefineTable]:
-        """Return the definitions that create a table: its own, and for a derived table also its source's.
+    async def check(self, schema: TableSchema, at: Csn) -> None:
+        """Check the definition of a new derived table.
 
         Args:
-            schema: The schema of a table that does not exist at ``at``.
+            schema: Its schema.
             at: The CSN whose tables count.
 
         Raises:
@@ -51,24 +49,20 @@ class DerivedTables:
             UnknownTableError: The source, or another table that the SQL names, does not exist.
             TooLargeError: The chain is too long, or the source has too many dependents.
         """
-        made = DefineTable(schema.name, 0, schema.definition())
-        if schema.derivation is None:
-            return [made]
-        version, source = self.tables.schema(schema.derivation.source, at)
+        assert schema.derivation is not None, "it is derived"
+        _, source = self.tables.schema(schema.derivation.source, at)
         self._check_source(schema, source, at)
-        self._check_columns(schema, await self._columns(schema.derivation, at))
-        followed = dataclasses.replace(source, dependents=(*source.dependents, schema.name))
-        return [made, DefineTable(source.name, version + 1, followed.definition())]
+        self._check_columns(schema, await self._columns(schema.derivation, source, at))
 
     @contextlib.asynccontextmanager
     async def rows_for(
-        self, tx: Transaction, name: TableName, source: TableSchema, parts: Sequence[PartMeta], *, at: Csn
+        self, tx: Transaction, table: TableId, source: TableSchema, parts: Sequence[PartMeta], *, at: Csn
     ) -> AsyncIterator[AsyncIterable[bytes]]:
         """Provide the rows that a dependent takes from an insert into its source, as an Arrow IPC stream.
 
         Args:
             tx: It has just staged the rows, and written them out.
-            name: The name of the dependent.
+            table: The dependent.
             source: The table that was inserted into.
             parts: All rows of the insert, and no others.
             at: The CSN that the statement reads at.
@@ -77,17 +71,18 @@ class DerivedTables:
             RefusedError: The transaction cannot be committed any more; an error of the body is also raised,
                 with the name of the dependent added.
         """
-        _, dependent = self.tables.schema(name, at)
+        _, dependent = self.tables.schema(table, at)
         assert dependent.derivation is not None, "a dependent is derived"
         rows = DerivedRows(
-            dependent.derivation.sql, source=source.name, parts=tuple(part.part for part in parts)
+            dependent.derivation.sql, source=source.id, parts=tuple(part.part for part in parts)
         )
-        request = MutationRequest(at, str(tx.tid), name, rows, tuple(tx.staged.adopted.tids))
+        request = MutationRequest(at, str(tx.tid), table, rows, tuple(tx.staged.adopted.tids))
         try:
             async with self.sql.mutate(request) as derived:
                 yield derived.pieces()
         except RefusedError as error:
             # The class of the error says what is wrong, not where: the user has inserted into another table.
+            name = dependent.name
             message = f"table {name}, derived from {source.name}, cannot follow the insert: {error.message}"
             raise type(error)(message, **(error.details | {"derived": name})) from error
         tx.note_reads(derived.ended.read_set())
@@ -126,12 +121,12 @@ class DerivedTables:
                 found=depth,
             )
 
-    async def _columns(self, derivation: Derivation, at: Csn) -> pa.Schema:
+    async def _columns(self, derivation: Derivation, source: TableSchema, at: Csn) -> pa.Schema:
         """Run the SQL over no rows and return its columns."""
-        source = ".".join(map(quote, derivation.source.split(".")))
+        name = ".".join(map(quote, source.name.split(".")))
         rows = derivation.sql.rstrip("; \t\r\n")
         # On separate lines, so that a comment in the SQL ends before the bracket.
-        sql = f"WITH inserted AS (SELECT * FROM {source} LIMIT 0) SELECT * FROM (\n{rows}\n) LIMIT 0"  # noqa: S608 - it is meant to be SQL
+        sql = f"WITH inserted AS (SELECT * FROM {name} LIMIT 0) SELECT * FROM (\n{rows}\n) LIMIT 0"  # noqa: S608 - it is meant to be SQL
         pieces = [piece async for piece in self.sql.run(SqlRequest(csn=at, tid=None, sql=sql))]
         with pa.ipc.open_stream(b"".join(pieces)) as reader:
             return reader.schema

@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -70,7 +70,7 @@ class Inserts:
         """
         with self._cuttable(tx):
             try:
-                return await self._insert(tx, full_name(table), content, length, partition)
+                return await self._insert(tx, table, content, length, partition)
             except (web.RequestPayloadError, ConnectionError) as error:
                 why = " ".join(str(error).split())
                 raise BadRequestError(
@@ -99,9 +99,8 @@ class Inserts:
         Raises:
             RefusedError: As :meth:`insert`.
         """
-        name = full_name(table)
         at = tx.begin_statement(self.waiters.reached)
-        version, schema = self.tables.schema(name, at)
+        version, schema = self.tables.named(full_name(table), at)
         schema.require_mode(lands=False)
         alone = schema.unique_key or schema.dependents
         crowded = self.transactions.memory_bytes > self.settings.staged_memory_bytes_max
@@ -119,7 +118,7 @@ class Inserts:
     async def _insert(
         self,
         tx: Transaction,
-        name: TableName,
+        table: str,
         content: AsyncIterable[bytes],
         length: int | None,
         partition: Mapping[str, Any] | None,
@@ -130,12 +129,12 @@ class Inserts:
             msg = f"the insert has {length} bytes, the limit is insert_bytes_max={limit}; split it"
             raise TooLargeError(msg, limit=limit, found=length)
         at = tx.begin_statement(self.waiters.reached)
-        _, schema = self.tables.schema(name, at)
+        _, schema = self.tables.named(full_name(table), at)
         path = None if partition is None else path_in(schema, partition)
         known = path if schema.partition_by else ""
         if known is not None:
             await self.pressure.admit(tx.staged, schema, known)
-        rows, parts = await self.add(tx, name, content, at=at, path=path)
+        rows, parts = await self.add(tx, schema.id, content, at=at, path=path)
         for found, added in Counter(part.path for part in parts).items():
             if found != known:
                 await self.pressure.admit(tx.staged, schema, found, added)
@@ -153,7 +152,7 @@ class Inserts:
     async def add(
         self,
         tx: Transaction,
-        table: TableName,
+        table: TableId,
         pieces: AsyncIterable[bytes],
         *,
         at: Csn,
@@ -185,9 +184,9 @@ class Inserts:
         if not parts:
             return
         await self.staging.write_out(tx)
-        for name in schema.dependents:
-            async with self.derived.rows_for(tx, name, schema, parts, at=at) as pieces:
-                await self.add(tx, name, pieces, at=at)
+        for dependent in schema.dependents:
+            async with self.derived.rows_for(tx, dependent, schema, parts, at=at) as pieces:
+                await self.add(tx, dependent, pieces, at=at)
 
 
 async def _whole(stream: bytes) -> AsyncIterator[bytes]:

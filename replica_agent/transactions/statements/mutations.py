@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import CorruptError, SerializationConflictError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, MutationRequest, UpdateRows
@@ -71,7 +71,7 @@ class Mutations:
             TooLargeError, DiskFullError: A limit was passed. After each error: rollback only.
         """
         async with self.transactions.removing(tx):
-            return (await self._change(tx, full_name(table), action)).counts
+            return (await self._change(tx, self._found(tx, table).id, action)).counts
 
     async def update(self, tx: Transaction, table: str, action: UpdateRows) -> ChangeResult:
         """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`.
@@ -80,8 +80,7 @@ class Mutations:
             TableModeError: It is a landing table.
         """
         async with self.transactions.removing(tx):
-            self._require_mode(tx, table)
-            return (await self._change(tx, full_name(table), action)).counts
+            return (await self._change(tx, self._open(tx, table), action)).counts
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None
@@ -96,9 +95,9 @@ class Mutations:
             length: Bytes of the stream, if known.
         """
         async with self.transactions.removing(tx), self._kept(body, length) as path:
-            self._require_mode(tx, table)
+            target = self._open(tx, table)
             found = msgspec.structs.replace(action, source=str(path))
-            return (await self._change(tx, full_name(table), found)).counts
+            return (await self._change(tx, target, found)).counts
 
     async def insert(
         self, tx: Transaction, schema: TableSchema, body: AsyncIterable[bytes], path: str | None
@@ -114,16 +113,21 @@ class Mutations:
         )
         async with self.transactions.removing(tx), self._kept(body, None) as source:
             found = msgspec.structs.replace(action, source=str(source))
-            done = await self._change(tx, schema.name, found, path)
+            done = await self._change(tx, schema.id, found, path)
         return done.counts.rows_inserted + done.counts.rows_updated, done.added
 
-    def _require_mode(self, tx: Transaction, table: str) -> None:
-        """Raise TableModeError if the rows of a table come in another way than by statements."""
-        at = tx.begin_statement(self.removals.waiters.reached)
-        self.tables.schema(full_name(table), at)[1].require_mode(lands=False)
+    def _found(self, tx: Transaction, table: str) -> TableSchema:
+        """Return the table that has a name for the statement that begins."""
+        return self.tables.named(full_name(table), tx.begin_statement(self.removals.waiters.reached))[1]
+
+    def _open(self, tx: Transaction, table: str) -> TableId:
+        """Return a table by its name; TableModeError if its rows come in another way than by statements."""
+        found = self._found(tx, table)
+        found.require_mode(lands=False)
+        return found.id
 
     async def _change(
-        self, tx: Transaction, table: TableName, action: Action, path: str | None = None
+        self, tx: Transaction, table: TableId, action: Action, path: str | None = None
     ) -> _Changed:
         """Run a statement; run it again if compaction has replaced its parts before they were locked."""
         for left in reversed(range(TRIES)):
@@ -136,7 +140,7 @@ class Mutations:
         raise AssertionError("the last try returns or raises")
 
     async def _once(
-        self, tx: Transaction, table: TableName, action: Action, at: Csn, path: str | None
+        self, tx: Transaction, table: TableId, action: Action, at: Csn, path: str | None
     ) -> _Changed:
         _, schema = self.tables.schema(table, at)
         action = for_unique_key(schema, action)

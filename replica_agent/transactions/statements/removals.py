@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import BadRequestError, SerializationConflictError, UnsupportedInTransactionError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.switches import Switches
@@ -58,7 +58,7 @@ class Removals:
     locks: Locks
     waiters: CsnWaiters
 
-    def adopt(self, tx: Transaction, table: TableName) -> Csn:
+    def adopt(self, tx: Transaction, table: TableId) -> Csn:
         """Begin a statement that removes: let it see the merges of the parts that hold its rows.
 
         Returns:
@@ -84,15 +84,14 @@ class Removals:
             UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
         """
         async with self.transactions.removing(tx):
-            name, schema = self._table(tx, table)
+            schema = self._table(tx, table)
             path = path_in(schema, values)
-            return await self._cover(tx, name, OnePartition(path), path)
+            return await self._cover(tx, schema.id, OnePartition(path), path)
 
     async def truncate(self, tx: Transaction, table: str) -> RemoveResult:
         """Remove all rows of a table that the statement sees; errors as :meth:`drop_partition`."""
         async with self.transactions.removing(tx):
-            name, _ = self._table(tx, table)
-            return await self._cover(tx, name, WholeTable(), None)
+            return await self._cover(tx, self._table(tx, table).id, WholeTable(), None)
 
     async def move_partition(
         self, tx: Transaction, source: str, target: str, values: Mapping[str, Any]
@@ -106,27 +105,24 @@ class Removals:
             Others as :meth:`drop_partition`.
         """
         async with self.transactions.removing(tx):
-            name, schema = self._table(tx, source)
-            into, other = self._table(tx, target)
+            schema, other = self._table(tx, source), self._table(tx, target)
             other.require_mode(lands=False)
             _require_equal(schema, other)
             if other.unique_key:
                 raise UnsupportedInTransactionError(
-                    f"table {into} has a unique key, and a move does not check the keys of its rows; "
+                    f"table {other.name} has a unique key, and a move does not check the keys of its rows; "
                     "use INSERT INTO ... SELECT, and drop the partition of the source",
-                    table=into,
+                    table=other.name,
                 )
             path = path_in(schema, values)
-            parts = await self._covered(tx, name, OnePartition(path), path)
-            await self.staging.link(tx, into, parts)
-            return await self._take(tx, name, parts)
+            parts = await self._covered(tx, schema.id, OnePartition(path), path)
+            await self.staging.link(tx, other.id, parts)
+            return await self._take(tx, schema.id, parts)
 
-    async def _cover(self, tx: Transaction, table: TableName, wide: Wide, path: str | None) -> RemoveResult:
+    async def _cover(self, tx: Transaction, table: TableId, wide: Wide, path: str | None) -> RemoveResult:
         return await self._take(tx, table, await self._covered(tx, table, wide, path))
 
-    async def _covered(
-        self, tx: Transaction, table: TableName, wide: Wide, path: str | None
-    ) -> list[PartRow]:
+    async def _covered(self, tx: Transaction, table: TableId, wide: Wide, path: str | None) -> list[PartRow]:
         """Lock a partition (None: the table), and return its parts that the statement sees."""
         await self.staging.write_out(tx)
         for left in reversed(range(TRIES)):
@@ -147,7 +143,7 @@ class Removals:
         return await self.catalog.read(lambda reader: reader.partition(table, path, at, own, adopted))
 
     async def moved(
-        self, tx: Transaction, table: TableName, at: Csn, conflict: SerializationConflictError
+        self, tx: Transaction, table: TableId, at: Csn, conflict: SerializationConflictError
     ) -> bool:
         """Return whether a statement at the CSN ``at`` that conflicted may begin again.
 
@@ -160,7 +156,7 @@ class Removals:
             return False
         return self.adopt(tx, table) > at or conflict.details.get("holder") in tx.staged.adopted.tids
 
-    async def _note_read(self, tx: Transaction, table: TableName, path: str | None, at: Csn) -> None:
+    async def _note_read(self, tx: Transaction, table: TableId, path: str | None, at: Csn) -> None:
         """Note a read of the partition (None: the table): the removal depends on the rows that exist."""
         if path is None or tx.isolation is not Isolation.SERIALIZABLE:
             tx.note_reads({table: None})
@@ -168,15 +164,14 @@ class Removals:
         paths = await self.catalog.read(lambda reader: reader.partitions(table, at))  # of S: merges add none
         tx.note_reads({table: frozenset(paths - {path})})
 
-    def _table(self, tx: Transaction, table: str) -> tuple[TableName, TableSchema]:
-        name = full_name(table)
-        version, schema = self.tables.schema(name, tx.begin_statement(self.waiters.reached))
-        tx.use(name, version)
-        return name, schema
+    def _table(self, tx: Transaction, table: str) -> TableSchema:
+        version, schema = self.tables.named(full_name(table), tx.begin_statement(self.waiters.reached))
+        tx.use(schema.id, version)
+        return schema
 
     # -- parts -----------------------------------------------------------------------------------------------
 
-    async def remove_parts(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> RemoveResult:
+    async def remove_parts(self, tx: Transaction, table: TableId, parts: Sequence[PartRow]) -> RemoveResult:
         """Remove parts that a statement sees (see :meth:`adopt`).
 
         Raises:
@@ -210,7 +205,7 @@ class Removals:
         await self.locks.take(tx.tid, ask, at=at, wait_s=self.switches.lock_wait_s)
         self.transactions.require_open(tx)  # after a kill, or an expired lease, the rollback has run before
 
-    async def _take(self, tx: Transaction, table: TableName, parts: Collection[PartRow]) -> RemoveResult:
+    async def _take(self, tx: Transaction, table: TableId, parts: Collection[PartRow]) -> RemoveResult:
         own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
         mine = {part.part for part in own}
         others = [part for part in parts if part.part not in mine]
@@ -220,7 +215,7 @@ class Removals:
             await self._drop(tx, own)
         return RemoveResult(sum(part.rows for part in parts), len(parts))
 
-    async def _mark(self, tx: Transaction, table: TableName, parts: Sequence[PartId]) -> None:
+    async def _mark(self, tx: Transaction, table: TableId, parts: Sequence[PartId]) -> None:
         if not parts:
             return
         gone = await self.catalog.write(lambda db: jobs.mark_removed(db, str(tx.tid), parts))

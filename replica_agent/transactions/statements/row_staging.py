@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, PartId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, TableId, Tid
 from tidelock.errors import SchemaMismatchError, TidelockError, UnavailableError
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -106,7 +106,7 @@ class RowStaging:
     async def stage(
         self,
         tx: Transaction,
-        table: TableName,
+        table: TableId,
         pieces: AsyncIterable[bytes],
         *,
         at: Csn | None = None,
@@ -139,7 +139,7 @@ class RowStaging:
         return rows, upload.parts
 
     async def cut(
-        self, tx: Transaction, table: TableName, kept: Sequence[tuple[PartRow, Sequence[int]]], at: Csn
+        self, tx: Transaction, table: TableId, kept: Sequence[tuple[PartRow, Sequence[int]]], at: Csn
     ) -> Sequence[PartMeta]:
         """Stage row groups of stored parts as they are, those of each as a part of its own.
 
@@ -184,7 +184,7 @@ class RowStaging:
         """
         rows = await self.checked(version, schema, stream)
         self.transactions.require_open(tx)
-        tx.use(schema.name, version)
+        tx.use(schema.id, version)
         if rows.count:
             self.transactions.keep(tx, rows)
         return rows
@@ -212,7 +212,7 @@ class RowStaging:
             meta = msgspec.structs.replace(_meta(table, part), kind=kind)
             self.transactions.add(tx, StagedBytes(meta, part.data, tx.tid))
 
-    async def link(self, tx: Transaction, table: TableName, parts: Sequence[PartRow]) -> None:
+    async def link(self, tx: Transaction, table: TableId, parts: Sequence[PartRow]) -> None:
         """Add parts to ``table`` that share the bytes of other parts, which are stored here already.
 
         Peers receive them like every part; here a file is deleted when no part is in it any more.
@@ -326,14 +326,14 @@ class _RowUpload:
         return sink
 
     async def _take(self, part: EncodedPart) -> None:
-        meta = _meta(self.schema.name, part)
+        meta = _meta(self.schema.id, part)
         transactions = self.staging.transactions
         self.parts.append(meta)
         if self.path is not None and part.path != self.path:
             raise SchemaMismatchError(
-                f"some rows belong to partition {part.path} of table {meta.table}, expected only partition "
-                f"{self.path}; nothing of them was kept, give the rows of that partition alone",
-                table=meta.table,
+                f"some rows belong to partition {part.path} of table {self.schema.name}, expected only "
+                f"partition {self.path}; nothing of them was kept, give the rows of that partition alone",
+                table=self.schema.name,
             )
         if part.data is None:
             location = await asyncio.to_thread(self._sinks.pop(part.part).finish)
@@ -368,7 +368,7 @@ class _RowUpload:
                 await remove_files(self.staging.catalog, self.staging.files, [*unused, *self._files])
 
 
-def _meta(table: TableName, part: EncodedPart) -> PartMeta:
+def _meta(table: TableId, part: EncodedPart) -> PartMeta:
     return PartMeta(
         part=part.part, table=table, path=part.path, rows=part.rows, length=part.length,
         checksum=part.checksum, stats=part.stats, form=part.form,

@@ -59,10 +59,10 @@ class UniqueKeys:
         if not schema.unique_key:
             return
         keys = range_of(key_column(schema), bounds)
-        ask = LockAsk(schema.name, {}, (keys,))
+        ask = LockAsk(schema.id, {}, (keys,))
         await self.locks.take(tx.tid, ask, at=at, wait_s=self.switches.lock_wait_s)
         self.transactions.require_open(tx)  # it was killed, or its lease ran out, while it waited
-        for path, statistics in self.reader.added_since(schema.name, at):
+        for path, statistics in self.reader.added_since(schema.id, at):
             if overlap(keys, part_range(schema, path, statistics)):
                 raise SerializationConflictError(
                     f"rows were added to table {schema.name} after CSN {at}, which {tx.tid} reads, and may "

@@ -144,7 +144,7 @@ def test_columns_that_no_table_can_have(db: Database, name: str, names: list[str
         ({"partition_by": SCHEMA.names}, "a file needs at least one"),
         ({"sort_by": ["colour"]}, "sort_by of table default.{name} names colour"),
         ({"sort_by": ["k"], "partition_by": ["k"]}, "leave it out"),
-        ({"properties": {"colour": "red"}}, "known are compaction"),
+        ({"properties": {"colour": "red"}}, "known are comment, compaction"),
         ({"properties": {"compaction": "maybe"}}, "not on or off"),
     ],
 )
@@ -241,7 +241,7 @@ def test_definitions_by_the_command_line(ground: Ground) -> None:
     for arguments, code, word in (
         (("create-table", *where, ground.table, "k:bigint"), Exit.REFUSED, "exists already"),
         (("create-table", *where, "Orders", "k:bigint"), Exit.USAGE, "is not a table name"),
-        (("create-table", *where, "t", "k:list"), Exit.USAGE, "expected a type"),
+        (("create-table", *where, "t", "k:list"), Exit.USAGE, "is not a column type"),
         (("create-table", *where, "t", "k:bigint", "--partition-by", "p"), Exit.USAGE, "not a column"),
     ):
         done = command(*arguments)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.sim.explore.replay import Replays, Returned
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid, part_id
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replication.core.digest import checksum
@@ -25,7 +25,7 @@ def tid_of(tx: int) -> Tid:
 
 def part_of(tx: int) -> PartMeta:
     """Its one part."""
-    return PartMeta(part_id(HOME, 1, tx + 1), TableName("d.orders"), "", 1, len(DATA), checksum(DATA))
+    return PartMeta(part_id(HOME, 1, tx + 1), TableId("d.orders"), "", 1, len(DATA), checksum(DATA))
 
 
 class _Storing(Exception):  # noqa: N818 - no error: it ends a run at the write that the peer waits for

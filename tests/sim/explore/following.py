@@ -51,7 +51,7 @@ from tidelock.csnlog.core.follower_messages import (
     Unreadable,
     Woken,
 )
-from tidelock.csnlog.core.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import CSN_MAX, CSN_NONE, Csn, PartId, TableId, Tid, part_id
 from tidelock.csnlog.core.imprint import UNKNOWN, Imprint
 from tidelock.csnlog.core.model import AddPart, LogRecord, TidRecord
 from tidelock.csnlog.core.phase import FollowerPhase
@@ -79,7 +79,7 @@ Next = tuple[Move, "Shard | Broken"]
 
 def _record(tx: int, parts: Sequence[PartId]) -> TidRecord:
     tid = Tid(Csn(1), HOME, 1, tx + 1)
-    tables = (TableName(f"d.t{number}") for number in range(len(parts)))
+    tables = (TableId(f"d.t{number}") for number in range(len(parts)))
     entries = (AddPart(table, part, "", 1, 1, "0" * 32) for table, part in zip(tables, parts, strict=True))
     return TidRecord(str(tid), tuple(entries), holders=(HOME,))
 

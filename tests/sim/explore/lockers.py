@@ -17,7 +17,7 @@ from tests.sim.explore.replay import Replays, RunRaised
 from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.fence import seize
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import SessionState
 from tidelock.csnlog.core.results import (
     Aborted,
@@ -40,7 +40,7 @@ from tidelock.replication.locks.removal_locks import Locks
 
 #: A sweeper logs the holder that it has evicted; that is no news here.
 _SILENT = mock.Mock()
-TABLE = TableName("d.orders")
+TABLE = TableId("d.orders")
 LIMITS = LockLimits(
     locks_max=100,
     table_locks_max=100,

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.replay import Script
 from tidelock.csnlog.core.batch import Proposal
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.store import SetData
 
 NAMES = (ReplicaId("r1"), ReplicaId("r2"))
-ORDERS = TableName("d.orders")
+ORDERS = TableId("d.orders")
 
 # The last answer to the client of a transaction; a CSN means committed there.
 IDLE, WAITING, UNDECIDED, REJECTED = 0, -1, -2, -3

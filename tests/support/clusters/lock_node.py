@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.support.clusters.log_node import R1, LogNode
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_IMPORT, Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.results import Aborted, Ok, Outcome, Running
 from tidelock.csnlog.core.store import Store
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
@@ -20,7 +20,7 @@ from tidelock.replica_agent.transactions.outcomes.rules import LOCK
 from tidelock.replication.core.lock_rules import LockAsk, LockLimits, Wide
 from tidelock.replication.locks.removal_locks import Locks
 
-ORDERS = TableName("d.orders")
+ORDERS = TableId("d.orders")
 LIMITS = LockLimits(
     locks_max=5000,
     table_locks_max=8000,

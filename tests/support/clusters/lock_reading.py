@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.replication.core.lock_rules import LockInfo, OnePart, read_lock
@@ -36,14 +36,14 @@ def part_rows(data_dir: Path, table: str) -> list[LockedPartRow]:
 
 def locks(connect: str, table: str) -> dict[str, str]:
     """Return the locks of a table: part, or kind of a wide lock, with the transaction that holds it."""
-    found = asyncio.run(_locks(connect, TableName(f"default.{table}")))
+    found = asyncio.run(_locks(connect, TableId(f"default.{table}")))
     return {
         lock.scope.part if isinstance(lock.scope, OnePart) else type(lock.scope).__name__: str(lock.tid)
         for lock in found
     }
 
 
-async def _locks(connect: str, table: TableName) -> list[LockInfo]:
+async def _locks(connect: str, table: TableId) -> list[LockInfo]:
     store = ZkStore(connect, session_timeout_s=10.0, request_timeout_s=30.0, multi_bytes_max=1 << 19)
     await store.open()
     try:

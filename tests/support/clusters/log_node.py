@@ -11,7 +11,7 @@ from typing import Self
 from tests.support.clusters.resolving import GivenLocal, resolver_over
 from tests.support.wall_clocks import own_clock
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, bootstrap, open_session
-from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_IMPORT, CSN_NONE, Csn, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.imprint import UNKNOWN, Imprint
 from tidelock.csnlog.core.model import LogRecord, MemberState, RecordKind, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running
@@ -93,9 +93,7 @@ class LogNode:
         """Return a tid of this replica's present boot."""
         return Tid(Csn(1), self.replica, self.own.boot, counter)
 
-    def proposal(
-        self, counter: int, tables: Mapping[TableName, int] | None = None, **more: object
-    ) -> Proposal:
+    def proposal(self, counter: int, tables: Mapping[TableId, int] | None = None, **more: object) -> Proposal:
         """Return a small transaction."""
         return Proposal(TidRecord(str(self.tid(counter))), tables or {}, **more)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from tests.support.machines.stories import options_of
 from tidelock.csnlog.core import committer_messages as msg
 from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.batch import LogLimits, Proposal
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.results import Committed, Ok, Reason, Refused
 from tidelock.csnlog.core.store import Check, Create, Delete, Op, SetData
 
@@ -169,7 +169,7 @@ def _proposal(number: int, words: list[str]) -> Proposal:
     options = options_of(words)
     ddl: list[Create | SetData] = []
     if name := options.get("create"):
-        ddl.append(Create(tree.table(TableName(name)), b"{}"))
+        ddl.append(Create(tree.table(TableId(name)), b"{}"))
     if changed := options.get("change"):
         name, _, version = changed.partition("@")
         ddl.append(SetData(tree.table(_table(name)), b"v1", int(version)))
@@ -184,8 +184,8 @@ def _proposal(number: int, words: list[str]) -> Proposal:
     )
 
 
-def _table(name: str) -> TableName:
-    return TableName(name if "." in name else f"d.{name}")
+def _table(name: str) -> TableId:
+    return TableId(name if "." in name else f"d.{name}")
 
 
 def _short(text: str) -> str:

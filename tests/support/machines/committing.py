@@ -42,14 +42,14 @@ from tidelock.csnlog.core.committer_messages import (
     SendRaise,
     SendRollover,
 )
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, csn, epoch_of
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, csn, epoch_of
 from tidelock.csnlog.core.model import Record, RecordKind, SessionState, TidRecord
 from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Create, Op, SetData
 from tidelock.csnlog.testing.memory_tree import ZnodeTree
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
-ORDERS, ITEMS = TableName("d.orders"), TableName("d.items")
+ORDERS, ITEMS = TableId("d.orders"), TableId("d.items")
 LOST = Unknown("lost")
 WRITES = (SendCommit, SendRollover, SendRaise)
 
@@ -78,7 +78,7 @@ def begun(replica: ReplicaId, boot: int = 1) -> SessionState:
 
 
 def proposal(
-    counter: int, tables: Mapping[TableName, int] | None = None, *, home: ReplicaId = R1, **more: object
+    counter: int, tables: Mapping[TableId, int] | None = None, *, home: ReplicaId = R1, **more: object
 ) -> Proposal:
     """Return a small transaction, known by its counter; see :func:`tid`."""
     record = TidRecord(tid(counter, home), label=more.get("label"))  # type: ignore[arg-type]

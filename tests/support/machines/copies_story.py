@@ -8,7 +8,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from tests.support.machines.names import HOME, part, short, tid
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.messages import NotEnough, Ready
@@ -39,7 +39,7 @@ class CopiesStory:
 
 def meta(name: str) -> PartMeta:
     """Describe a part."""
-    return PartMeta(part(name), TableName("db.t"), "", 1, 10, "0" * 32)
+    return PartMeta(part(name), TableId("db.t"), "", 1, 10, "0" * 32)
 
 
 def rules(copies: int = 2, version: int = 0, **disks: str) -> CountingRules:

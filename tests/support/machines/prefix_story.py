@@ -7,7 +7,7 @@ from typing import assert_never
 
 from tests.support.log_records import in_log
 from tests.support.machines.names import HOME, part, short, tid
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, Manifest, Record, RecordKind, TidRecord
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.messages import Apply, Blocked, FetchPart, ReadManifest, Unblocked
@@ -40,7 +40,7 @@ class PrefixStory:
 
 def add(name: str) -> AddPart:
     """Return the entry that adds a part."""
-    return AddPart(TableName("db.t"), part(name), "", 1, 10, "0" * 32)
+    return AddPart(TableId("db.t"), part(name), "", 1, 10, "0" * 32)
 
 
 def record(

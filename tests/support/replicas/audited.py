@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.log_records import in_log
 from tidelock.csnlog.core.codec import checksum, encode_entries
 from tidelock.csnlog.core.follower import number_after
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import (
     AddPart,
     DefineTable,
@@ -35,7 +35,7 @@ from tidelock.replication.partfs import PartFs, WrittenPack
 from tidelock.wire.audit import AuditFinding
 
 R1 = ReplicaId("r1")
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 RULE_SETS = (rules.FILES, rules.PARTS, rules.LOG, rules.OUTCOMES)
 
 
@@ -112,7 +112,7 @@ class AuditedReplica:
             made = None
             if manifest is not None:
                 data = encode_entries(entries)
-                meta = PartMeta(manifest, TableName(""), "", 0, len(data), checksum(data), kind="manifest")
+                meta = PartMeta(manifest, TableId(""), "", 0, len(data), checksum(data), kind="manifest")
                 (at,), length = self._write_pack("r1-1-8", [data])
                 staged = [jobs.StagedPart(meta, at, by)]
                 await self.catalog.write(lambda db: jobs.add_staged(db, staged, [], file_bytes=length))

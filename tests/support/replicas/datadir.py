@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableId, Tid, part_id
 from tidelock.csnlog.core.model import AddPart, Entry, RecordKind, TidRecord
 from tidelock.part_layout import FloatColumns, mark, parquet_options
 from tidelock.partition_paths import split
@@ -40,7 +40,7 @@ _PART = """
 @dataclass(frozen=True)
 class _Encoded:
     part: PartId
-    table: TableName
+    table: TableId
     path: str
     rows: int
     data: bytes
@@ -114,8 +114,8 @@ class DataDir:
         definition = json.dumps(made.definition())
         with self.sql() as db:
             db.execute(
-                "INSERT INTO tables VALUES (?, 0, ?, ?, ?, ?, 'active')",
-                (made.name, csn, definition, made.arrow_bytes(), made.common_metadata()),
+                "INSERT INTO tables VALUES (?, 0, ?, ?, ?, ?, 'active', ?)",
+                (made.id, csn, definition, made.arrow_bytes(), made.common_metadata(), made.name),
             )
         self._applied(csn)
         return made
@@ -217,7 +217,7 @@ class DataDir:
                 stats = statistics_of(pq.read_metadata(io.BytesIO(sink.getvalue())), schema)
                 yield _Encoded(
                     part_id(REPLICA, 1, self._parts),
-                    schema.name,
+                    schema.id,
                     path,
                     batch.num_rows,
                     sink.getvalue(),

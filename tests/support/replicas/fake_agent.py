@@ -266,6 +266,13 @@ class FakeAgent:
                     return self._outcome(tid)
                 case "POST", ["tables"]:
                     return self._create(request.json)
+                case "PATCH", ["tables", table]:
+                    return self._alter(table, request.json)
+                case "DELETE", ["tables", table]:
+                    definition = self._defined(table)
+                    del self.cluster.definitions[definition["name"]]
+                    self.cluster.csn += 1
+                    return {"name": definition["name"], "csn": self.cluster.csn}
                 case "GET", ["tables"]:
                     return [self._described(name, request.query) for name in self.cluster.definitions]
                 case "GET", ["tables", table]:
@@ -512,6 +519,23 @@ class FakeAgent:
         pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
         self.cluster.add_table(name)
         return {**self.cluster.definitions[f"default.{name}"], "csn": self.cluster.csn, "version": 0}
+
+    def _defined(self, table: str) -> dict[str, Any]:
+        name = table if "." in table else f"default.{table}"
+        if name not in self.cluster.definitions:
+            raise UnknownTableError(f"there is no table {name}", table=name)
+        return self.cluster.definitions[name]
+
+    def _alter(self, table: str, body: dict[str, Any]) -> dict[str, Any]:
+        definition = dict(self._defined(table))
+        del self.cluster.definitions[definition["name"]]
+        if name := body.get("name"):
+            definition["name"] = name if "." in name else f"default.{name}"
+        given = {**definition["properties"], **body.get("properties", {})}
+        definition["properties"] = {key: value for key, value in given.items() if value is not None}
+        self.cluster.definitions[definition["name"]] = definition
+        self.cluster.csn += 1
+        return {**definition, "csn": self.cluster.csn, "version": 1}
 
     def _snapshot(self, request: Request, parts: list[str]) -> dict[str, Any]:
         if request.method == "DELETE":

@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._json(200, answer)
 
-    do_GET = do_POST = do_DELETE = _serve  # noqa: N815 - http.server looks for these names
+    do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server looks for these names
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") == "chunked":

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.support.replicas.datadir import DataDir
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import TidelockError
 from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.mutating import MutationRun
@@ -62,7 +62,7 @@ def run(
 ) -> Done:
     """Run a mutation at the newest CSN; raise the error that a caller of the agent would get."""
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
-    request = MutationRequest(newest, tid, full_name(table), action, adopted)
+    request = MutationRequest(newest, tid, TableId(full_name(table)), action, adopted)
     with closing(SqlSession(Engine(config(directory, **limits)), request)) as session:
         try:
             made = MutationRun(session, request)
@@ -82,8 +82,9 @@ def after(directory: DataDir, table: str, done: Done, *, csn: int | None = None)
     newest = Csn(directory.meta("snapshot_csn") if csn is None else csn)
     reader = CatalogReader(directory.path)
     try:
-        schema = TableSchema.from_definition(reader.require_table(full_name(table), newest).definition)
-        shown = reader.parts(full_name(table), newest)
+        row = reader.require_named(full_name(table), newest)
+        schema = TableSchema.from_definition(row.id, row.definition)
+        shown = reader.parts(row.id, newest)
     finally:
         reader.close()
     assert set(done.affected.parts) <= {part.part for part in shown}

@@ -27,6 +27,7 @@ from chaos.workloads import (
     refresh,
     set_full,
     streams,
+    table_lives,
     unique_keys,
 )
 from tests.checkers.levels import Level
@@ -245,6 +246,39 @@ def test_moved_rows_are_the_same_everywhere() -> None:
         ]
         planted.operation(value, f="read", snapshot=3, replica=f"r{split}")
     assert _claims(moves.not_once(planted.ended), "moves") == {"replicas agree"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "claim"),
+    [
+        ([["lives_a", 7, [[7, 1], [7, 2]]], ["lives_b", 8, []]], None),
+        ([["lives_b", 8, []]], None),  # table 7 was dropped
+        ([["lives_a", 7, [[7, 1], [7, 2]]], ["lives_b", 7, [[7, 1], [7, 2]]]], "one name"),
+        ([["lives_a", 7, [[7, 1], [6, 5], [7, 2]]]], "rows of their table"),
+        ([["lives_a", 7, [[7, 1], [7, 1], [7, 2]]]], "each row once"),
+        ([["lives_a", 7, [[7, 1]]]], "acknowledged rows"),
+    ],
+)
+def test_a_row_that_is_not_in_its_own_table_is_found(tables: list[Any], claim: str | None) -> None:
+    """A row that was acknowledged for a table is there as long as it lives, once, and nowhere else."""
+    planted = Planted()
+    planted.operation([["add", 7, 1]], f="add", csn=3)
+    planted.operation([["add", 7, 2]], f="add", csn=4)
+    planted.operation([["add", 7, 3]], f="add", csn=9)
+    planted.operation([["add", 7, 4]], f="add", end="fail")
+    planted.operation([["r", "tables", tables]], f="read", snapshot=5, replica="r1")
+    assert _claims(table_lives.judged(planted.ended), "table_lives") == ({claim} if claim else set())
+
+
+def test_a_table_that_comes_back_from_the_dead_is_found() -> None:
+    """Whatever the order in which the CSNs were read; two replicas that disagree are found, too."""
+    planted = Planted()
+    for snapshot, tables in ((9, [7]), (5, [7]), (7, [8])):
+        value = [["r", "tables", [[f"lives_{table}", table, []] for table in tables]]]
+        planted.operation(value, f="read", snapshot=snapshot, replica="r1")
+    assert _claims(table_lives.judged(planted.ended), "table_lives") == {"dropped for ever"}
+    planted.operation([["r", "tables", []]], f="read", snapshot=7, replica="r2")
+    assert "replicas agree" in _claims(table_lives.judged(planted.ended), "table_lives")
 
 
 @pytest.mark.parametrize(

@@ -401,6 +401,31 @@ def test_create_table_takes_columns_or_a_file(
     assert "there is a table" in complaint(tidelock("create-table", "copy", "--like", rows), Exit.REFUSED)
 
 
+def test_a_table_is_renamed_altered_and_dropped(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
+    """Each is a commit, and says at which CSN."""
+    assert tidelock("create-table", "new", "k:bigint", "--property", "retention_s=9").exit_code == 0
+    renamed = tidelock("alter-table", "new", "--rename-to", "sales.old").stdout
+    assert renamed == f"table sales.old changed at CSN {fake_cluster.csn}\n"
+    changes = ("--property", "comment=a = b", "--unset", "retention_s", "--json")
+    made = told(tidelock("alter-table", "sales.old", *changes))
+    assert (made["name"], made["properties"]) == ("sales.old", {"comment": "a = b"})
+    sent = fake_cluster["r1"].requests[-1]
+    properties = {"retention_s": None, "comment": "a = b"}
+    assert (sent.method, sent.path, sent.json["properties"]) == ("PATCH", "/tables/sales.old", properties)
+    assert "there is no table" in complaint(tidelock("drop-table", "new"), Exit.REFUSED)
+    assert tidelock("drop-table", "new", "--if-exists").stdout == "there is no table new\n"
+    dropped = told(tidelock("drop-table", "sales.old", "--json"))
+    assert dropped == {"name": "sales.old", "csn": fake_cluster.csn}
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--rename-to", "b", "--unset", "comment"], ["--property", "comment="]]
+)
+def test_alter_table_with_wrong_options(tidelock: Tidelock, arguments: list[str]) -> None:
+    """A name or properties, and not both: they are two commits."""
+    assert tidelock("alter-table", "a", *arguments).exit_code == Exit.USAGE
+
+
 @pytest.mark.parametrize(
     "arguments",
     [[], ["k"], ["k:money"], ["k:int:maybe"], [":int"], ["k:int", "--property", "x"], ["k:decimal(99,2)"]],

@@ -9,6 +9,7 @@ import sys
 from decimal import Decimal
 
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -97,7 +98,7 @@ def test_a_transaction_and_a_snapshot_give_frames_too(fake_db: Database) -> None
 def test_a_polars_frame_has_every_value_of_the_table(fake_db: Database) -> None:
     """Integers beside a null stay integers, and NaN is no null."""
     frame = fake_db.scan("u").to_polars()
-    assert isinstance(frame, polars.DataFrame)
+    assert isinstance(frame, pl.DataFrame)
     assert frame["n"].to_list() == ROWS["n"].to_pylist()
     assert frame["price"].to_list() == ROWS["price"].to_pylist()
     assert (math.isnan(frame["x"][0]), frame["x"][1]) == (True, None)

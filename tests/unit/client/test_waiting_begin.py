@@ -18,6 +18,7 @@ from tests.support.replicas.fake_agent import FakeCluster
 from tests.support.replicas.fake_http import Fault
 from tidelock.client import Database, Decision, Transaction, TransactionState, connect
 from tidelock.client.writes.definitions import KnownTable
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import (
     CommitUnknownError,
     NotCommittedError,
@@ -377,13 +378,14 @@ def test_rows_are_kept_if_and_only_if_the_agent_takes_them(drawn: tuple[TableDef
         stream.write_table(rows)
     body = sink.getvalue().to_pybytes()
     schema = TableSchema.from_definition(
+        TableId(definition.name),
         {
             "name": definition.name,
             "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in definition.columns],
             "partition_by": definition.partition_by,
             "sort_by": [],
             "properties": {},
-        }
+        },
     )
     try:
         taken: int | None = check_small(body, schema, 0, SETTINGS).count

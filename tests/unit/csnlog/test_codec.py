@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelock.csnlog.core import codec
-from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.log_time import WITNESSES_MAX, ClockReading
 from tidelock.csnlog.core.model import (
     AddPart,
@@ -43,9 +43,9 @@ JSON = st.recursive(
 )
 OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
 ENTRIES: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(AddPart, TEXT.map(TableName), TEXT.map(PartId), TEXT, INT, INT, TEXT),
-    st.builds(RemovePart, TEXT.map(TableName), TEXT.map(PartId)),
-    st.builds(DefineTable, TEXT.map(TableName), INT, OBJECT),
+    st.builds(AddPart, TEXT.map(TableId), TEXT.map(PartId), TEXT, INT, INT, TEXT),
+    st.builds(RemovePart, TEXT.map(TableId), TEXT.map(PartId)),
+    st.builds(DefineTable, TEXT.map(TableId), INT, OBJECT),
 )
 TIDS = st.builds(
     TidRecord,
@@ -93,9 +93,9 @@ def test_the_bytes_of_a_record() -> None:
             TidRecord(
                 "7-r1-2-9",
                 (
-                    AddPart(TableName("d.t"), PartId("r1-2-1"), "y=1994", 3, 4096, "0" * 32),
-                    RemovePart(TableName("d.t"), PartId("r2-1-1")),
-                    DefineTable(TableName("d.u"), 0, {"name": "d.u"}),
+                    AddPart(TableId("d.t"), PartId("r1-2-1"), "y=1994", 3, 4096, "0" * 32),
+                    RemovePart(TableId("d.t"), PartId("r2-1-1")),
+                    DefineTable(TableId("d.u"), 0, {"name": "d.u"}),
                 ),
                 holders=(R1, ReplicaId("r2")),
                 label="nightly",
@@ -125,7 +125,7 @@ def test_a_manifest_reads_back(entries: list[Entry]) -> None:
 #: For each form: a value, its writer and its reader.
 FORMS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (Record(RecordKind.GENESIS, R1, 0), codec.encode_record, codec.decode_record),
-    ((RemovePart(TableName("d.t"), PartId("p")),), codec.encode_entries, codec.decode_entries),
+    ((RemovePart(TableId("d.t"), PartId("p")),), codec.encode_entries, codec.decode_entries),
     (SessionState(3, "d1", "n1", "serving"), codec.encode_session, codec.decode_session),
     (MemberState("h:1", "h:2", "rack", {"zone": "a"}), codec.encode_member, codec.decode_member),
     (MemberState(), codec.encode_member, codec.decode_member),

@@ -13,7 +13,7 @@ from tests.support.clusters.resolving import nothing
 from tests.support.zookeeper.store_suite import plain
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, TableName, Tid, csn
+from tidelock.csnlog.core.ids import Csn, TableId, Tid, csn
 from tidelock.csnlog.core.model import LogRecord, RecordKind, SessionState, TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Ok, Reason, Refused, Running, TooOld, Unknown
 from tidelock.csnlog.core.store import Check, Create, Delete, Node, SetData
@@ -35,7 +35,7 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 
-ORDERS = TableName("d.orders")
+ORDERS = TableId("d.orders")
 
 
 @pytest.fixture

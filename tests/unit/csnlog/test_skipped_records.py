@@ -17,7 +17,7 @@ from tidelock.csnlog import record_skipper
 from tidelock.csnlog.cluster import bootstrap
 from tidelock.csnlog.cluster.bootstrap import KnownState, OwnSession, register
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import CSN_IMPORT, NO_STAMP, Csn, ReplicaId, Stamp, TableName, Tid, csn
+from tidelock.csnlog.core.ids import CSN_IMPORT, NO_STAMP, Csn, ReplicaId, Stamp, TableId, Tid, csn
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.log_time import clocking
 from tidelock.csnlog.core.model import (
@@ -195,7 +195,7 @@ REFUSALS: Final = {
     "applied on a former disk": (facts_of(members=(member(R1, 1, told=2),)), "found r1 at CSN 2"),
     "table": (facts_of(definitions=("tables/d.t",)), r"its commit has written tables/d\.t: .*rebuild"),
     "definition": (
-        facts_of(record(TidRecord("1-r1-1-1", (DefineTable(TableName("d.t"), 0, {}),)))),
+        facts_of(record(TidRecord("1-r1-1-1", (DefineTable(TableId("d.t"), 0, {}),)))),
         "an entry of that kind",
     ),
 }
@@ -341,7 +341,7 @@ async def test_labels_of_a_skipped_record_are_free_again(ensemble: MemoryEnsembl
 async def test_a_table_that_the_record_made_refuses_the_word(ensemble: MemoryEnsemble) -> None:
     """It is found by the number of its write, though nobody can read the record; nothing is changed."""
     store = ensemble.store()
-    await write(store, NEWER, Create(tree.table(TableName("d.t")), b"{}"))
+    await write(store, NEWER, Create(tree.table(TableId("d.t")), b"{}"))
     before = ensemble.tree.state()
     with pytest.raises(RefusedError, match=r"CSN 3 is not skipped: .* has written tables/d\.t"):
         await word(store, csn(0, 3))

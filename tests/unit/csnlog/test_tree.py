@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import CSN_MAX, SEQUENCE_MAX, Csn, PartId, ReplicaId, TableName, Tid, csn
+from tidelock.csnlog.core.ids import CSN_MAX, SEQUENCE_MAX, Csn, PartId, ReplicaId, TableId, Tid, csn
 
 
 @given(value=st.integers(0, CSN_MAX))
@@ -82,7 +82,7 @@ def test_a_label_is_one_name_whatever_it_holds(text: str) -> None:
 
 def test_every_path_stands_where_the_protocol_says() -> None:
     """The tree is that of docs/protocol.md#zookeeper-tree."""
-    replica, table = ReplicaId("r1"), TableName("sales.orders")
+    replica, table = ReplicaId("r1"), TableId("sales.orders")
     assert [
         *(tree.CLUSTER, tree.EPOCH, tree.HEAD, tree.TAIL, tree.HORIZON),
         *(tree.replica(replica), tree.session(replica), tree.alive(replica), tree.progress(replica)),

@@ -14,7 +14,7 @@ from tests.support.clusters.boots import R1, R2, any_request, begin, paths
 from tidelock.csnlog import patience, tree_maker
 from tidelock.csnlog.cluster.bootstrap import KnownState
 from tidelock.csnlog.core import codec, tree
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import (
     CLONING,
     SERVING,
@@ -50,7 +50,7 @@ PLAN = TreePlan(
         R1: Seat(SessionState(3, "disk 1", "", STOPPED), Progress(Csn(41), Csn(41))),
         R2: Seat(SessionState(4, "disk 2", "", STRUCK), Progress(Csn(40), Csn(40))),
     },
-    tables={TableName("t"): ({"v": 1}, {"v": 2}, {"v": 3}), TableName("u"): ({"v": 1},)},
+    tables={TableId("t"): ({"v": 1}, {"v": 2}, {"v": 3}), TableId("u"): ({"v": 1},)},
     labels={"job": LabelState("4-r1-1-1", None)},
     skips=(),
     skipped=(),
@@ -90,7 +90,7 @@ async def test_the_tree_is_that_of_the_plan() -> None:
     """The tree that was there is gone; a table has the version of its last definition."""
     found = await contents(await made())
     assert codec.decode_cluster(found[tree.CLUSTER][0]) == PLAN.cluster
-    assert found[tree.table(TableName("t"))] == (codec.encode_definition({"v": 3}), 2)
+    assert found[tree.table(TableId("t"))] == (codec.encode_definition({"v": 3}), 2)
     assert tree.label("old") not in found
     assert PLAN.cluster.closed == Csn(42)
     assert codec.decode_record(found[tree.record(Csn(42))][0]).kind is RecordKind.END
@@ -166,7 +166,7 @@ async def test_servers_that_stay_away_end_the_command() -> None:
 
 @pytest.mark.parametrize(
     "meddle",
-    [Create(tree.table(TableName("t")), b"foreign"), Delete(tree.TABLES, -1)],
+    [Create(tree.table(TableId("t")), b"foreign"), Delete(tree.TABLES, -1)],
     ids=["a znode that appears", "a folder that goes"],
 )
 async def test_a_foreign_writer_ends_the_command(meddle: Op) -> None:
@@ -174,7 +174,7 @@ async def test_a_foreign_writer_ends_the_command(meddle: Op) -> None:
     ensemble = MemoryEnsemble()
 
     def plan(call: StoreRequest) -> None:
-        if any(op.path == tree.table(TableName("t")) for op in call.ops):
+        if any(op.path == tree.table(TableId("t")) for op in call.ops):
             assert isinstance(ensemble.write((meddle,), 0), Ok)
 
     ensemble.plan = plan

@@ -13,7 +13,7 @@ from tests.support.log_records import in_log
 from tests.support.machines.names import HOME, part, tid
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.codec import encode_entries
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.model import AddPart, LogRecord, Manifest, Record, RecordKind, TidRecord
 from tidelock.errors import CorruptError, DiskFullError, TidelockError, UnavailableError, UpgradeNeededError
 from tidelock.replication.apply import Applier
@@ -149,7 +149,7 @@ async def here() -> AsyncIterator[Here]:
 
 def add(name: str) -> AddPart:
     """Return the entry that adds a part."""
-    return AddPart(TableName("db.t"), part(name), "", 1, 10, "0" * 32)
+    return AddPart(TableId("db.t"), part(name), "", 1, 10, "0" * 32)
 
 
 def record(number: int, *tids: TidRecord, kind: RecordKind = RecordKind.COMMIT) -> LogRecord:

@@ -17,7 +17,7 @@ from tests.support.aio import until
 from tests.support.machines.names import part, tid
 from tests.support.replicas.part_holder import PartHolder
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import Location, PartMeta, Peer, Wanted
 from tidelock.replication.core.room import RoomLimits
@@ -143,7 +143,7 @@ async def r2() -> AsyncIterator[PartHolder]:
 
 def wanted(name: str, data: bytes, *holders: str, csn: int | None = 7) -> Wanted:
     """Want a part with these bytes, of transaction t1."""
-    meta = PartMeta(part(name), TableName("db.t"), "", 1, len(data), checksum(data))
+    meta = PartMeta(part(name), TableId("db.t"), "", 1, len(data), checksum(data))
     return Wanted(meta, tid("t1"), None if csn is None else Csn(csn), tuple(map(ReplicaId, holders)))
 
 

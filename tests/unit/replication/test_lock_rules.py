@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.results import Aborted, Committed, Running, TooOld
 from tidelock.csnlog.core.store import Delete, multi_bytes
 from tidelock.errors import CorruptError, UpgradeNeededError
@@ -33,7 +33,7 @@ from tidelock.replication.core.lock_rules import (
     worth_waiting,
 )
 
-ORDERS = TableName("d.orders")
+ORDERS = TableId("d.orders")
 TID = Tid(Csn(7), ReplicaId("r1"), 2, 3)
 OTHER = Tid(Csn(8), ReplicaId("r2"), 1, 9)
 

@@ -11,7 +11,7 @@ from tests.support.aio import until, until_async
 from tests.support.clusters.lock_node import ORDERS, LockNode, part_ask, refused, wide_ask
 from tests.support.clusters.log_node import R2, make_cluster
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.store import Create, Delete
 from tidelock.csnlog.testing.memory_store import (
     MemoryEnsemble,
@@ -165,7 +165,7 @@ async def test_what_is_held_in_another_table_covers_nothing(
 ) -> None:
     """Tables have partitions of the same name; each is locked by itself."""
     await r1.take(1, wide_ask(scope))
-    lines = LockAsk(TableName("default.lines"), {}, (scope,))
+    lines = LockAsk(TableId("default.lines"), {}, (scope,))
     await r1.take(1, lines)
     error = await refused(r2, 1, lines)
     assert (error.details["table"], error.details["holder"]) == (lines.table, str(r1.tid(1)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.log_records import in_log
 from tests.support.machines.names import HOME, part, tid
 from tests.support.machines.prefix_story import add, prefix_event, record, wrote
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.model import (
     AddPart,
     DefineTable,
@@ -59,7 +59,7 @@ def test_what_a_record_says_beside_its_manifest_counts(listed: tuple[AddPart, ..
     """A table that it defines is there in any case; a manifest that is declared lost lists nothing."""
     machine = Prefix(Csn(1), 0, apply_records_max=3)
     manifest = Manifest(part("m1"), 10, "0" * 32, 1)
-    defined = DefineTable(TableName("db.new"), 0, {})
+    defined = DefineTable(TableId("db.new"), 0, {})
     tids = (TidRecord(str(tid("t1")), (defined,), manifest, (HOME,)),)
     item = in_log(Csn(2), Record(RecordKind.COMMIT, HOME, 0, tids))
     machine.step(msg.RecordRead(item, frozenset({part("m1")}), frozenset()))

@@ -14,7 +14,7 @@ from tests.support.aio import until
 from tests.support.machines.names import HOME, part, tid
 from tests.support.replicas.stage_peer import StagePeer
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.errors import TooLargeError
 from tidelock.replication.core import wire
 from tidelock.replication.core.digest import checksum
@@ -52,7 +52,7 @@ class Home:
             for index in range(parts):
                 data = bytes([index]) * size
                 what = part(f"p{int(name[1:]) * 1000 + index}")
-                metas.append(PartMeta(what, TableName("db.t"), "", 1, size, checksum(data)))
+                metas.append(PartMeta(what, TableId("db.t"), "", 1, size, checksum(data)))
                 contents[what] = data
             self.pusher.push(SealedTid(tid(name), tuple(metas)), contents)
 
@@ -291,7 +291,7 @@ async def test_what_is_rolled_back_is_pushed_no_more_and_forgotten(home: Home, r
 async def test_hints_name_what_is_staged(home: Home, r2: StagePeer) -> None:
     """Parts of a running transaction are announced to the peers."""
     home.pusher.members([r2.peer])
-    home.pusher.hint(tid("t1"), [PartMeta(part("p1"), TableName("db.t"), "", 1, 1, "0" * 32)])
+    home.pusher.hint(tid("t1"), [PartMeta(part("p1"), TableId("db.t"), "", 1, 1, "0" * 32)])
     await until(lambda: r2.hinted == names("t1"))
 
 

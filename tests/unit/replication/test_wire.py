@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid, part_id
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replication.core import wire
 from tidelock.replication.core.digest import checksum
@@ -22,7 +22,7 @@ FORM = "0123456789abcdef"
 
 def meta(number: int, data: bytes, **changes: object) -> PartMeta:
     """Describe part `number` of table db.t as having these bytes."""
-    described = PartMeta(part_id(HOME, 3, number), TableName("db.t"), "", 1, len(data), checksum(data))
+    described = PartMeta(part_id(HOME, 3, number), TableId("db.t"), "", 1, len(data), checksum(data))
     return msgspec.structs.replace(described, **changes)
 
 

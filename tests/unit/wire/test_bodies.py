@@ -56,7 +56,7 @@ DEFINITION: dict[str, Any] = {
         ),
         (reads.SnapshotPin("r1-1-1", 7, 60.0), '{"id":"r1-1-1","csn":7,"ttl_s":60.0}'),
         (
-            msgspec.convert({**DEFINITION, "csn": 8, "version": 0}, tables.CreatedTable),
+            msgspec.convert({**DEFINITION, "csn": 8, "version": 0}, tables.CommittedTable),
             '{"name":"default.t","columns":[],"partition_by":[],"sort_by":[],"properties":{},"csn":8,"version":0}',
         ),
         (

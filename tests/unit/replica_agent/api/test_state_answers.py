@@ -20,6 +20,7 @@ from tidelock.replica_agent.config.states import ALLOWED, AgentAction, AgentStat
 from tidelock.replica_agent.lifecycle.background import BackgroundTasks
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.bundle import Services
+from tidelock.replica_agent.services.definitions import DefinitionService
 from tidelock.replica_agent.services.history import HistoryService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
@@ -70,6 +71,7 @@ class Agent:
             uploads=self._service(UploadService),
             peers=self._service(PeerService, receiver=self),
             administration=self._service(AdministrationService, reads=reads),
+            definitions=self._service(DefinitionService),
             status=self._service(StatusService),
             members=self._service(MembersService),
         )

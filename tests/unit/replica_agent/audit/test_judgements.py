@@ -10,7 +10,7 @@ import pytest
 from tests.support.project.source import ROOT
 from tests.support.replicas.audited import RULE_SETS
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.replica_agent.audit import judgements
@@ -19,7 +19,7 @@ from tidelock.replication.core.lock_rules import KeyRange, LockInfo, OnePart, On
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
 TID, OTHER = Tid(Csn(5), R1, 1, 1), Tid(Csn(5), R2, 1, 2)
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 PART = PartId("r1-1-1")
 TAIL = Csn(10)
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Stamp, TableId, Tid
 from tidelock.csnlog.core.model import AddPart, Entry, RemovePart
 from tidelock.errors import ClusterMismatchError, CorruptError, UpgradeNeededError
 from tidelock.replica_agent.cloning.manifest import (
@@ -29,7 +29,7 @@ from tidelock.replication.core.digest import RangeDigest
 from tidelock.replication.core.model import Location, PartMeta
 from tidelock.replication.partfs import PartFs
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 DATA = b"the bytes of a part"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.replicas.datadir import TIME_MS, DataDir, added, applied
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.model import Entry, RemovePart
 from tidelock.errors import CorruptError, SerializationConflictError, UnavailableError
 from tidelock.replica_agent.compaction.compactor import Compactor
@@ -25,7 +25,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.part_counts import PartCounts
 from tidelock.replica_agent.tables.schema import TableSchema
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 SCHEMA = pa.schema([("k", pa.int64()), ("y", pa.int32())])
 SETTINGS: dict[str, Any] = {
     "compaction_parts_min": 2,
@@ -80,18 +80,19 @@ class World:
         )
         self.optimizer = self.compactor.optimizer
 
-    def schema(self, table: TableName, at: Csn) -> tuple[int, TableSchema]:
+    def schema(self, table: TableId, at: Csn) -> tuple[int, TableSchema]:
         """Return the version and schema of a table (`Tables`)."""
-        row = self.reader.require_table(table, at)
-        return row.version, TableSchema.from_definition(row.definition)
+        row = self.reader.table(table, at)
+        assert row is not None, "it exists from the begin on"
+        return row.version, TableSchema.from_definition(table, row.definition)
 
-    async def locked_parts(self, _table: TableName) -> set[PartId]:
+    async def locked_parts(self, _table: TableId) -> set[PartId]:
         """Return the parts that others have locked; raises without a connection to ZooKeeper."""
         if self.locked is None:
             raise UnavailableError("no connection")
         return self.locked
 
-    async def run(self, table: TableName, group: Group) -> Csn:
+    async def run(self, table: TableId, group: Group) -> Csn:
         """Merge as the runner does, or refuse if the test says so."""
         await asyncio.sleep(0)
         if self.refusals:
@@ -168,7 +169,7 @@ async def test_partitions_that_rest_are_not_read(world: World, monkeypatch: pyte
     asked: list[str] = []
     compactable = world.reader.compactable
 
-    def noted(table: TableName, path: str, at: Csn) -> Any:
+    def noted(table: TableId, path: str, at: Csn) -> Any:
         asked.append(path)
         return compactable(table, path, at)
 
@@ -336,7 +337,7 @@ async def test_optimize_answers_when_its_time_is_over(world: World) -> None:
     begin = asyncio.Event()
     run = world.run
 
-    async def slow(table: TableName, group: Group) -> Csn:
+    async def slow(table: TableId, group: Group) -> Csn:
         await begin.wait()
         return await run(table, group)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.replica_agent.compaction.planner import (
     GROWTH,
     Candidate,
@@ -201,18 +201,18 @@ def test_the_fullest_partition_comes_first() -> None:
 def test_all_agree_on_the_planner_of_a_table(names: set[str], table: str) -> None:
     """The order of the member list does not matter; a replica that leaves changes its own tables only."""
     members = [ReplicaId(name) for name in sorted(names)]
-    chosen = planner_of(TableName(table), members)
-    assert chosen == planner_of(TableName(table), reversed(members))
+    chosen = planner_of(TableId(table), members)
+    assert chosen == planner_of(TableId(table), reversed(members))
     for gone in members:
         rest = [name for name in members if name != gone]
-        expected = chosen if chosen != gone else planner_of(TableName(table), rest)
-        assert planner_of(TableName(table), rest) == expected
+        expected = chosen if chosen != gone else planner_of(TableId(table), rest)
+        assert planner_of(TableId(table), rest) == expected
 
 
 def test_tables_spread_over_the_members() -> None:
     """No replica plans all tables."""
     members = [ReplicaId(name) for name in ("r1", "r2", "r3")]
-    tables = [TableName(f"default.t{number}") for number in range(300)]
+    tables = [TableId(f"default.t{number}") for number in range(300)]
     counts = Counter(planner_of(table, members) for table in tables)
     assert all(counts[member] > 60 for member in members)
     assert planner_of(tables[0], []) is None

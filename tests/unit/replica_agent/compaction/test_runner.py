@@ -12,14 +12,14 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import UnavailableError
 from tidelock.replica_agent.compaction import runner as module
 from tidelock.replica_agent.compaction.planner import Group
 from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.config.states import AgentState, Condition
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 GROUP = cast("Group", SimpleNamespace(path="", parts=("r1-1-1", "r1-1-2"), rows=2))
 
 

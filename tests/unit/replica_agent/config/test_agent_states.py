@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
     BadRequestError,
@@ -198,7 +198,7 @@ def test_a_closed_transaction_is_remembered_for_its_time(transactions: Transacti
     Its memory is given back at once.
     """
     tx = transactions.begin(Csn(1))
-    meta = PartMeta(PartId("r1-4-1"), TableName("default.t"), "", 1, 100, "0" * 32)
+    meta = PartMeta(PartId("r1-4-1"), TableId("default.t"), "", 1, 100, "0" * 32)
     transactions.add(tx, StagedBytes(meta, b"x" * 100, tx.tid))
     assert transactions.memory_bytes == 100
     tx.ending.seal()

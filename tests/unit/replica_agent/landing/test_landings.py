@@ -12,13 +12,16 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.rows import settings, stream
-from tidelock.csnlog.core.ids import Csn, ReplicaId
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
+from tidelock.csnlog.core.model import AddPart, TidRecord
 from tidelock.csnlog.core.results import Committed
+from tidelock.csnlog.log import Proposal
 from tidelock.errors import (
     CommitUnknownError,
     FencedError,
     NotEnoughReplicasError,
     SchemaMismatchError,
+    TableChangedError,
     TableModeError,
     TidelockError,
     TooLargeError,
@@ -35,6 +38,7 @@ from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.wire.writes import LandAnswer
 
 R1 = ReplicaId("r1")
+LANDS, OTHER = TableId("default.lands"), TableId("default.other")
 ARROW = pa.schema([("k", pa.int64())])
 DONE = Committed(Csn(9), 1)
 SOON_S = 5.0
@@ -60,6 +64,8 @@ class World:
             "lands": TableSchema.from_request("lands", ARROW, properties={"landing": "on"}),
             "plain": TableSchema.from_request("plain", ARROW),
         }
+        self.versions = {LANDS: 0, OTHER: 0}
+        self.proposal: Proposal | None = None
         #: The ends of copies and commits, one after the other; the last one stays.
         self.copied: list[Exception | None] = [None]
         self.ends: list[Exception | Committed] = [DONE]
@@ -77,7 +83,7 @@ class World:
             pressure=world, staging=world, commits=world, upserts=world, metrics=Metrics(),
         )  # fmt: skip
 
-    def schema(self, name: str, at: Csn) -> tuple[int, TableSchema]:
+    def named(self, name: str, at: Csn) -> tuple[int, TableSchema]:
         """Return a table (`Tables`)."""
         del at
         return 0, self.schemas[name.removeprefix("default.")]
@@ -107,12 +113,22 @@ class World:
         end = self.copied.pop(0) if len(self.copied) > 1 else self.copied[0]
         if end is not None:
             raise end
-        return tx.tid
+        parts = (
+            AddPart(LANDS, PartId("r1-1-1"), "", 1, 9, "c"),
+            AddPart(OTHER, PartId("r1-1-2"), "", 1, 9, "c"),
+        )
+        return Proposal(TidRecord(str(tx.tid), parts), {LANDS: 0, OTHER: 0})
 
-    async def propose(self, tx: Transaction, proposal: object, deadline: float) -> Committed:
+    def version(self, table: TableId, at: Csn) -> int | None:
+        """Return the version of a table (`Tables`)."""
+        del at
+        return self.versions.get(table)
+
+    async def propose(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         """Commit (`Settlement`)."""
-        assert (proposal, deadline > time.monotonic()) == (tx.tid, True)
+        assert (proposal.tid, deadline > time.monotonic()) == (str(tx.tid), True)
         self.proposed.append(str(tx.tid))
+        self.proposal = proposal
         await self.may_commit.wait()
         end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
         if isinstance(end, Committed):
@@ -193,6 +209,31 @@ async def test_acknowledged_rows_are_proposed_until_they_are_committed(error: Ex
     assert answer.tid is not None
     await until(lambda: world.transactions.find(answer.tid or "").state is TxState.COMMITTED)
     assert world.proposed == [answer.tid] * 3
+
+
+async def test_acknowledged_rows_go_with_the_table_that_was_dropped() -> None:
+    """Those of the other tables of the departure are committed, for the definitions of now."""
+    world = World()
+    world.ends = [TableChangedError("dropped"), DONE]
+    world.versions = {OTHER: 3}
+    [answer] = await world.land(1)
+    assert isinstance(answer, LandAnswer)
+    await until(lambda: world.transactions.find(answer.tid or "").state is TxState.COMMITTED)
+    assert world.proposal is not None
+    assert world.proposal.tables == {OTHER: 3}
+    assert [entry.table for entry in world.proposal.record.entries if isinstance(entry, AddPart)] == [OTHER]
+
+
+async def test_a_departure_ends_when_all_of_its_tables_were_dropped() -> None:
+    """Nothing is left to commit, and nothing is proposed forever."""
+    world = World()
+    world.ends = [TableChangedError("dropped")]
+    world.versions = {}
+    [answer] = await world.land(1)
+    assert isinstance(answer, LandAnswer)
+    await until(lambda: not world.landings._departures)
+    assert world.transactions.find(answer.tid or "").state is TxState.ROLLED_BACK
+    assert world.proposed == [answer.tid]
 
 
 async def test_acknowledged_rows_are_left_when_the_log_has_ended() -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import AddPart, SkippedRecord
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import CorruptError, LabelExistsError, UnavailableError
@@ -27,7 +27,7 @@ from tidelock.replication.core.model import Location, PartMeta
 
 LANDED = Tid(Csn(1), ReplicaId("r2"), 7, 3)
 OTHER = Tid(Csn(1), ReplicaId("r2"), 7, 4)
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 DONE = Committed(Csn(9), 1)
 
 
@@ -51,13 +51,19 @@ class World:
         self.reported: list[PartId] = []
         self.committed: list[tuple[str | None, list[PartMeta]]] = []
         self.skips: dict[Csn, SkippedRecord] = {}
+        self.versions = {TABLE: 3}
         world = cast("Any", self)
         self.rescue = Rescue(
-            condition=self.condition, log=world, waiters=world, catalog=catalog, files=world,
+            condition=self.condition, log=world, waiters=world, catalog=catalog, tables=world, files=world,
             numbers=PartNumbers(ReplicaId("r1"), 1), transactions=self.transactions, commits=world,
             skips=self.skips, metrics=Metrics(), damaged=lambda part, _: self.reported.append(part),
             wait_s=0.1,
         )  # fmt: skip
+
+    def version(self, table: TableId, at: Csn) -> int | None:
+        """Return the version of a table (`Tables`)."""
+        assert at == self.reached
+        return self.versions.get(table)
 
     async def barrier(self) -> Csn:
         """Return the end of the log (`CsnLog`)."""

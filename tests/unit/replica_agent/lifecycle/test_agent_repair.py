@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import AddPart
 from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.config.metrics import Metrics
@@ -25,7 +25,7 @@ from tidelock.replication.partfs import PartFs
 PART = PartId("r2-1-1")
 WHOLE = PartId("r2-1-2")
 TID = Tid(Csn(1), ReplicaId("r2"), 1, 1)
-META = PartMeta(PART, TableName("default.t"), "", 1, 10, "0" * 32)
+META = PartMeta(PART, TableId("default.t"), "", 1, 10, "0" * 32)
 
 
 @dataclass
@@ -129,7 +129,7 @@ async def test_a_report_alone_condemns_no_part(
     files.open()
     sink = files.begin(WHOLE)
     sink.write(b"ten bytes!")
-    meta = PartMeta(WHOLE, TableName("default.t"), "", 1, 10, sink.checksum)
+    meta = PartMeta(WHOLE, TableId("default.t"), "", 1, 10, sink.checksum)
     at = sink.finish()
     await catalog.write(lambda db: jobs.add_staged(db, [jobs.StagedPart(meta, at, TID)], []))
     added = AddPart(meta.table, WHOLE, meta.path, meta.rows, meta.length, meta.checksum)

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.replicas.datadir import TIME_MS, DataDir
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.replica_agent.footers.combined import length_of
 from tidelock.replica_agent.readers.catalog import FolderRow, SnapshotCatalog
 from tidelock.replica_agent.readers.paths import CombinedName, combined_of, part_of
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 SMALL, LAST = 1000, 12
 
 
@@ -172,7 +172,7 @@ def test_a_name_of_another_csn_leads_to_no_parts(data: DataDir, catalog: Snapsho
     assert catalog.combined_parts(name, TABLE, "", Csn(8)) == ()
     assert catalog.combined_parts(name, TABLE, "", Csn(4)) == ()
     assert catalog.combined_parts(name, TABLE, "d=1", Csn(7)) == ()
-    assert catalog.combined_parts(name, TableName("default.u"), "", Csn(7)) == ()
+    assert catalog.combined_parts(name, TableId("default.u"), "", Csn(7)) == ()
     assert catalog.combined_parts(CombinedName(PartId("r1-1-3"), 4, 41), TABLE, "", Csn(7)) == ()
     assert catalog.combined_parts(CombinedName(PartId("r9-1-3"), 4, 40), TABLE, "", Csn(7)) == ()
 

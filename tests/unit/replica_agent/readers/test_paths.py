@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelock.csnlog.core.ids import CSN_MAX, Csn, TableName
+from tidelock.csnlog.core.ids import CSN_MAX, Csn
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.readers.paths import (
     NoSuchPathError,
@@ -18,6 +18,7 @@ from tidelock.replica_agent.readers.paths import (
     parse_target,
     part_of,
 )
+from tidelock.wire.ids import TableName
 
 SEGMENT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 

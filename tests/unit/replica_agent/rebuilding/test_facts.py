@@ -53,7 +53,7 @@ def test_a_catalog_that_is_whole_is_read(folder: Path) -> None:
         "UPDATE meta SET value = 'many' WHERE key = 'boot'",
         "UPDATE meta SET value = NULL WHERE key = 'boot'",
         "UPDATE prepared SET tid = 'no tid'",
-        "INSERT INTO tables VALUES ('d.t', 0, 2, '{', x'', x'', 'live')",
+        "INSERT INTO tables VALUES ('d.t', 0, 2, '{', x'', x'', 'live', 'd.t')",
         "DROP TABLE meta",
         "DROP TABLE skips",
     ],

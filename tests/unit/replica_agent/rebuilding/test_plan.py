@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, LabelState, SkippedRecord
 from tidelock.errors import ClusterMismatchError, ConfigError
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, UndecidedFacts
@@ -94,9 +94,9 @@ def test_horizon_is_never_behind_the_end_of_the_log() -> None:
 
 def test_versions_of_tables_are_counted_from_the_first() -> None:
     """The version of a table is that of its znode; definitions that are forgotten are filled."""
-    tables = {TableName("d.t"): {2: {"name": "two"}, 3: {"name": "three"}}}
+    tables = {TableId("d.t"): {2: {"name": "two"}, 3: {"name": "three"}}}
     tree = plan([facts(R1, 9, tables=tables), facts(R2, 9)], **SETTINGS)
-    names = [definition["name"] for definition in tree.tables[TableName("d.t")]]
+    names = [definition["name"] for definition in tree.tables[TableId("d.t")]]
     assert names == ["two", "two", "two", "three"]
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.replicas.catalog_port import ReplicaCatalogPort
 from tidelock.replica_agent.replicas.held_parts import HeldParts
@@ -38,7 +38,7 @@ class Replica:
         """Make a part durable."""
         sink = self.files.begin(part)
         sink.write(b"ten bytes!")
-        meta = PartMeta(part, TableName("default.t"), "", 1, 10, sink.checksum)
+        meta = PartMeta(part, TableId("default.t"), "", 1, 10, sink.checksum)
         at = sink.finish()
         await self.catalog.write(lambda db: jobs.add_staged(db, [jobs.StagedPart(meta, at, TID)], []))
         return at

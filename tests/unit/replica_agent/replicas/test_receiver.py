@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replication.core.digest import checksum
@@ -26,7 +26,7 @@ TID = Tid(Csn(4), ReplicaId("r1"), 1, 7)
 
 
 def _part(name: str, length: int) -> PartMeta:
-    return PartMeta(PartId(name), TableName("db.t"), "", 1, length, "0" * 32)
+    return PartMeta(PartId(name), TableId("db.t"), "", 1, length, "0" * 32)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ class Receiving:
 
 
 def _sealed(number: int, length: int = len(SMALL)) -> SealedTid:
-    meta = PartMeta(PartId(f"r1-1-{number}"), TableName("db.t"), "", 1, length, checksum(SMALL))
+    meta = PartMeta(PartId(f"r1-1-{number}"), TableId("db.t"), "", 1, length, checksum(SMALL))
     return SealedTid(_tid(number), (meta,))
 
 

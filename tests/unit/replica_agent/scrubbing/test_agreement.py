@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.replica_agent.scrubbing.agreement import Disagreement, disagreement
 from tidelock.wire.peers import StateDigest
 
-T, U = TableName("default.t"), TableName("default.u")
+T, U = TableId("default.t"), TableId("default.u")
 
 
 def digest(
     replica: str, shown: str, *, csn: int = 7, form: int = 1, zxid: int = 9, **tables: str
 ) -> StateDigest:
     """The digest of a replica that shows this in `default.t`."""
-    found = {T: shown} | {TableName(f"default.{name}"): text for name, text in tables.items()}
+    found = {T: shown} | {TableId(f"default.{name}"): text for name, text in tables.items()}
     return StateDigest(ReplicaId(replica), Csn(csn), form, zxid, found)
 
 
@@ -78,7 +78,7 @@ def test_tables_that_one_side_lacks_differ() -> None:
 
 def test_a_message_names_a_few_tables() -> None:
     """A catalog may be wrong in thousands of them."""
-    many = [TableName(f"default.t{number}") for number in range(20)]
+    many = [TableId(f"default.t{number}") for number in range(20)]
     mine, theirs = (
         StateDigest(ReplicaId(replica), Csn(7), 1, 9, dict.fromkeys(many, shown))
         for replica, shown in (("r1", "a"), ("r2", "b"))

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.replicas.audited import TABLE, AuditedReplica
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.errors import SnapshotTooOldError, UnavailableError
 from tidelock.replica_agent.scrubbing.state_digest import state_digest
 
 
-def shown(replica: AuditedReplica, csn: int = 5, name: str = "r1") -> dict[TableName, str]:
+def shown(replica: AuditedReplica, csn: int = 5, name: str = "r1") -> dict[TableId, str]:
     """The digests of the tables at a CSN."""
     return dict(state_digest(replica.path, ReplicaId(name), Csn(csn)).tables)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.model import AddPart, Manifest, TidRecord
 from tidelock.replica_agent.services.lost_parts import FoundPart, applied_part, lost_part, refusal
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.wire.cluster import PartHolder
 
 _PART, _MANIFEST = PartId("r1-1-1"), PartId("r1-1-2")
-_ADDED = AddPart(TableName("d.t"), _PART, "", 5, 10, "0" * 32)
+_ADDED = AddPart(TableId("d.t"), _PART, "", 5, 10, "0" * 32)
 _PLAIN = FoundPart(Csn(7), "6-r1-1-1", _ADDED)
 _LISTED = FoundPart(Csn(7), "6-r1-1-1", None)
 
@@ -86,7 +86,7 @@ def test_a_part_that_was_applied_is_found_without_the_log(
 ) -> None:
     """The catalog keeps it for longer than the log keeps its record; what is undecided is in no record."""
     row = PartRow(
-        part=_PART, table=TableName("d.t"), path="", rows=5, length=10, checksum="0" * 32,
+        part=_PART, table=TableId("d.t"), path="", rows=5, length=10, checksum="0" * 32,
         creation_tid="6-r1-1-1", creation_csn=None if csn is None else Csn(csn), file=None, offset=0,
         blocks=b"", kind=kind, state="wanted",  # type: ignore[arg-type]
     )  # fmt: skip

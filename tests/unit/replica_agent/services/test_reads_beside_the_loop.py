@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.api.tables import TableRoutes
@@ -24,10 +24,11 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 SCHEMA = TableSchema.from_request(
     TABLE, pa.schema([("k", pa.int64())]), [], [], {}, derivation=None, columns_max=10, retention_s_min=1.0
 )
@@ -75,16 +76,23 @@ async def test_a_description_of_tables_holds_up_no_request(
     catalog: Catalog, threads: list[int], route: str
 ) -> None:
     """20,000 parts take 7 ms to count, and a cluster has hundreds of tables."""
+
+    async def require_table(csn: Csn, name: str) -> TableId:
+        assert (csn, name) == (2, TABLE)
+        return TABLE
+
     service = only(
         AdministrationService,
         catalog=catalog,
         reader=catalog.reader,
+        tables=Tables(catalog.reader),
+        reads=SimpleNamespace(require_table=require_table),
         waiters=CsnWaiters(Csn(2)),
         transactions=SimpleNamespace(find=lambda tid: SimpleNamespace(tid=Tid.parse(tid))),
     )
     names = {"table": TABLE, "tid": "2-r1-1-1"}
     request = make_mocked_request("GET", f"/?table={TABLE}", match_info=names)
-    answered = await getattr(TableRoutes(service), route)(request)
+    answered = await getattr(TableRoutes(service, cast("Any", None)), route)(request)
     assert answered.status == 200
     assert threads
     assert threading.get_ident() not in threads
@@ -120,7 +128,6 @@ async def test_a_statement_looks_up_what_it_removes(catalog: Catalog, threads: l
 
 async def test_the_number_of_tables_is_counted_without_their_definitions(catalog: Catalog) -> None:
     """Each answer of status has it."""
-    assert catalog.reader.table_names(Csn(1)) == []
-    assert (
-        catalog.reader.table_names(Csn(2)) == [row.name for row in catalog.reader.tables(Csn(2))] == [TABLE]
-    )
+    assert catalog.reader.table_names(Csn(1)) == {}
+    assert catalog.reader.table_names(Csn(2)) == {row.id: row.name for row in catalog.reader.tables(Csn(2))}
+    assert [*catalog.reader.table_names(Csn(2))] == [TABLE]

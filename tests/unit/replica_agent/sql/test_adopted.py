@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.mutations import run
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.replica_agent.sql.mutation import DeleteRows
 
-T = TableName("default.t")
+T = TableId("default.t")
 SCHEMA = pa.schema([("k", pa.int64())])
 
 

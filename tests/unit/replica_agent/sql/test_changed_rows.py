@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.support.replicas.datadir import TIME_MS, DataDir
 from tests.support.replicas.mutations import config
 from tests.support.rows import ALL_TYPES, batches
-from tidelock.csnlog.core.ids import Csn, PartId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError, UnknownTableError
 from tidelock.replica_agent.sql.changes import ADDED, ChangedRows
 from tidelock.replica_agent.sql.engine import Engine
@@ -32,8 +32,9 @@ from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.wire.ids import TableName
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int64()), ("v", pa.float64())])
 #: The same with columns that a unique key can have.
 UNIQUE = pa.schema([pa.field(f.name, f.type, f.name == "v") for f in SCHEMA])
@@ -73,7 +74,9 @@ def bag(table: pa.Table) -> Counter[Row]:
 def at(directory: DataDir, csn: int) -> Counter[Row]:
     """Return the rows of the table at a CSN."""
     with closing(CatalogReader(directory.path)) as reader:
-        schema = TableSchema.from_definition(reader.require_table(TABLE, Csn(csn)).definition)
+        schema = TableSchema.from_definition(
+            TABLE, reader.require_named(TableName(TABLE), Csn(csn)).definition
+        )
         shown = reader.parts(TABLE, Csn(csn))
     source = TableSource(schema, directory.path, lambda: shown, lambda _: None)
     return bag(SnapshotTable(source).scanner().to_reader().read_all())

@@ -11,12 +11,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.mutation import CompactParts, MergeRows, MutationRequest
 from tidelock.replica_agent.sql.request import ChangesRequest, Request, SqlConfig, SqlRequest
 
-TABLE = TableName("main.orders")
+TABLE = TableId("main.orders")
 READ = SqlRequest(Csn(1), None, "SELECT 1")
 COMPACT = MutationRequest(Csn(1), None, TABLE, CompactParts(()))
 MERGE = MutationRequest(Csn(1), None, TABLE, MergeRows("source.arrow", ("id",)))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.mutations import Row, after, as_rows, run, stream_file
 from tests.support.rows import batches
-from tidelock.csnlog.core.ids import PartId, TableName
+from tidelock.csnlog.core.ids import PartId, TableId
 from tidelock.errors import (
     BadRequestError,
     CorruptError,
@@ -39,7 +39,7 @@ from tidelock.replica_agent.sql.mutation import (
 )
 from tidelock.wire.statements import Literal, Value
 
-T = TableName("default.t")
+T = TableId("default.t")
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.int32()), ("s", pa.string())])
 #: Four parts: partitions a (two of them), b and null; values of k do not overlap.
 PARTS = (

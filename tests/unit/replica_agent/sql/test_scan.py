@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from tests.support.replicas.datadir import DataDir
 from tests.support.rows import batches
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import BadRequestError, CorruptError, StandbyError, TidelockError
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, READ_BYTES, SnapshotTable, TableSource
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.schema import TableSchema
 
-T = TableName("default.t")
+T = TableId("default.t")
 
 
 class Scanned:

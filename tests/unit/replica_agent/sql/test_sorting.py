@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.mutations import as_rows, run
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.replica_agent.sql import sorting
 from tidelock.replica_agent.sql.mutation import CompactParts
 
-T = TableName("default.t")
+T = TableId("default.t")
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 KEYS: dict[str, Any] = {
     "bigint": (pa.int64(), lambda n: n - 500),

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.support.replicas.datadir import DataDir
 from tests.support.replicas.mutations import Row, after, run, stream_file
-from tidelock.csnlog.core.ids import TableName
+from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import DuplicateKeyError
 from tidelock.replica_agent.sql.mutation import MergeRows
 
-T = TableName("default.t")
+T = TableId("default.t")
 SCHEMA = pa.schema(
     [pa.field("p", pa.string(), False), pa.field("k", pa.decimal128(5, 1), False), ("v", pa.int64())]
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import AddPart, DefineTable
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent.storage import catalog_writes as jobs
@@ -18,7 +18,7 @@ from tidelock.replica_agent.storage.catalog import Catalog, Job
 from tidelock.replication.core.model import Location, PartMeta, bytes_alone
 
 TID = Tid(Csn(1), ReplicaId("r1"), 1, 1)
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ async def test_parts_become_visible_with_their_record(catalog: Catalog) -> None:
     assert reader.totals(TABLE, Csn(5)) == (2, 10, 20)
     assert (reader.snapshot_csn(), reader.prepared(), reader.outcome(str(TID))) == (5, [], (5, 5000))
     assert (reader.csn_at(5000), reader.csn_at(4999)) == (5, None)
-    assert [t.name for t in reader.tables(Csn(5))] == [TABLE]
+    assert [t.id for t in reader.tables(Csn(5))] == [TABLE]
     assert reader.table(TABLE, Csn(4)) is None
 
 

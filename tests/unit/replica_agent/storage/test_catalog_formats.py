@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.project.source import ROOT
-from tidelock.csnlog.core.ids import Csn, Stamp, TableName
+from tidelock.csnlog.core.ids import Csn, Stamp, TableId
 from tidelock.errors import ConfigError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -123,6 +123,6 @@ async def test_a_converted_catalog_knows_the_last_change_of_each_table(tmp_path:
         db.execute(part, ("r1-1-2", "default.t", 4, 0, None, 1))
         db.commit()
     async with opened(tmp_path) as catalog:
-        assert catalog.reader.last_change(TableName("default.t")) == 3
-        assert catalog.reader.last_change(TableName("default.new")) == 3
-        assert catalog.reader.last_change(TableName("default.none")) is None
+        assert catalog.reader.last_change(TableId("default.t")) == 3
+        assert catalog.reader.last_change(TableId("default.new")) == 3
+        assert catalog.reader.last_change(TableId("default.none")) is None

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.errors import UnavailableError, UnknownTableError
 from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.services.administration import AdministrationService
@@ -30,7 +30,7 @@ from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Isolation
 from tidelock.wire.tables import PartInfo
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 JOBS_MAX = 3
 
 
@@ -44,7 +44,7 @@ async def catalog(tmp_path: Path) -> AsyncIterator[Catalog]:
 
     def fill(db: sqlite3.Connection) -> None:
         db.execute(
-            "INSERT INTO tables VALUES (?, 0, 2, ?, ?, ?, 'active')",
+            "INSERT INTO tables VALUES (?, 0, 2, ?, ?, ?, 'active', 'default.t')",
             (schema.name, json.dumps(schema.definition()), schema.arrow_bytes(), schema.common_metadata()),
         )
         db.executemany(
@@ -198,7 +198,8 @@ async def test_a_listing_of_parts_leaves_the_event_loop(catalog: Catalog, gate: 
     """GET /parts of a large table delays nobody."""
     service = AdministrationService.__new__(AdministrationService)
     service.catalog = catalog
-    listing = asyncio.create_task(service.parts(TABLE, Csn(5)))
+    service.tables = Tables(catalog.reader)
+    listing = asyncio.create_task(service.parts(Csn(5), TABLE))
     await asyncio.sleep(0)
     gate.set()
     found = msgspec.json.decode(await listing, type=list[PartInfo])
@@ -206,4 +207,4 @@ async def test_a_listing_of_parts_leaves_the_event_loop(catalog: Catalog, gate: 
         f"default/t/p={number % 2}/r1-1-{number}.parquet" for number in range(10)
     }
     with pytest.raises(UnknownTableError):
-        await service.parts(TableName("default.absent"), Csn(5))
+        await service.parts(Csn(5), TableId("default.absent"))

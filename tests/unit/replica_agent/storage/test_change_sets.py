@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tests.support.replicas.datadir import TIME_MS, DataDir
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.storage.change_reads import ChangeReader
 from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, admit
 
-ORDERS, OTHER = TableName("default.orders"), TableName("default.other")
+ORDERS, OTHER = TableId("default.orders"), TableId("default.other")
 SCHEMA = pa.schema([("id", pa.int64()), ("year", pa.int32())])
 
 

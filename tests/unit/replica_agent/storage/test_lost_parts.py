@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import (
     AddPart,
     DefineTable,
@@ -27,7 +27,7 @@ from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, Wanted
 from tidelock.replication.partfs import PartFs
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 TID, OTHER, OPERATOR = (Tid(Csn(1), ReplicaId("r1"), 1, number) for number in (1, 2, 3))
 LOST, KEPT = PartId("r1-1-1"), PartId("r1-1-2")
 SKIP = SkipPart(TABLE, LOST, 5, Csn(3), str(TID), "ann", "burnt", 7000, (ReplicaId("r3"),))
@@ -153,7 +153,7 @@ async def test_the_word_is_kept_once_and_forever(tmp_path: Path, catalog: Catalo
 
 
 MANIFEST = PartId("r1-1-3")
-MANIFEST_SKIP = SkipPart(TableName(""), MANIFEST, 0, Csn(3), str(TID), "ann", "burnt", 7000)
+MANIFEST_SKIP = SkipPart(TableId(""), MANIFEST, 0, Csn(3), str(TID), "ann", "burnt", 7000)
 
 
 async def test_a_word_after_the_changes_of_a_manifest_has_the_catalog_replaced(catalog: Catalog) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid, part_id
 from tidelock.errors import DiskFullError, UnavailableError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -46,7 +46,7 @@ def stager(tmp_path: Path, catalog: Catalog) -> Stager:
 def small(number: int) -> StagedBytes:
     """Return a part that r2 has made."""
     data = f"bytes of part {number}".encode()
-    meta = PartMeta(part_id(PEER, 1, number), TableName("default.t"), "", 1, len(data), checksum(data))
+    meta = PartMeta(part_id(PEER, 1, number), TableId("default.t"), "", 1, len(data), checksum(data))
     return StagedBytes(meta, data, TID)
 
 

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.replicas.datadir import DataDir
-from tidelock.csnlog.core.ids import Csn, TableName
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.wire.ids import TableName
 from tidelock.wire.tables import PartInfo
 
 ORDERS = pa.schema([("id", pa.int64()), ("city", pa.string())])
@@ -32,7 +33,7 @@ def test_a_list_made_by_the_catalog_is_what_its_rows_say(tmp_path: Path) -> None
     data.remove(5, data.parts("default.orders")[0].part)
     with contextlib.closing(CatalogReader(data.path)) as reader:
         for csn in (2, 3, 4, 5):
-            for table in (TableName("default.orders"), TableName("sales.items")):
+            for table in (TableId("default.orders"), TableId("sales.items")):
                 rows = [
                     PartInfo(
                         row.part, row.path, row.rows, row.length, row.checksum,
@@ -40,7 +41,9 @@ def test_a_list_made_by_the_catalog_is_what_its_rows_say(tmp_path: Path) -> None
                     )
                     for row in reader.parts(table, Csn(csn))
                 ]  # fmt: skip
-                made = msgspec.json.decode(reader.parts_json(table, Csn(csn)), type=list[PartInfo])
+                made = msgspec.json.decode(
+                    reader.parts_json(table, TableName(table), Csn(csn)), type=list[PartInfo]
+                )
                 assert made == rows
                 assert len(rows) == _count(table, csn)
 
@@ -51,18 +54,18 @@ def _count(table: str, csn: int) -> int:
     return {2: 0, 3: len(CITIES), 4: 2 * len(CITIES), 5: 2 * len(CITIES) - 1}[csn]
 
 
-def _steps(reader: CatalogReader, ask: Callable[[CatalogReader, TableName, Csn], object], csn: int) -> int:
+def _steps(reader: CatalogReader, ask: Callable[[CatalogReader, TableId, Csn], object], csn: int) -> int:
     """Return how many steps of SQLite's machine a list takes."""
     steps = itertools.count()
     reader._db.set_progress_handler(lambda: next(steps) < 0, 1)
-    ask(reader, TableName("default.t"), Csn(csn))
+    ask(reader, TableId("default.t"), Csn(csn))
     reader._db.set_progress_handler(None, 1)
     return next(steps)
 
 
-LISTS: dict[str, Callable[[CatalogReader, TableName, Csn], object]] = {
+LISTS: dict[str, Callable[[CatalogReader, TableId, Csn], object]] = {
     "parts": CatalogReader.parts,
-    "json": CatalogReader.parts_json,
+    "json": lambda reader, table, csn: reader.parts_json(table, TableName(table), csn),
     "partition": lambda reader, table, csn: reader.partition(table, "", csn),
     "partitions": CatalogReader.partitions,
     "totals": CatalogReader.totals,
@@ -71,7 +74,7 @@ LISTS: dict[str, Callable[[CatalogReader, TableName, Csn], object]] = {
 
 @pytest.mark.parametrize("ask", LISTS.values(), ids=LISTS)
 def test_a_list_does_not_walk_the_parts_that_were_removed_before(
-    tmp_path: Path, ask: Callable[[CatalogReader, TableName, Csn], object]
+    tmp_path: Path, ask: Callable[[CatalogReader, TableId, Csn], object]
 ) -> None:
     """A table that keeps its history has mostly parts that compaction has replaced."""
     data = DataDir(tmp_path / "r1")
@@ -91,6 +94,6 @@ def test_a_list_does_not_walk_the_parts_that_were_removed_before(
             db.execute(f"INSERT INTO parts VALUES ({', '.join('?' * len(names))})", [*gone.values()])
     data.set(snapshot_csn=removed + 5)
     with contextlib.closing(CatalogReader(data.path)) as reader:
-        assert len(reader.parts(TableName("default.t"), Csn(removed + 5))) == 1
-        assert len(reader.parts(TableName("default.t"), Csn(1_000))) == 2
+        assert len(reader.parts(TableId("default.t"), Csn(removed + 5))) == 1
+        assert len(reader.parts(TableId("default.t"), Csn(1_000))) == 2
         assert _steps(reader, ask, removed + 5) < 2 * few

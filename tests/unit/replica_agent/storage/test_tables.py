@@ -8,17 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, Stamp, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, Stamp, TableId
 from tidelock.csnlog.core.model import DefineTable, RecordKind, TidRecord
 from tidelock.errors import UnknownTableError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage import tables as module
 from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import ResolvedRecord
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 
 
 class Replica:
@@ -28,7 +29,7 @@ class Replica:
         self.catalog = catalog
         self.tables = Tables(catalog.reader)
 
-    async def define(self, csn: int, version: int, table: TableName = TABLE, **properties: str) -> None:
+    async def define(self, csn: int, version: int, table: TableId = TABLE, **properties: str) -> None:
         """Apply a record that defines a table, as the agent does: the catalog first."""
         schema = TableSchema.from_request(table, pa.schema([("k", pa.int64())]), [], [], properties)
         entry = DefineTable(table, version, schema.definition())
@@ -77,18 +78,18 @@ async def test_the_catalog_is_asked_once_for_each_definition(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another table's definition forgets nothing of this one."""
-    asked: list[TableName] = []
-    read = type(replica.catalog.reader).table_versions
+    asked: list[TableId] = []
+    read = type(replica.catalog.reader).versions
 
-    def counting(reader: object, name: TableName) -> object:
+    def counting(reader: CatalogReader, name: TableId) -> object:
         asked.append(name)
-        return read(reader, name)  # type: ignore[arg-type]
+        return read(reader, name)
 
-    monkeypatch.setattr(type(replica.catalog.reader), "table_versions", counting)
+    monkeypatch.setattr(type(replica.catalog.reader), "versions", counting)
     await replica.define(5, 0)
     for csn in (5, 6, 7):
         replica.tables.schema(TABLE, Csn(csn))
-    other = TableName("default.other")
+    other = TableId("default.other")
     await replica.define(8, 0, other)
     replica.tables.schema(TABLE, Csn(8))
     assert asked == [TABLE]
@@ -101,6 +102,6 @@ async def test_names_that_nobody_has_defined_do_not_pile_up(
     monkeypatch.setattr(module, "_KEPT", 10)
     await replica.define(5, 0)
     for number in range(35):
-        assert replica.tables.version(TableName(f"default.x{number}"), Csn(5)) is None
+        assert replica.tables.version(TableId(f"default.x{number}"), Csn(5)) is None
         assert replica.tables.version(TABLE, Csn(5)) == 0
     assert len(replica.tables._versions) <= 10

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.errors import DiskFullError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
@@ -62,7 +62,7 @@ async def test_what_could_not_go_goes_later(tmp_path: Path, catalog: Catalog, fi
 async def test_a_file_with_a_row_stays(tmp_path: Path, catalog: Catalog, files: PartFs) -> None:
     """Its row could not be dropped either: the file is deleted after the row, not before."""
     location = await written(catalog, files)
-    meta = PartMeta(PART, TableName("default.t"), "", 1, location.length, "0" * 32)
+    meta = PartMeta(PART, TableId("default.t"), "", 1, location.length, "0" * 32)
     staged = jobs.StagedPart(meta, location, TID)
     await catalog.write(lambda db: jobs.add_staged(db, [staged], []))
     catalog.late_removals.add(location.file)

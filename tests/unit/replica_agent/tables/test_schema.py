@@ -15,7 +15,7 @@ from hypothesis import given
 
 from tests.support.rows import ALL_TYPES, batches
 from tidelock.column_types import to_arrow
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError, UnsupportedTypeError
 from tidelock.replica_agent.tables.names import full_name, no_table
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
@@ -57,7 +57,7 @@ def test_a_definition_survives_json() -> None:
     schema = TableSchema.from_request(
         "sales.everything", EVERYTHING, ["c_date"], ["c_bigint", "c_string"], {"compaction": "off"}
     )
-    assert TableSchema.from_definition(json.loads(json.dumps(schema.definition()))) == schema
+    assert TableSchema.from_definition(schema.id, json.loads(json.dumps(schema.definition()))) == schema
 
 
 def test_the_definition_is_what_the_protocol_says() -> None:
@@ -96,10 +96,10 @@ def test_keys_and_derivations_survive_the_log() -> None:
     keyed = {"unique_key": "b, a", "on_duplicate": "replace"}
     made = TableSchema.from_request("t", arrow, ["b"], properties=keyed)
     derived = dataclasses.replace(
-        made, derivation=Derivation(full_name("s"), "select 1"), dependents=(full_name("d1"),)
+        made, derivation=Derivation(TableId("default.s"), "select 1"), dependents=(TableId("default.d1"),)
     )
     for schema in (made, derived):
-        assert TableSchema.from_definition(json.loads(json.dumps(schema.definition()))) == schema
+        assert TableSchema.from_definition(schema.id, json.loads(json.dumps(schema.definition()))) == schema
     assert (made.unique_key, made.replaces) == (("b", "a"), True)
     assert derived.definition().keys() - made.definition().keys() == {
         "derived_from", "derived_sql", "dependents",
@@ -140,7 +140,7 @@ def test_bad_table_names_are_refused(name: str) -> None:
         ({"sort_by": ["id", "id"]}, "id twice"),
         ({"sort_by": ["year"]}, "year.*leave it out"),
         ({"arrow_schema": pa.schema([("year", pa.int32())]), "sort_by": []}, "all columns"),
-        ({"properties": {"colour": "red"}}, "unknown property 'colour'; known are compaction"),
+        ({"properties": {"colour": "red"}}, "unknown property 'colour'; known are comment, compaction"),
         ({"properties": {"compaction": "maybe"}}, "'maybe', not on or off"),
         ({"properties": {"unique_key": "id,year", "on_duplicate": "keep"}}, "'keep', not refuse or replace"),
         ({"properties": {"on_duplicate": "refuse"}}, "on_duplicate without a column"),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.replicas.datadir import DataDir, added, applied
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.model import RemovePart
 from tidelock.errors import TooManyPartsError
 from tidelock.replica_agent.config.metrics import Metrics
@@ -22,7 +22,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure, delay_s
 from tidelock.replication.core.model import PartMeta
 
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 SCHEMA = pa.schema([("k", pa.int64()), ("y", pa.int32())])
 ROWS = pa.table({"k": [1, 2, 3], "y": [1, 1, 2]}, schema=SCHEMA)
 

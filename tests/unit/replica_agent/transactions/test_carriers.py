@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
@@ -114,7 +114,7 @@ def world(*ends: Scripted, **more: Any) -> World:
 def filled(transactions: Transactions, tx: Transaction, version: int = 0) -> Transaction:
     """Give rows to a transaction, and seal it."""
     schema = TableSchema.from_request("t", SCHEMA)
-    tx.use(schema.name, version)
+    tx.use(schema.id, version)
     transactions.keep(tx, CheckedRows(schema, version, ROWS.num_rows, ROWS.nbytes, {"": [ROWS]}))
     tx.ending.seal()
     return tx
@@ -293,6 +293,6 @@ def test_a_rider_says_what_it_has_in_each_table() -> None:
         at.transactions.keep(tx, CheckedRows(schema, 0, ROWS.num_rows, ROWS.nbytes, {"": [ROWS]}))
     record = Rider(tx, 1.0, cast("Any", None)).record("5-r1-1-99")
     assert record == TidRecord(
-        str(tx.tid), carrier="5-r1-1-99", rows={TableName("default.t"): 6}, meta={"job": 1}
+        str(tx.tid), carrier="5-r1-1-99", rows={TableId("default.t"): 6}, meta={"job": 1}
     )
     assert at.transactions.memory_bytes == 2 * ROWS.nbytes

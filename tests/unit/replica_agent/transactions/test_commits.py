@@ -17,7 +17,7 @@ from tests.support.clusters.log_node import LogNode, make_cluster, tids_of
 from tests.support.machines.copies_story import rules
 from tests.support.rows import settings
 from tidelock.csnlog.core.codec import decode_entries
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import AddPart, DefineTable, RemovePart
 from tidelock.csnlog.core.results import Aborted, Committed
 from tidelock.csnlog.core.store import LinkState
@@ -128,7 +128,7 @@ class Home:
         tx = self.transactions.begin(Csn(1))
         data = b"the bytes of a part"
         part = self.settlement.proposals.numbers.next()
-        meta = PartMeta(part, TableName("default.t"), "", 1, len(data), checksum(data))
+        meta = PartMeta(part, TableId("default.t"), "", 1, len(data), checksum(data))
         self.transactions.add(tx, StagedBytes(meta, data, tx.tid))
         return tx
 
@@ -310,9 +310,9 @@ async def test_a_table_that_is_in_zookeeper_is_in_no_manifest(
     home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
     home.settlement.proposals.settings = settings(inline_entries_bytes_max=1)
     tx = home.begin()
-    definition = DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128]})
+    definition = DefineTable(TableId("default.new"), 0, {"columns": ["x" * 128]})
     tx.staged.definitions.append(definition)
-    tx.staged.removed[PartId("r2-1-1")] = TableName("default.t")
+    tx.staged.removed[PartId("r2-1-1")] = TableId("default.t")
     [added] = tx.staged.parts
     found = await home.settlement.proposals.build(tx, 1.0)
     assert found.record.entries == (definition,)
@@ -338,7 +338,7 @@ async def test_the_widest_table_of_the_defaults_fits_a_record(
         for number in range(AgentSettings.model_fields["columns_max"].default)
     ]
     widest = TableSchema.from_request("new", pa.schema(columns))
-    tx.staged.definitions.append(DefineTable(widest.name, 0, widest.definition()))
+    tx.staged.definitions.append(DefineTable(widest.id, 0, widest.definition()))
     assert await home.commit(tx)
 
 
@@ -348,7 +348,7 @@ async def test_a_table_that_no_record_has_room_for_is_refused(
     """Its definition is not moved into a manifest, which can be lost without the znode of the table."""
     home = Home(tmp_path, catalog, node.log, boot=node.own.boot)
     tx = home.begin()
-    tx.staged.definitions.append(DefineTable(TableName("default.new"), 0, {"columns": ["x" * 128] * 4000}))
+    tx.staged.definitions.append(DefineTable(TableId("default.new"), 0, {"columns": ["x" * 128] * 4000}))
     with pytest.raises(TooLargeError, match=r"a record has room for 385024 .* fewer columns, or shorter"):
         await home.commit(tx)
     home.check_rolled_back(tx)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, csn
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, csn
 from tidelock.csnlog.core.results import Aborted, Committed
 from tidelock.errors import (
     BadRequestError,
@@ -26,7 +26,7 @@ from tidelock.replica_agent.transactions.transaction import Isolation, Transacti
 
 #: A CSN of the second epoch, which takes more bytes than one of the first.
 S = csn(1, 5_000_000)
-ORDERS = TableName("default.orders")
+ORDERS = TableId("default.orders")
 
 
 class Clock:

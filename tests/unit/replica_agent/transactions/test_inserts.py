@@ -191,7 +191,7 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
     schema = TableSchema.from_request("t", SCHEMA)
     await catalog.write(
         lambda db: db.execute(
-            "INSERT INTO tables VALUES (?, 0, 2, ?, ?, ?, 'active')",
+            "INSERT INTO tables VALUES (?, 0, 2, ?, ?, ?, 'active', 'default.t')",
             (schema.name, json.dumps(schema.definition()), schema.arrow_bytes(), schema.common_metadata()),
         )
     )

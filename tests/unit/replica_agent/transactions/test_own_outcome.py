@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.clusters.resolving import GivenHomes
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid, part_id
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid, part_id
 from tidelock.csnlog.core.results import (
     Aborted,
     Committed,
@@ -141,7 +141,7 @@ async def test_what_was_rolled_back_at_the_own_home_is_dropped(
     transactions.close(rolled_back, TxState.ROLLED_BACK)
     staged = [
         jobs.StagedPart(
-            PartMeta(part_id(HOME, BOOT, number), TableName("default.t"), "", 1, 4, "0" * 32),
+            PartMeta(part_id(HOME, BOOT, number), TableId("default.t"), "", 1, 4, "0" * 32),
             Location(f"parts/0{number}/p", 0, 4, b"12345678"),
             tx.tid,
         )

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.rows import settings
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
 from tidelock.errors import BadRequestError, DuplicateKeyError, TableChangedError, TransactionClosedError
 from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -104,10 +104,10 @@ async def test_a_statement_that_is_cut(transactions: Transactions, sealed: bool)
 def test_a_transaction_goes_by_one_definition(transactions: Transactions) -> None:
     """Under read committed too: an insert that knew of no dependent cannot hide behind one that does."""
     tx = transactions.begin(Csn(2), isolation=Isolation.READ_COMMITTED)
-    tx.use(TableName("default.t"), 0)
-    tx.use(TableName("default.t"), 0)
+    tx.use(TableId("default.t"), 0)
+    tx.use(TableId("default.t"), 0)
     with pytest.raises(TableChangedError):
-        tx.use(TableName("default.t"), 1)
+        tx.use(TableId("default.t"), 1)
 
 
 @pytest.mark.parametrize(

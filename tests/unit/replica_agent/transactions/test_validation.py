@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid
 from tidelock.replica_agent.transactions.ending.validation import first_conflict
 from tidelock.replica_agent.transactions.transaction import Excluded, Isolation, Transaction, TransactionLease
 
-A, B = TableName("default.a"), TableName("default.b")
+A, B = TableId("default.a"), TableId("default.b")
 
 
 def tx(isolation: Isolation = Isolation.SERIALIZABLE) -> Transaction:

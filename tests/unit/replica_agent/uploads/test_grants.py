@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid
 from tidelock.errors import TokenExpiredError, TokenForeignError, TokenForgedError
 from tidelock.replica_agent.uploads.grants import GRANT_TTL_S, UploadGrants
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
@@ -12,7 +12,7 @@ from tidelock.replica_agent.uploads.tokens import sign as sign_token
 
 R1, R2, R3 = ReplicaId("r1"), ReplicaId("r2"), ReplicaId("r3")
 TID = Tid(Csn(7), R1, 2, 3)
-TABLE = TableName("default.orders")
+TABLE = TableId("default.orders")
 PLACE = ("_temporary", "0", "_temporary", "attempt_1", "stadt=Zürich", "part-0.parquet")
 KEY, OTHER = b"k" * 32, b"o" * 32
 NOW = 1000.0

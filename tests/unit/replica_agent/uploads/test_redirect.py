@@ -15,7 +15,7 @@ from tests.support.aio import until
 from tests.support.spark.hdfs_client import JOB, file_name, parquet
 from tests.unit.replica_agent.transactions import test_inserts
 from tests.unit.replica_agent.transactions.test_inserts import Home
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.errors import (
     BadRequestError,
     TokenFinishedError,
@@ -41,7 +41,7 @@ from tidelock.replication.partfs import BUFFER_BYTES, PartFs
 from tidelock.wire.peers import UploadBegun
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
-TABLE = TableName("default.t")
+TABLE = TableId("default.t")
 KEY = b"k" * 32
 ATTEMPT: StagingPath = ("_temporary", "0", "_temporary", "attempt_1_m_000000_0")
 FILE: StagingPath = (*ATTEMPT, file_name())
@@ -106,16 +106,14 @@ class Wire:
         """Send the request."""
         return await self.redirector.begin(grant, replica)
 
-    async def end_upload(
-        self, _: str, tid: Tid, table: TableName, replica: ReplicaId, meta: PartMeta
-    ) -> None:
+    async def end_upload(self, _: str, tid: Tid, table: TableId, replica: ReplicaId, meta: PartMeta) -> None:
         """Send the report."""
         await self.redirector.end(tid, table, replica, meta)
         if self.lost:
             self.lost -= 1
             raise UnavailableError("the answer is lost")
 
-    async def fail_upload(self, _: str, tid: Tid, table: TableName, replica: ReplicaId, part: PartId) -> None:
+    async def fail_upload(self, _: str, tid: Tid, table: TableId, replica: ReplicaId, part: PartId) -> None:
         """Send the report."""
         await self.redirector.fail(tid, table, replica, part)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelock.csnlog.core.ids import ReplicaId, TableName, Tid
+from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.errors import (
     AccessDeniedError,
     TokenExpiredError,
@@ -21,6 +21,7 @@ from tidelock.errors import (
 from tidelock.replica_agent.config.logs import _Lossy
 from tidelock.replica_agent.uploads.tokens import DEFAULT_RIGHTS, Right, TokenClaims, key_of, sign, verify
 from tidelock.token_text import PATTERN, REDACTED, SIGNED, redact
+from tidelock.wire.ids import TableName
 
 KEY = b"k" * 32
 HOME = ReplicaId("r1")

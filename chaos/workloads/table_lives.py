@@ -1,0 +1,166 @@
+"""Tables that are created, renamed and dropped under a few names, while rows go into them.
+
+Each table has a number of its own, in its comment, and each row the number of the table that its writer saw.
+So a row that is in another table than that one shows itself, whatever names both have had.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from chaos.clients.session import Attempt, Found, RolledBack, Session
+from chaos.record.history import Operation, ended, lines
+from chaos.record.violation import Violation
+from chaos.workloads.workload import SOME_HISTORY, Client, Workload
+from tidelock.client import Database, Snapshot, Transaction
+from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
+
+NAMES: Final = ("lives_a", "lives_b", "lives_c")
+SCHEMA: Final = pa.schema([("g", pa.int64()), ("n", pa.int64())])
+_VALUE: Final[list[Operation]] = [["r", "tables", None]]
+#: Refusals that are an answer to a change: another client was first.
+_ANSWERS: Final = (TableExistsError, UnknownTableError, BadRequestError)
+_WRITERS, _WRITE_PAUSE_S, _CHANGE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 3.0, 3.0
+
+#: The tables of a read: the name of each, its number, and the pairs (number, n) of its rows.
+Tables = list[tuple[str, int, list[list[int]]]]
+
+
+class TableLives(Workload):
+    """Clients that change tables, clients that insert into those that are there, and readers."""
+
+    name: ClassVar[str] = "table_lives"
+    promise: ClassVar[str] = (
+        "A row is in the table for which it was inserted, as long as that lives, and in no other one."
+    )
+
+    def prepare(self, db: Database) -> None:
+        """Create nothing: clients do."""
+        del db
+        self._numbers = itertools.count(1)
+        self._tables = itertools.count(1)
+
+    def clients(self) -> Sequence[Client]:
+        """Return one client that changes tables, writers, and readers of all kinds."""
+        writers = [self.acting(self._insert, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
+        changers = [self.acting(self._change, _CHANGE_PAUSE_S) for _ in range(2)]
+        return [*changers, *writers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def _change(self, session: Session) -> None:
+        name, other = random.sample(NAMES, 2)
+        what = random.choice(("create", "create", "replace", "rename", "drop"))
+        properties = {"comment": str(next(self._tables)), **SOME_HISTORY}
+
+        def change(db: Database) -> int | None:
+            if what == "rename":
+                return int(db.rename_table(name, other)["csn"])
+            if what == "drop":
+                return db.drop_table(name)
+            replaces = what == "replace"
+            return int(db.create_table(name, SCHEMA, properties=properties, or_replace=replaces)["csn"])
+
+        session.define(change, [[what, name, other]], expected=_ANSWERS)
+
+    def _insert(self, session: Session) -> None:
+        name = random.choice(NAMES)
+
+        def attempt() -> Attempt:
+            n = next(self._numbers)
+
+            def work(tx: Transaction) -> Found:
+                try:
+                    table = int(tx.definition(name)["properties"]["comment"])
+                    tx.insert(name, pa.table({"g": [table], "n": [n]}, schema=SCHEMA))
+                except UnknownTableError:
+                    raise RolledBack from None
+                return Found([["add", table, n]])
+
+            return Attempt([["add", name, n]], work, f="add")
+
+        session.write(attempt)
+
+    def _read(self, session: Session, csn: int | None) -> int | None:
+        return session.read(_VALUE, look, csn=csn, f="read")
+
+    def judge(self, db: Database) -> Sequence[Violation]:
+        """Read all tables at each replica, and judge all reads."""
+        self.read_everywhere(db, _VALUE, lambda _, snap: look(snap), "read")
+        return judged(ended(lines(self.path)))
+
+
+def look(snap: Snapshot) -> Found:
+    """Return the tables of this workload, with all their rows."""
+    there = []
+    for row in snap.tables():
+        name = row["name"].removeprefix("default.")
+        if name in NAMES:
+            rows = snap.read(name)
+            pairs = zip(rows["g"].to_pylist(), rows["n"].to_pylist(), strict=True)
+            there.append([name, int(row["properties"]["comment"]), sorted(map(list, pairs))])
+    return Found([["r", "tables", sorted(there)]])
+
+
+def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
+    """Return what is wrong in a history."""
+    reads: list[dict[str, Any]] = []
+    added: dict[int, dict[int, int]] = defaultdict(dict)
+    for line in all_lines:
+        if line["f"] == "read" and line["type"] == "ok":
+            reads.append(line)
+        elif line["f"] == "add" and line["type"] == "ok":
+            for _, table, n in line["value"]:
+                added[table][n] = line["csn"]
+    found = [
+        Violation(TableLives.name, rule, f"{story} at CSN {line['snapshot']} of {line.get('replica')} "
+                  f"(operation {line['index']}).", line["time"])
+        for line in reads
+        for rule, story in _wrong(line["value"][0][2], line["snapshot"], added)
+    ]  # fmt: skip
+    return [*found, *_disagreeing(reads), *_back_from_the_dead(reads)]
+
+
+def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> Iterable[tuple[str, str]]:
+    for table, names in Counter(table for _, table, _ in there).items():
+        if names > 1:
+            yield "one name", f"Expected table {table} under one name, found {names}"
+    for name, table, rows in there:
+        if strange := [n for of, n in rows if of != table]:
+            yield "rows of their table", f"Expected rows of table {table} in {name}, found also {strange}"
+        count = Counter(n for _, n in rows)
+        if doubled := sorted(n for n, times in count.items() if times > 1):
+            yield "each row once", f"Expected each row of table {table} once in {name}, found {doubled} twice"
+        if lost := sorted(n for n, at in added[table].items() if at <= csn and n not in count):
+            yield "acknowledged rows", f"Expected rows {lost} of table {table} in {name}, found none of these"
+
+
+def _disagreeing(reads: Iterable[dict[str, Any]]) -> Iterable[Violation]:
+    first_at: dict[int, dict[str, Any]] = {}
+    for line in reads:
+        first = first_at.setdefault(line["snapshot"], line)
+        if first["value"] != line["value"]:
+            story = (
+                f"Expected {first['value']} as in operation {first['index']}, found {line['value']} at CSN "
+                f"{line['snapshot']} of {line.get('replica')} (operation {line['index']})."
+            )
+            yield Violation(TableLives.name, "replicas agree", story, line["time"])
+
+
+def _back_from_the_dead(reads: Iterable[dict[str, Any]]) -> Iterable[Violation]:
+    alive: set[int] = set()
+    dead: dict[int, int] = {}
+    for line in sorted(reads, key=lambda line: line["snapshot"]):
+        now = {table for _, table, _ in line["value"][0][2]}
+        for table in sorted(now & dead.keys()):
+            story = (
+                f"Expected no table {table}, which was not there at CSN {dead[table]}, found it at CSN "
+                f"{line['snapshot']} of {line.get('replica')} (operation {line['index']})."
+            )
+            yield Violation(TableLives.name, "dropped for ever", story, line["time"])
+        dead |= dict.fromkeys(alive - now, line["snapshot"])
+        alive = now

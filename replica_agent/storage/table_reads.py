@@ -1,0 +1,114 @@
+"""Reads of the definitions of tables, by their ids and by the names that they have at a CSN."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from tidelock.csnlog.core.ids import Csn, TableId
+from tidelock.replica_agent.tables.names import no_table
+from tidelock.wire.ids import TableName
+
+_TABLE = "id, name, version, from_csn, definition, arrow_schema, common_metadata"
+
+
+class TableRow(msgspec.Struct, frozen=True):
+    """A table's definition at a CSN (``definition``: docs/protocol.md#bytes)."""
+
+    id: TableId
+    name: TableName
+    version: int
+    from_csn: Csn
+    definition: dict[str, Any]
+    arrow_schema: bytes
+    common_metadata: bytes
+
+
+class TableReads:
+    """The methods of a catalog's reader that read definitions."""
+
+    _db: sqlite3.Connection
+
+    def snapshot_csn(self) -> Csn:
+        """Return the largest CSN up to which everything is applied here."""
+        raise NotImplementedError
+
+    def retentions(self) -> dict[TableId, float]:
+        """Return the retention in seconds of each table that has its own."""
+        of_any_version = """AND id IN (SELECT id FROM tables WHERE definition LIKE '%"retention_s"%')"""
+        rows = self._tables(of_any_version, {"s": self.snapshot_csn()})
+        found = {row.id: row.definition["properties"].get("retention_s") for row in rows}
+        return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
+
+    def table(self, table: TableId, at: Csn) -> TableRow | None:
+        """Return a table as defined at ``at``, or None if it does not exist there."""
+        rows = self._tables("AND id = :id", {"s": at, "id": table})
+        return rows[0] if rows else None
+
+    def named(self, name: TableName, at: Csn) -> TableRow | None:
+        """Return the table that has a name at ``at``, or None."""
+        rows = self._tables("AND id IN (SELECT id FROM tables WHERE name = :name)", {"s": at, "name": name})
+        return next((row for row in rows if row.name == name), None)
+
+    def require_named(self, name: TableName, at: Csn) -> TableRow:
+        """Return the table that has a name at ``at``; UnknownTableError if there is none."""
+        found = self.named(name, at)
+        if found is None:
+            raise no_table(name, at, self.table_names(at).values())
+        return found
+
+    def versions(self, table: TableId) -> list[tuple[Csn, int | None]]:
+        """Return the versions of a table's definition with the CSN from which each holds, the newest first.
+
+        None stands for a table that does not exist from there on.
+        """
+        sql = "SELECT from_csn, version, state FROM tables WHERE id = ? ORDER BY version DESC"
+        found = self._db.execute(sql, (table,))
+        return [(Csn(csn), version if state == "active" else None) for csn, version, state in found]
+
+    def bearers(self, name: TableName) -> list[tuple[Csn, TableId | None]]:
+        """Return the tables that have had a name, with the CSN from which each has it, the newest first.
+
+        None stands for a name that no table has from there on.
+        """
+        sql = """
+            SELECT from_csn, id, name = :name AND state = 'active' AS bears FROM tables
+            WHERE id IN (SELECT id FROM tables WHERE name = :name) ORDER BY from_csn, bears, version
+        """
+        found: list[tuple[Csn, TableId | None]] = []
+        bearer: TableId | None = None
+        for csn, table, bears in self._db.execute(sql, {"name": name}):
+            if bears or table == bearer:
+                bearer = TableId(table) if bears else None
+                found.append((Csn(csn), bearer))
+        return found[::-1]
+
+    def last_definition(self, table: TableId) -> tuple[int, dict[str, Any]] | None:
+        """Return version and content of a table's last definition, of a dropped one too; None without one."""
+        sql = "SELECT version, definition FROM tables WHERE id = ? ORDER BY version DESC LIMIT 1"
+        row = self._db.execute(sql, (table,)).fetchone()
+        return None if row is None else (row[0], json.loads(row[1]))
+
+    def table_names(self, at: Csn) -> dict[TableId, TableName]:
+        """Return the names of the tables that exist at ``at``, without reading their definitions."""
+        sql = "SELECT id, name, state, max(version) FROM tables WHERE from_csn <= ? GROUP BY id"
+        rows = self._db.execute(sql, (at,))
+        return {TableId(table): TableName(name) for table, name, state, _ in rows if state == "active"}
+
+    def tables(self, at: Csn) -> list[TableRow]:
+        """Return all tables that exist at ``at``, by name."""
+        return self._tables("", {"s": at})
+
+    def _tables(self, condition: str, args: dict[str, Any]) -> list[TableRow]:
+        sql = f"""
+            SELECT {_TABLE}, state, max(version) FROM tables WHERE from_csn <= :s {condition}
+            GROUP BY id ORDER BY name
+        """  # noqa: S608 - constants
+        return [
+            TableRow(TableId(table), TableName(name), version, Csn(csn), json.loads(text), schema, common)
+            for table, name, version, csn, text, schema, common, state, _ in self._db.execute(sql, args)
+            if state == "active"
+        ]

@@ -1,0 +1,186 @@
+"""The definitions with which a commit makes, changes and drops tables (rule tables).
+
+Each function looks at the tables as they are at one CSN, and returns all definitions of the commit: those of
+other tables too, which name the table. The commit is refused if any table was defined since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from tidelock.csnlog.core.ids import TableId
+from tidelock.csnlog.core.model import ChangeTable, DefineTable
+from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
+from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.wire.ids import TableName
+
+#: The properties that a table may get or lose. The others decide which rows it takes, and those that it has.
+CHANGEABLE: Final = frozenset({"comment", "compaction", "retention_s"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Last:
+    """The last definition of a table; of a dropped one, that of its end."""
+
+    version: int
+    schema: TableSchema
+
+
+class KnownTables(Protocol):
+    """The tables at one CSN, up to which everything is known."""
+
+    def bearer(self, name: TableName) -> TableId | None:
+        """Return the table that has a name, or None."""
+
+    def last(self, table: TableId) -> Last | None:
+        """Return the last definition of a table, of a dropped one too; None if the id was never given."""
+
+    def missing(self, name: TableName) -> UnknownTableError:
+        """Return the error about a name that no table has."""
+
+
+class After:
+    """The tables after definitions of the same commit.
+
+    Args:
+        tables: The tables before them.
+        made: The definitions.
+    """
+
+    def __init__(self, tables: KnownTables, made: Sequence[DefineTable]) -> None:
+        self._tables = tables
+        self._made = {one.table: one for one in made}
+
+    def bearer(self, name: TableName) -> TableId | None:
+        """Return the table that has a name, or None."""
+        for one in self._made.values():
+            if one.definition["name"] == name and not _drops(one):
+                return one.table
+        found = self._tables.bearer(name)
+        return None if found in self._made else found
+
+    def last(self, table: TableId) -> Last | None:
+        """Return the last definition of a table."""
+        if (made := self._made.get(table)) is None:
+            return self._tables.last(table)
+        return Last(made.version, TableSchema.from_definition(table, made.definition))
+
+    def missing(self, name: TableName) -> UnknownTableError:
+        """Return the error about a name that no table has."""
+        return self._tables.missing(name)
+
+
+def _drops(made: DefineTable) -> bool:
+    return isinstance(made, ChangeTable) and made.drops
+
+
+def replacing(schema: TableSchema, tables: KnownTables) -> list[DefineTable]:
+    """Return the definitions that create a table in place of the one of its name, if there is one.
+
+    The first one is that of the new table. Errors as :func:`dropping`.
+    """
+    if tables.bearer(schema.name) is None:
+        return creating(schema, tables)
+    gone = dropping(schema.name, tables)
+    made, *others = creating(schema, After(tables, gone))
+    return [made, *gone, *others]
+
+
+def creating(schema: TableSchema, tables: KnownTables) -> list[DefineTable]:
+    """Return the definitions that create a table, its own first; TableExistsError if its name is taken."""
+    _require_free(schema.name, tables)
+    table, number = TableId(schema.name), 1
+    while tables.last(table) is not None:
+        number += 1
+        table = TableId(f"{schema.name}~{number}")
+    kind = DefineTable if number == 1 else ChangeTable
+    made = kind(table, 0, schema.definition())
+    if schema.derivation is None:
+        return [made]
+    source = _last(schema.derivation.source, tables)
+    return [made, _with_dependents(source, (*source.schema.dependents, table))]
+
+
+def dropping(name: TableName, tables: KnownTables) -> list[DefineTable]:
+    """Return the definitions that drop a table.
+
+    Raises:
+        UnknownTableError: There is no such table.
+        BadRequestError: Other tables are derived from it.
+    """
+    found = _named(name, tables)
+    if found.schema.dependents:
+        names = ", ".join(_last(table, tables).schema.name for table in found.schema.dependents)
+        raise BadRequestError(
+            f"tables are derived from {name}, which its inserts fill: {names}; drop these first", table=name
+        )
+    gone = ChangeTable(found.schema.id, found.version + 1, {**found.schema.definition(), "dropped": True})
+    if found.schema.derivation is None:
+        return [gone]
+    source = _last(found.schema.derivation.source, tables)
+    return [
+        gone,
+        _with_dependents(source, tuple(one for one in source.schema.dependents if one != gone.table)),
+    ]
+
+
+def altering(
+    name: TableName, tables: KnownTables, *, to: TableName | None, properties: Mapping[str, str | None]
+) -> list[DefineTable]:
+    """Return the definition of a table with another name, or with other properties.
+
+    Args:
+        name: Its name.
+        tables: The tables.
+        to: Its new name; None: it keeps its name.
+        properties: New values of properties; None takes a property away.
+
+    Raises:
+        UnknownTableError: There is no such table.
+        TableExistsError: The new name is taken.
+        BadRequestError: A property is unknown, has a wrong value, or cannot be changed; or nothing changes.
+    """
+    found = _named(name, tables)
+    if fixed := sorted(properties.keys() - CHANGEABLE):
+        raise BadRequestError(
+            f"property {fixed[0]} of table {name} cannot be changed, as {', '.join(sorted(CHANGEABLE))} can: "
+            "it decides which rows the table takes; create a table with it, and insert the rows there",
+            property=fixed[0],
+        )
+    kept = {key: value for key, value in found.schema.properties.items() if key not in properties}
+    given = {key: value for key, value in properties.items() if value is not None}
+    schema = dataclasses.replace(found.schema, name=to or name, properties=kept | given)
+    if schema == found.schema:
+        raise BadRequestError(
+            f"the change of table {name} changes nothing; give another name, or other values of properties",
+            table=name,
+        )
+    if schema.name != name:
+        _require_free(schema.name, tables)
+        return [ChangeTable(schema.id, found.version + 1, schema.definition())]
+    return [DefineTable(schema.id, found.version + 1, schema.definition())]
+
+
+def _require_free(name: TableName, tables: KnownTables) -> None:
+    if tables.bearer(name) is not None:
+        raise TableExistsError(f"table {name} exists already; use it, or choose another name", table=name)
+
+
+def _named(name: TableName, tables: KnownTables) -> Last:
+    table = tables.bearer(name)
+    if table is None:
+        raise tables.missing(name)
+    return _last(table, tables)
+
+
+def _last(table: TableId, tables: KnownTables) -> Last:
+    found = tables.last(table)
+    assert found is not None, f"{table} is named by another definition"
+    return found
+
+
+def _with_dependents(source: Last, dependents: tuple[TableId, ...]) -> DefineTable:
+    followed = dataclasses.replace(source.schema, dependents=dependents)
+    return DefineTable(source.schema.id, source.version + 1, followed.definition())

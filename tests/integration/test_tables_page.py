@@ -1,0 +1,29 @@
+"""docs/tables.md: its Python runs, as one program, in the folder of a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clusters.cluster import ClusterFactory
+from tests.support.project import pages
+
+PAGE = "docs/tables.md"
+
+
+def test_the_programs_of_the_page(
+    module_cluster: ClusterFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables are created, changed and dropped as the page says."""
+    local = module_cluster(replicas=1, settings={"reader_workers": 1})
+    (tmp_path / "demo").symlink_to(local.folder)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    assert len(pages.blocks(PAGE, "python")) == 3
+    pages.run(PAGE, names)
+    with names["db"] as db:
+        [table] = db.tables()
+        assert table.name == "sales.orders"
+        assert table.properties == {"comment": "one row for each order"}
