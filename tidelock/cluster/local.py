@@ -37,6 +37,8 @@ from tidelock.ports import HOST, in_use
 
 #: Time that an agent or ZooKeeper may take to be ready, in seconds. On a quiet machine it takes one or two.
 READY_TIMEOUT_S: Final = 60.0
+#: How long the port of a server that is to start may be taken by processes that are about to end, in seconds.
+PORT_TIMEOUT_S: Final = 5.0
 #: Time that an agent may drain after SIGTERM before it is killed, in seconds: `drain_s` (10 s) and a margin.
 STOP_GRACE_S: Final = 20.0
 #: Time that an agent may take to return its status, in seconds; then its state is "silent".
@@ -240,9 +242,17 @@ class LocalCluster:
         servers.start(timeout_s=timeout_s)
 
     def _require_free(self, what: str, host: str, *ports: int) -> None:
-        """Raise UnavailableError if a port is taken: the server there would be held for the one to start."""
+        """Raise UnavailableError if a port is taken: the server there would be held for the one to start.
+
+        The processes of an agent that was killed may need a moment to end.
+        """
+        until = time.monotonic() + PORT_TIMEOUT_S
         for port in ports:
-            if in_use(host, port):
+            while taken := in_use(host, port):
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.02)
+            if taken:
                 raise UnavailableError(
                     f"expected port {port} to be free for {what} of the cluster in {self.folder}, found "
                     "another server that listens there; stop that one (`tidelock down --data-dir` of its "
