@@ -126,6 +126,9 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
 
 
 def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> Iterable[tuple[str, str]]:
+    for name, tables in Counter(name for name, _, _ in there).items():
+        if tables > 1:
+            yield "one table", f"Expected one table {name}, found {tables}"
     for table, names in Counter(table for _, table, _ in there).items():
         if names > 1:
             yield "one name", f"Expected table {table} under one name, found {names}"

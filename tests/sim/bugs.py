@@ -16,6 +16,7 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from tests.sim.definition_bugs import DEFINITION_BUGS
 from tests.sim.disk import SimDisk
 from tests.sim.member_bugs import MEMBER_BUGS
 from tidelock.csnlog.core import committer
@@ -481,5 +482,6 @@ BUGS: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
         count_a_stuck_replica,
         commit_whatever_the_fence,
         *MEMBER_BUGS,
+        *DEFINITION_BUGS,
     )
 }

@@ -21,6 +21,7 @@ from tests.sim.clients import (
     note_outcome,
     note_read,
 )
+from tests.sim.definers import judge_definers
 from tests.sim.landings import judge_landings
 from tests.sim.log_lives import LogLife
 from tests.sim.machine import EPOCH_S
@@ -82,6 +83,7 @@ async def converge(world: SimWorld) -> None:
     await _clocks_catch_up(world)
     await _read_everywhere(world, max(world.oracle.records))
     await judge_landings(world, max(world.oracle.records))
+    await judge_definers(world, max(world.oracle.records), _csn(world, tree.HORIZON))
     await _audit(world)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from tests.sim.clients import CHANGED
+from tests.sim.clients import CHANGED, names
+from tests.sim.definers import DefinerStory
 from tests.sim.disk import SimDisk
 from tests.sim.disk_contents import DiskContents
 from tests.sim.landings import LandingStory
@@ -29,6 +30,7 @@ from tidelock.csnlog.core.model import (
     SERVING,
     STRUCK,
     AddPart,
+    ChangeTable,
     Entry,
     Record,
     RemovePart,
@@ -82,11 +84,15 @@ class Oracle:
         #: CSNs at which parts are added and removed, by the log.
         self._added: dict[str, Csn] = {}
         self._removed: dict[str, Csn] = {}
+        #: The parts that each table has got and not lost, by the log.
+        self._in_table: dict[str, set[str]] = {}
+        self._dropped: set[str] = set()
         #: The replicas that were removed for good.
         self._gone: set[str] = set()
         #: The copies that a commit needs.
         self._copies = world.plan.copies
         self.landings = LandingStory()
+        self.definers = DefinerStory()
         #: The statements of the changers.
         self.story = Story(CHANGED, 0)
         self.changers: set[str] = set()
@@ -268,12 +274,21 @@ class Oracle:
         for entry in self.entries(tid):
             if isinstance(entry, AddPart):
                 self._added[entry.part] = csn
+                if entry.table in self._dropped:
+                    self.violated(
+                        "I7 NOCONFLICT", f"{tid.tid} adds {entry.part} to the dropped {entry.table}"
+                    )
+                self._in_table.setdefault(entry.table, set()).add(entry.part)
             elif isinstance(entry, RemovePart):
                 if entry.part in self._removed:
                     before = self._removed[entry.part]
                     what = f"{tid.tid} removes {entry.part} at CSN {csn}, removed at {before}"
                     self.violated("I7 NOCONFLICT", what)
                 self._removed.setdefault(entry.part, csn)
+                self._in_table.get(entry.table, set()).discard(entry.part)
+            elif isinstance(entry, ChangeTable) and entry.drops:
+                self._dropped.add(entry.table)
+                self._removed |= dict.fromkeys(self._in_table.pop(entry.table, ()), csn)
 
     # -- a ZooKeeper that is set back, and made again --------------------------------------------------------
 
@@ -287,7 +302,7 @@ class Oracle:
 
     def _another_log(self) -> None:
         """Begin with the entries of another log."""
-        self._added, self._removed = {}, {}
+        self._added, self._removed, self._in_table, self._dropped = {}, {}, {}, set()
         for csn, record in self.records.items():
             for tid in record.tids:
                 self._note_entries(csn, tid)
@@ -488,20 +503,20 @@ class Oracle:
             self.violated("I17 TRUTHFUL", f"CSN {csn} is told to be on {wait.value}, and is on {there}")
 
     def tables_made(self) -> Csn:
-        """Return the CSN from which on all tables exist."""
+        """Return the CSN from which on all tables exist that live for the whole run."""
+        lasting = names()
+        sql = f"SELECT max(from_csn) FROM tables WHERE id IN ({', '.join('?' * len(lasting))})"
         found = [
-            self._on_disk.catalog(host.disk.folder.name)
-            .execute("SELECT max(from_csn) FROM tables")
-            .fetchone()[0]
+            self._on_disk.catalog(host.disk.folder.name).execute(sql, lasting).fetchone()[0]
             for host in self._world.hosts
             if self._has_catalog(host)
         ]
         return max(Csn(csn or CSN_NONE) for csn in found)
 
     def removed_parts(self, disk: SimDisk, horizon: Csn) -> list[str]:
-        """Return the parts on a disk that the horizon has passed since their removal."""
-        sql = "SELECT part FROM parts WHERE removal_csn <= ?"
-        return [part for (part,) in self._on_disk.catalog(disk.folder.name).execute(sql, (horizon,))]
+        """Return the parts on a disk that the horizon has passed since their removal, by the log."""
+        there = self._on_disk.catalog(disk.folder.name).execute("SELECT part FROM parts")
+        return [part for (part,) in there if self._removed.get(part, horizon + 1) <= horizon]
 
     def past(self, disk: SimDisk, history_s: float) -> Csn:
         """Return the newest CSN that is older than that by the retention clock of a disk's replica (I12)."""

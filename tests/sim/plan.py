@@ -93,6 +93,7 @@ class RunPlan:
         whole: Share of the writers' transactions that come as one request; these may be doubled, too.
         crowd: So many sessions send such a request to one home at once, and may share parts.
         landers: Clients that land rows.
+        definers: Clients that create, rename and drop tables, and insert into them.
         faults: In the order of their times.
     """
 
@@ -117,6 +118,7 @@ class RunPlan:
     whole: float = 0.0
     crowd: int = 1
     landers: int = 0
+    definers: int = 0
     faults: tuple[PlannedFault, ...] = field(default=())
 
     def to_json(self) -> str:
@@ -142,9 +144,8 @@ class RunPlan:
         rates = sum(bool(rate) for rate in (self.requests, self.loss, self.twice, self.late))
         toggles = self.manifests + self.tight + (self.epoch_limit < 1000) + len(self.request_kinds)
         toggles += self.compaction + bool(self.history_s) + bool(self.whole) + (self.crowd > 1)
-        load = (
-            self.replicas + (self.writers + self.changers + self.landers) * self.transactions + self.readers
-        )
+        clients = self.writers + self.changers + self.landers + self.definers
+        load = self.replicas + clients * self.transactions + self.readers
         return 10 * len(self.faults) + load + 5 * rates + toggles
 
 
@@ -190,7 +191,7 @@ def draw(seed: int) -> RunPlan:
     drawn = _with_a_twin(chance, _with_a_set_back(chance, _with_members(chance, drawn, bursts)))
     drawn = _with_freezes(chance, drawn, bursts)
     drawn = replace(drawn, whole=chance.choice([0.0, 0.3, 0.8]), crowd=chance.choice([1, 1, 4, 8]))
-    return replace(drawn, landers=chance.choice([0, 1, 2]))
+    return replace(drawn, landers=chance.choice([0, 1, 2]), definers=chance.choice([0, 0, 1, 3]))
 
 
 def _with_freezes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:

@@ -52,7 +52,17 @@ def test_the_fixed_seeds_have_every_kind_of_fault() -> None:
     assert any(plan.changers > 1 and plan.readers and plan.compaction and plan.history_s for plan in plans)
     for kind in ("replace", "strike"):  # a replica that has to clone, since history is collected
         assert any(plan.history_s and kind in {fault.kind for fault in plan.faults} for plan in plans), kind
-    for name in ("manifests", "tight", "loss", "twice", "late", "compaction", "history_s", "whole"):
+    for name in (
+        "manifests",
+        "tight",
+        "loss",
+        "twice",
+        "late",
+        "compaction",
+        "history_s",
+        "whole",
+        "definers",
+    ):
         assert {bool(getattr(plan, name)) for plan in plans} == {False, True}, name
     assert any(plan.whole and plan.crowd > 1 and not plan.tight for plan in plans)
 

@@ -52,6 +52,14 @@ _LANDING = replace(
 _REMOVING = RunPlan(
     seed=0, writers=0, readers=0, changers=4, transactions=16, compaction=True, history_s=1.0, log_keep=1
 )
+#: Many change the same few tables, while ZooKeeper answers late.
+_DEFINING = replace(
+    _SMALL,
+    writers=0,
+    definers=12,
+    transactions=12,
+    faults=tuple(PlannedFault(4.0 + 8.0 * n, "slow_zookeeper", n % 3, 6.0) for n in range(4)),
+)
 #: The third replica lives and cannot apply for most of the run.
 _STUCK = tuple(
     replace(_SMALL, tight=True, transactions=12, faults=(PlannedFault(3.0, kind, 2, 34.0),))
@@ -212,6 +220,9 @@ SHOWN_BY = {
             *(PlannedFault(15.1, "kill", target, 6.0) for target in (0, 3)),
         ),
     ),
+    "define-at-any-time": _DEFINING,
+    "insert-whatever-was-defined": _DEFINING,
+    "drop-a-table-and-not-its-parts": replace(_DEFINING, history_s=1.0),
     "send-again-what-may-have-landed": replace(_SMALL, requests=0.05, request_kinds=("REPLY_LOST",)),
 }
 #: Bugs that take long to show, some of them after the time in which a shard has to come to rest. They say

@@ -21,6 +21,7 @@ import structlog
 from tests.sim import machine
 from tests.sim.changers import Changer
 from tests.sim.clients import SimReader, SimWriter, create_tables
+from tests.sim.definers import SimDefiner
 from tests.sim.demand import CommitDemand
 from tests.sim.healing import converge, judge
 from tests.sim.host import Host, life_name, template
@@ -210,12 +211,13 @@ class SimWorld:
             await create_tables(self, [SCHEMA_OF_IT] if self.plan.landers else ())
             nemesis = SimNemesis(self)
             evil = asyncio.create_task(nemesis.run())
-            clients: list[SimWriter | SimReader | Changer | SimLander] = [
+            clients: list[SimWriter | SimReader | Changer | SimLander | SimDefiner] = [
                 SimWriter(self, f"c{n}") for n in range(self.plan.writers)
             ]
             clients += [SimReader(self, f"cr{n}") for n in range(self.plan.readers)]
             clients += [Changer(self, f"cx{n}") for n in range(self.plan.changers)]
             clients += [SimLander(self, f"cl{n}") for n in range(self.plan.landers)]
+            clients += [SimDefiner(self, f"cd{n}") for n in range(self.plan.definers)]
             working = [asyncio.create_task(client.run()) for client in clients]
             working.append(asyncio.create_task(CommitDemand(self, nemesis).run(evil)))
             await asyncio.wait([evil])
