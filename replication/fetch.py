@@ -4,7 +4,8 @@ A part counts as fetched when its length and XXH3-128 are right and file and row
 before that is followed by another attempt, with the next holder or later, for as long as the part is wanted.
 A large part is fetched in ranges into its own file. A broken transfer leaves that file in ``tmp/``, and the
 fetch continues from there with any holder. Small parts are fetched whole, many in one request, and share
-packs. A holder that sent wrong bytes is tried last.
+packs. A holder that sent wrong bytes is tried last. If another part has the same bytes here, a part takes
+those; of several such parts that are missing, one is fetched (rule shared-bytes).
 
 What a clone lacks has places of its own: thousands of large parts wait for these, and the records that follow
 meanwhile would wait behind them until the replica is struck.
@@ -20,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import structlog
@@ -61,11 +63,13 @@ class _Fetch:
     ``sink`` keeps the received bytes of a large part, ``sources`` the replicas that sent them, ``undo`` the
     path of its file while no row names that. ``landing`` is set while the part is made durable, which is not
     interrupted; ``stopped`` says that the part is not wanted any more, ``no_room`` that the last attempt
-    ended since the own disk is full. ``lane`` has the places that it waits for.
+    ended since the own disk is full. ``lane`` has the places that it waits for. ``turn`` is the lock of all
+    parts with the same bytes: the first one is fetched, and the others take its bytes.
     """
 
     wanted: Wanted
     lane: _FetchLane
+    turn: asyncio.Lock
     task: asyncio.Task[None] | None = None
     sink: PartSink | None = None
     undo: str | None = None
@@ -119,6 +123,8 @@ class Fetcher:
     #: Replicas that did not answer the last request.
     _silent: set[ReplicaId] = field(default_factory=set, init=False)
     _running: dict[PartId, _Fetch] = field(default_factory=dict, init=False)
+    #: By the origin of parts: the lock that they share, while one of them is wanted.
+    _turns: WeakValueDictionary[PartId, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
     _early: int = field(default=0, init=False)
     _closed: bool = field(default=False, init=False)
 
@@ -152,7 +158,8 @@ class Fetcher:
         if self._closed or (wanted.csn is None and self._early >= self.early_max):
             return
         self._early += wanted.csn is None
-        item = _Fetch(wanted, self._clone_lane if clone else self._log_lane)
+        turn = self._turns.setdefault(wanted.meta.origin, asyncio.Lock())
+        item = _Fetch(wanted, self._clone_lane if clone else self._log_lane, turn)
         self._running[wanted.meta.part] = item
         item.task = asyncio.create_task(self._run(item), name=f"fetch {wanted.meta.part}")
 
@@ -234,11 +241,12 @@ class Fetcher:
         small = meta.length <= self.small_bytes_max
         failures = 0
         try:
-            if small and item.wanted.csn is not None:
+            done = await self._share(item)
+            if small and item.wanted.csn is not None and not done:
                 await asyncio.sleep(self.grace_s)
-            while True:
-                async with item.lane.small.taken(meta.length) if small else item.lane.large:
-                    done = await self._ask_all(item, small=small)
+            while not done:
+                async with item.lane.small.taken(meta.length) if small else item.lane.large, item.turn:
+                    done = await self._share(item) or await self._ask_all(item, small=small)
                 if done or item.stopped or await self._is_collected(item):
                     break
                 failures += 1
@@ -250,6 +258,17 @@ class Fetcher:
             await self._undo(item)
         if not item.stopped:
             self.on_held(meta.part)
+
+    async def _share(self, item: _Fetch) -> bool:
+        """Take the bytes of another part that is here; return whether there is one."""
+        item.landing = True
+        try:
+            return await self.store.share(item.wanted)
+        except TidelockError as error:  # the catalog takes nothing now; the next attempt asks again
+            item.trouble = error.message
+            return False
+        finally:
+            item.landing = False
 
     async def _is_collected(self, item: _Fetch) -> bool:
         """Return whether a part of a committed transaction has no row any more; then its fetch has ended.

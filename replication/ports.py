@@ -48,6 +48,9 @@ class PartStore(Protocol):
     async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
         """Make bytes and row of a small part durable, in a pack together with other parts that wait."""
 
+    async def share(self, wanted: Wanted) -> bool:
+        """Make a part durable by the bytes of another one that is held here; False if none has them."""
+
     async def note_undo(self, path: str) -> None:
         """Make durable that the file ``path`` (below the data directory) is about to be written."""
 

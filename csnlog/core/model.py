@@ -39,6 +39,16 @@ class AddPart(msgspec.Struct, frozen=True, tag="add", tag_field="k", forbid_unkn
     checksum: str = msgspec.field(name="c")
 
 
+class SharePart(AddPart, frozen=True, tag="share", tag_field="k", forbid_unknown_fields=True):
+    """Log entry: as :class:`AddPart`; the new part has the bytes of parts that exist (rule shared-bytes).
+
+    Attributes:
+        source: The part whose bytes they are, or were first: it may be removed, and collected.
+    """
+
+    source: PartId = msgspec.field(name="o")
+
+
 class RemovePart(msgspec.Struct, frozen=True, tag="del", tag_field="k", forbid_unknown_fields=True):
     """Log entry: a part leaves its table at the CSN of the record; its bytes stay until the horizon."""
 
@@ -100,7 +110,7 @@ class ChangeTable(DefineTable, frozen=True, tag="alter", tag_field="k", forbid_u
         return bool(self.definition.get("dropped"))
 
 
-Entry = AddPart | RemovePart | DefineTable | ChangeTable | SkipPart
+Entry = AddPart | SharePart | RemovePart | DefineTable | ChangeTable | SkipPart
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -450,12 +450,18 @@ class Agent:
                 self.local.readers.released(part)
                 return
         self._damaged.add(part)
-        if await parts.replication.catalog_port.quarantine(part):
-            _log.error("part_damaged", part=part, detail=detail)
-            parts.replication.applier.part_lost(part)
-        row = self.local.catalog.reader.part(part)
-        if row is not None and row.state != "held":
-            parts.replication.missing.want(row)
+        found = await parts.replication.catalog_port.quarantine(part)
+        if found:
+            _log.error(
+                "part_damaged", part=part, detail=detail, sharing=[one for one in found if one != part]
+            )
+        for one in found:
+            self._damaged.add(one)
+            parts.replication.applier.part_lost(one)
+        for one in {part, *found}:
+            row = self.local.catalog.reader.part(one)
+            if row is not None and row.state != "held":
+                parts.replication.missing.want(row)
 
     # -- tasks -----------------------------------------------------------------------------------------------
 

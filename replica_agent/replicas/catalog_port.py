@@ -19,6 +19,7 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
+from tidelock.replica_agent.storage.shared_bytes import Sharer, share
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, Wanted
 from tidelock.replication.partfs import PartFs
@@ -113,6 +114,15 @@ class ReplicaCatalogPort:
         """Make a small fetched part durable, packed together with others that wait."""
         await self.stager.store([StagedBytes(meta, data, tid)], [])
 
+    async def share(self, wanted: Wanted) -> bool:
+        """Make a part durable by the bytes of another one that are here; return whether there are such."""
+        if not self.catalog.reader.has_twin(wanted.meta):
+            return False
+        one = Sharer(wanted.meta, wanted.tid, known=wanted.csn is not None)
+        done = await self.catalog.write(lambda db: share(db, [one]))
+        self.catalog.late_removals.update(done.unused)
+        return wanted.meta.part in done.parts
+
     async def note_undo(self, path: str) -> None:
         """Make durable that ``path`` is about to be written."""
         await self.catalog.write(lambda db: jobs.note_undo(db, [path]))
@@ -147,10 +157,10 @@ class ReplicaCatalogPort:
             pass  # the next read finds out
         return False
 
-    async def quarantine(self, part: PartId) -> bool:
+    async def quarantine(self, part: PartId) -> list[PartId]:
         """Mark a part whose bytes are wrong, so that it is not served and is fetched again.
 
-        Return False if that was known.
+        Return it with all parts that share its bytes; none if that was known.
         """
         changed = await self.catalog.write(lambda db: jobs.quarantine(db, part))
         if changed:

@@ -18,8 +18,9 @@ from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
+from tidelock.replica_agent.storage.shared_bytes import Sharer, share
 from tidelock.replica_agent.storage.unused_files import remove_files
-from tidelock.replication.core.model import Held, PartMeta, Wanted
+from tidelock.replication.core.model import Held, PartMeta, SealedTid, Wanted
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.core.wire import decode
 from tidelock.replication.fetch import Fetcher
@@ -82,6 +83,7 @@ class PushReceiver:
         held = reader.held(meta.part for sealed in push.tids for meta in sealed.parts)
         nameless = reader.nameless(held)
         committed = reader.committed(str(sealed.tid) for sealed in push.tids)
+        held |= await self._share(push.tids, held, committed)
         for sealed in push.tids:
             if str(sealed.tid) in refused:
                 continue
@@ -113,16 +115,37 @@ class PushReceiver:
         if named:
             await self.catalog.write(lambda db: jobs.describe(db, named))
         if fresh or prepared:
-            size = sum(staged.meta.length for staged in fresh)
-            self._storing += size
-            try:
-                await self.stager.store(fresh, prepared)
-            finally:
-                self._storing -= size
-        for staged in fresh:
-            self.arrived(staged.meta.part)
+            await self._store(fresh, prepared)
         await ACCEPT.after()
         return Held(self.replica, self.disk, self.boot, self.waiters.reached, tuple(ready), refused)
+
+    async def _store(self, fresh: Sequence[StagedBytes], prepared: Sequence[Tid]) -> None:
+        size = sum(staged.meta.length for staged in fresh)
+        self._storing += size
+        try:
+            await self.stager.store(fresh, prepared)
+        finally:
+            self._storing -= size
+        for staged in fresh:
+            self.arrived(staged.meta.part)
+
+    async def _share(
+        self, tids: Sequence[SealedTid], held: Collection[PartId], committed: Collection[str]
+    ) -> frozenset[PartId]:
+        """Give parts that share the bytes of parts which are here those bytes; return these parts."""
+        asked = [
+            Sharer(meta, sealed.tid, known=str(sealed.tid) in committed)
+            for sealed in tids
+            for meta in sealed.parts
+            if meta.source is not None and meta.part not in held
+        ]
+        if not asked:
+            return frozenset()
+        done = await self.catalog.write(lambda db: share(db, asked))
+        self.catalog.late_removals.update(done.unused)
+        for part in done.parts:
+            self.arrived(part)
+        return done.parts
 
     def hint(self, tid: Tid, holder: ReplicaId, parts: Sequence[PartMeta]) -> None:
         """Fetch parts while their transaction is still being written; ``holder`` certainly has them.

@@ -19,7 +19,7 @@ from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.model import SkippedRecord
 from tidelock.csnlog.core.visibility import Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError
-from tidelock.replica_agent.storage.catalog_schema import VISIBLE_OF_TABLE
+from tidelock.replica_agent.storage.catalog_schema import TWIN_SQL, VISIBLE_OF_TABLE, twin_args
 from tidelock.replica_agent.storage.table_reads import TableReads
 from tidelock.replication.core.model import Location, PartKind, PartMeta
 from tidelock.wire.ids import TableName
@@ -42,6 +42,7 @@ class PartRow(msgspec.Struct, frozen=True):
         blocks: XXH3-64 digests (8 bytes each, big-endian) of the range's 256 KiB blocks.
         kind: ``part``, ``landed`` or ``manifest``.
         state: ``held``, ``wanted`` or ``quarantined``.
+        source: The part whose bytes it shares, or None.
     """
 
     part: PartId
@@ -57,6 +58,7 @@ class PartRow(msgspec.Struct, frozen=True):
     blocks: bytes
     kind: PartKind
     state: str
+    source: PartId | None = None
 
     @property
     def held(self) -> Location | None:
@@ -76,6 +78,7 @@ class PartRow(msgspec.Struct, frozen=True):
             length=self.length,
             checksum=self.checksum,
             kind=self.kind,
+            source=self.source,
         )
 
     @property
@@ -121,7 +124,7 @@ class EndingLabel(msgspec.Struct, frozen=True):
 #: Columns of ``parts`` in the order of :class:`PartRow`.
 PART_COLUMNS = (
     "part, table_name, path, rows, length, checksum, creation_tid, creation_csn, file, offset, "
-    "coalesce(blocks, x''), kind, state"
+    "coalesce(blocks, x''), kind, state, source"
 )
 
 
@@ -384,6 +387,10 @@ class CatalogReader(TableReads):
         """
         args = (state, after, visible, limit)
         return [(row[0], PartRow(*row[1:])) for row in self._db.execute(sql, args)]
+
+    def has_twin(self, meta: PartMeta) -> bool:
+        """Return whether another part with the bytes of this one is held here."""
+        return self._db.execute(f"SELECT 1 {TWIN_SQL}", twin_args(meta)).fetchone() is not None
 
     def visible(self, parts: Iterable[PartId]) -> set[PartId]:
         """Return those of ``parts`` that an applied record has added and none has removed."""

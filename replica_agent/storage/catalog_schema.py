@@ -6,8 +6,9 @@ The one place where its SQL schema is written, and the changes that lead from an
 from __future__ import annotations
 
 from tidelock.csnlog.core.visibility import VISIBLE_SQL
+from tidelock.wire.peers import PartMeta
 
-FORMAT = 13
+FORMAT = 14
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -28,7 +29,7 @@ CREATE TABLE parts (
     creation_tid TEXT NOT NULL, creation_csn INTEGER, creation_change INTEGER NOT NULL DEFAULT 1,
     removal_tid TEXT, removal_csn INTEGER, removal_change INTEGER NOT NULL DEFAULT 1,
     file TEXT, offset INTEGER NOT NULL DEFAULT 0, blocks BLOB, stats TEXT,
-    kind TEXT NOT NULL, state TEXT NOT NULL, form TEXT
+    kind TEXT NOT NULL, state TEXT NOT NULL, form TEXT, source TEXT
 );
 CREATE INDEX parts_by_table ON parts (table_name, creation_csn);
 CREATE INDEX parts_by_removal ON parts (table_name, removal_csn);
@@ -39,6 +40,7 @@ CREATE INDEX parts_undecided ON parts (creation_tid) WHERE creation_csn IS NULL;
 CREATE INDEX parts_removing ON parts (removal_tid) WHERE removal_tid IS NOT NULL AND removal_csn IS NULL;
 CREATE INDEX parts_removed ON parts (removal_csn) WHERE removal_csn IS NOT NULL;
 CREATE INDEX parts_not_held ON parts (state) WHERE state <> 'held';
+CREATE INDEX parts_by_source ON parts (source) WHERE source IS NOT NULL;
 CREATE TABLE files (path TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE undo (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE packs (path TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -112,6 +114,10 @@ MIGRATIONS = {
     UPDATE tables SET name = id;
     CREATE INDEX tables_by_name ON tables (name);
     """,
+    13: """
+    ALTER TABLE parts ADD COLUMN source TEXT;
+    CREATE INDEX parts_by_source ON parts (source) WHERE source IS NOT NULL;
+    """,
 }
 
 #: Where the visible parts of one table come from, with the parameters of `visible_args` and ``table``. Most
@@ -122,3 +128,17 @@ VISIBLE_OF_TABLE = f"""(
     UNION ALL
     SELECT * FROM parts INDEXED BY parts_by_removal WHERE table_name = :table AND removal_csn > :s
 ) WHERE kind = 'part' AND {VISIBLE_SQL}"""  # noqa: S608 - two constants
+
+#: A held part with the bytes of a part: one of the same origin, with the same length and checksum. Its
+#: parameters are those of `twin_args`.
+TWIN_SQL = """
+    FROM parts WHERE (part = :origin OR source = :origin) AND part <> :part AND state = 'held'
+    AND kind = 'part' AND length = :length AND checksum = :checksum ORDER BY part LIMIT 1
+"""
+
+
+def twin_args(meta: PartMeta) -> dict[str, str | int]:
+    """Return the parameters of :data:`TWIN_SQL` for a part."""
+    return {
+        "origin": meta.origin, "part": meta.part, "length": meta.length, "checksum": meta.checksum,
+    }  # fmt: skip

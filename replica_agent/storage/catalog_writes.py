@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.core.ids import NO_STAMP, Csn, Stamp, Tid
+from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, Stamp, Tid
 from tidelock.csnlog.core.labels import landed_tid
 from tidelock.csnlog.core.model import (
     AddPart,
@@ -21,6 +21,7 @@ from tidelock.csnlog.core.model import (
     DefineTable,
     Entry,
     RemovePart,
+    SharePart,
     SkipPart,
     SkippedRecord,
 )
@@ -88,17 +89,6 @@ def note_undo(db: sqlite3.Connection, paths: Iterable[str]) -> None:
     db.executemany("INSERT OR IGNORE INTO undo VALUES (?)", [(path,) for path in paths])
 
 
-def link_part(db: sqlite3.Connection, part: str, table: str, source: str, tid: Tid) -> bool:
-    """Add a part of another table that has the bytes of ``source``; return False if that is not held."""
-    sql = """
-        INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
-                           file, offset, blocks, stats, kind, state, form)
-        SELECT ?, ?, path, rows, length, checksum, ?, file, offset, blocks, stats, kind, state, form
-        FROM parts WHERE part = ? AND state = 'held'
-    """
-    return db.execute(sql, (part, table, str(tid), source)).rowcount == 1
-
-
 def name_packs(db: sqlite3.Connection, paths: Iterable[str]) -> None:
     """Note the names of packs that will be written: a start looks for parts in them (rule write-behind)."""
     db.executemany("INSERT INTO packs VALUES (?)", [(path,) for path in paths])
@@ -147,8 +137,8 @@ def add_staged(
     db.executemany(
         """
         INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
-                           file, offset, blocks, stats, kind, state, form)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held', ?)
+                           file, offset, blocks, stats, kind, state, form, source)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?)
         ON CONFLICT (part) DO UPDATE SET
             file = excluded.file, offset = excluded.offset, blocks = excluded.blocks,
             stats = coalesce(stats, excluded.stats), form = coalesce(form, excluded.form),
@@ -160,7 +150,7 @@ def add_staged(
                 str(p.tid),
                 p.location.file, p.location.offset, p.location.blocks,
                 json.dumps(p.meta.stats, separators=(",", ":")) if p.meta.stats else None, p.meta.kind,
-                p.meta.form,
+                p.meta.form, p.meta.source,
             )
             for p in parts
         ],
@@ -224,14 +214,13 @@ def mark_removed(db: sqlite3.Connection, tid: str, parts: Iterable[str]) -> tupl
     return None
 
 
-def quarantine(db: sqlite3.Connection, part: str) -> bool:
-    """Mark a part whose bytes are wrong; return whether it was held until now."""
-    return (
-        db.execute(
-            "UPDATE parts SET state = 'quarantined' WHERE part = ? AND state = 'held'", (part,)
-        ).rowcount
-        > 0
-    )
+def quarantine(db: sqlite3.Connection, part: str) -> list[PartId]:
+    """Mark a held part whose bytes are wrong, and all parts that share them; return these parts."""
+    sql = """
+        UPDATE parts SET state = 'quarantined' WHERE state = 'held' AND (part = ?1 OR (file, offset) =
+            (SELECT file, offset FROM parts WHERE part = ?1 AND state = 'held')) RETURNING part
+    """
+    return sorted(PartId(found) for (found,) in db.execute(sql, (part,)).fetchall())
 
 
 def quarantine_files(db: sqlite3.Connection, files: Iterable[str]) -> int:
@@ -418,8 +407,11 @@ def _apply_tid(
                 # An early copy may be known by its bytes alone: the record says its table and partition.
                 done = db.execute(
                     "UPDATE parts SET creation_csn = ?, creation_change = ?, table_name = ?, path = ?, "
-                    "rows = ?, kind = 'part' WHERE part = ? AND checksum = ? AND state = 'held'",
-                    (csn, change, entry.table, entry.path, entry.rows, entry.part, entry.checksum),
+                    "rows = ?, source = ?, kind = 'part' WHERE part = ? AND checksum = ? AND state = 'held'",
+                    (
+                        *(csn, change, entry.table, entry.path, entry.rows),
+                        *(entry.source if isinstance(entry, SharePart) else None, entry.part, entry.checksum),
+                    ),
                 )
                 if (
                     done.rowcount != 1
@@ -513,8 +505,8 @@ def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:
     db.executemany(
         """
         INSERT OR IGNORE INTO parts
-               (part, table_name, path, rows, length, checksum, creation_tid, kind, state)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'wanted')
+               (part, table_name, path, rows, length, checksum, creation_tid, kind, source, state)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'wanted')
         """,
         [
             (
@@ -526,6 +518,7 @@ def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:
                 w.meta.checksum,
                 str(w.tid),
                 w.meta.kind,
+                w.meta.source,
             )
             for w in wanted
         ],

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -76,6 +78,16 @@ def numbers(db: Database | Transaction, table: str) -> list[int]:
     return sorted(db.read(table, ["n"])["n"].to_pylist())
 
 
+def shared(local: LocalCluster, replica: str, table: str) -> int:
+    """Return how many parts of a table have their place in a file together with the part of their bytes."""
+    sql = """
+        SELECT count(*) FROM parts p JOIN parts o ON o.part = p.source
+        WHERE (o.file, o.offset) = (p.file, p.offset) AND p.table_name = ?
+    """
+    with closing(sqlite3.connect(f"file:{local.data_dir(replica) / 'catalog.db'}?mode=ro", uri=True)) as db:
+        return int(db.execute(sql, (f"default.{table}",)).fetchone()[0])
+
+
 def test_each_statement_alone_leaves_older_snapshots_their_rows(
     one: Database, two: Database, table: str
 ) -> None:
@@ -116,8 +128,10 @@ def test_in_one_transaction_over_two_tables(one: Database, two: Database, table:
     assert found == (4, 2), "what was added and removed is not announced"
 
 
-def test_move_partition_changes_tables_and_rewrites_nothing(one: Database, two: Database, table: str) -> None:
-    """The rows change tables in one commit, own uncommitted ones too; nothing is rewritten."""
+def test_move_partition_changes_tables_and_rewrites_nothing(
+    local: LocalCluster, one: Database, two: Database, table: str
+) -> None:
+    """The rows change tables in one commit, own uncommitted ones too; no replica writes or fetches them."""
     other = f"{table}_b"
     one.create_table(other, SCHEMA, partition_by=["y"])
     with one.begin() as tx:
@@ -127,6 +141,8 @@ def test_move_partition_changes_tables_and_rewrites_nothing(one: Database, two: 
         tx.commit(wait="all")
     for replica in (one, two):
         assert (numbers(replica, table), numbers(replica, other)) == ([20, 90], [10, 11, 12, 15])
+    for place in REPLICAS:
+        assert shared(local, place, other) >= 2, f"{place} has fetched bytes that it has"
     two.truncate(table, wait="all")  # the files are shared; the rows of the other table stay
     assert numbers(one, other) == [10, 11, 12, 15]
 

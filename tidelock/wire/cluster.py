@@ -340,7 +340,11 @@ class StatusAnswer(Row, frozen=True, kw_only=True):
 
 
 class AddedPart(Row, frozen=True, tag="AddPart", tag_field="action"):
-    """A part joins a table; see the record in docs/protocol.md#bytes."""
+    """A part joins a table; see the record in docs/protocol.md#bytes.
+
+    Attributes:
+        source: The part whose bytes it shares; None: it came with bytes of its own.
+    """
 
     table: str
     part: str
@@ -348,6 +352,7 @@ class AddedPart(Row, frozen=True, tag="AddPart", tag_field="action"):
     rows: int
     length: int
     checksum: str
+    source: str | None = None
 
 
 class RemovedPart(Row, frozen=True, tag="RemovePart", tag_field="action"):

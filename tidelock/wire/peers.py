@@ -36,6 +36,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: ``part``, ``landed`` or ``manifest``.
         form: Parts of the same form differ in their rows alone: they have one row group, no page index, and
             footers with the same schema and marks. None: it is not known.
+        source: The part whose bytes it shares, or that had them first; None: it came with bytes of its own.
     """
 
     part: _Part
@@ -47,6 +48,12 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     stats: dict[str, Any] | None = None
     kind: PartKind = "part"
     form: _Form | None = None
+    source: _Part | None = None
+
+    @property
+    def origin(self) -> PartId:
+        """The part that had its bytes first: all parts with one origin have the same bytes."""
+        return self.source or self.part
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from tidelock.csnlog.core.model import (
     Entry,
     Manifest,
     RemovePart,
+    SharePart,
     SkipPart,
     SkipState,
     TidRecord,
@@ -165,4 +166,5 @@ def _declared(skip: SkipPart | None) -> tuple[SkipPart, ...]:
 
 
 def _adding(part: PartMeta) -> AddPart:
-    return AddPart(part.table, part.part, part.path, part.rows, part.length, part.checksum)
+    values = (part.table, part.part, part.path, part.rows, part.length, part.checksum)
+    return AddPart(*values) if part.source is None else SharePart(*values, part.source)

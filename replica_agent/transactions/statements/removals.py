@@ -116,7 +116,7 @@ class Removals:
                 )
             path = path_in(schema, values)
             parts = await self._covered(tx, schema.id, OnePartition(path), path)
-            await self.staging.link(tx, other.id, parts)
+            await self.staging.share(tx, other.id, parts)
             return await self._take(tx, schema.id, parts)
 
     async def _cover(self, tx: Transaction, table: TableId, wide: Wide, path: str | None) -> RemoveResult:

@@ -37,6 +37,7 @@ from tidelock.replica_agent.storage.part_writer import (
     encode_shared,
     encode_small,
 )
+from tidelock.replica_agent.storage.shared_bytes import Sharer, share
 from tidelock.replica_agent.storage.spare_encoders import SpareEncoders
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
@@ -212,24 +213,35 @@ class RowStaging:
             meta = msgspec.structs.replace(_meta(table, part), kind=kind)
             self.transactions.add(tx, StagedBytes(meta, part.data, tx.tid))
 
-    async def link(self, tx: Transaction, table: TableId, parts: Sequence[PartRow]) -> None:
-        """Add parts to ``table`` that share the bytes of other parts, which are stored here already.
+    async def share(self, tx: Transaction, table: TableId, parts: Sequence[PartRow]) -> None:
+        """Add parts to ``table`` that have the bytes of other parts (rule shared-bytes).
 
-        Peers receive them like every part; here a file is deleted when no part is in it any more.
+        A peer that holds the other parts takes their bytes; one that does not receives the new parts like
+        every part.
+
+        Args:
+            tx: The transaction that adds them.
+            table: The table, whose columns are those of the parts.
+            parts: The other parts, of any table, removed or not.
 
         Raises:
             PartDamagedError: One of the other parts is damaged here, and is being fetched again.
         """
-        new = [(self.numbers.next(), row) for row in parts]
+        new = [
+            msgspec.structs.replace(
+                row.meta, part=self.numbers.next(), table=table, kind="part", source=row.meta.origin
+            )
+            for row in parts
+        ]
 
         def job(db: sqlite3.Connection) -> None:
-            for part, row in new:
-                if not jobs.link_part(db, part, table, row.part, tx.tid):
+            done = share(db, [Sharer(meta, tx.tid) for meta in new])
+            for meta, row in zip(new, parts, strict=True):
+                if meta.part not in done.parts:
                     raise part_damaged(self.transactions.replica, row, f"of table {row.table}")
 
         await self.catalog.write(job)
-        for part, row in new:
-            tx.staged.stored[part] = msgspec.structs.replace(row.meta, part=part, table=table)
+        tx.staged.stored.update({meta.part: meta for meta in new})
 
     async def write_out(self, tx: Transaction) -> None:
         """Write the parts that a transaction holds in memory, so that its own queries can read them."""

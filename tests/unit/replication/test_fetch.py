@@ -6,7 +6,7 @@ import asyncio
 import random
 import shutil
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +16,11 @@ from msgspec.structs import replace
 from tests.support.aio import until
 from tests.support.machines.names import part, tid
 from tests.support.replicas.part_holder import PartHolder
+from tests.support.replicas.part_store import PartStoreStub
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.replication.core.digest import checksum
-from tidelock.replication.core.model import Location, PartMeta, Peer, Wanted
+from tidelock.replication.core.model import PartMeta, Peer, Wanted
 from tidelock.replication.core.room import RoomLimits
 from tidelock.replication.fetch import Fetcher
 from tidelock.replication.partfs import PartFs
@@ -29,47 +30,6 @@ SMALL_MAX = 1000
 RANGE = 300_000
 LARGE = random.Random(1).randbytes(1_000_000)
 SMALL = b"small part"
-
-
-class PartStoreStub:
-    """The knowledge of a catalog; `steps` is the order of the calls to it."""
-
-    def __init__(self, files: PartFs) -> None:
-        self.files = files
-        self.small: dict[PartId, bytes] = {}
-        self.large: dict[PartId, Location] = {}
-        self.steps: list[str] = []
-        self.collected: set[PartId] = set()
-
-    async def held(self, parts: Collection[PartId]) -> set[PartId]:
-        """Return the parts that are kept."""
-        return {name for name in parts if name in self.small or name in self.large}
-
-    async def lacking(self, part: PartId) -> bool:
-        """Return whether the part is named and not here."""
-        return part not in self.collected and not await self.held((part,))
-
-    async def store(self, meta: PartMeta, tid: Tid, data: bytes) -> None:
-        """Keep a small part."""
-        self.steps.append(f"store {meta.part} {tid}")
-        self.small[meta.part] = data
-
-    async def note_undo(self, path: str) -> None:
-        """Note a file, which must not have a byte yet."""
-        assert not list((self.files.data_dir / "tmp").glob(f"{Path(path).name}.*"))
-        assert not (self.files.data_dir / path).exists()
-        self.steps.append(f"undo {path}")
-
-    async def forget_undo(self, path: str) -> None:
-        """Note that a file is deleted; assert that it is."""
-        assert not (self.files.data_dir / path).exists()
-        self.steps.append(f"forget {path}")
-
-    async def record(self, meta: PartMeta, tid: Tid, location: Location) -> None:
-        """Keep a large part, whose file must be whole."""
-        assert checksum(self.files.read(location)) == meta.checksum
-        self.steps.append(f"record {meta.part} {tid}")
-        self.large[meta.part] = location
 
 
 class Here:
@@ -166,6 +126,21 @@ async def test_small_and_large_parts(here: Here, r1: PartHolder) -> None:
     assert steps == [f"undo {path}", f"record {part('p2')} {tid('t1')}"]
     assert here.files_left == {path}
     assert [start for name, start in r1.asked if name == part("p2")] == [0, RANGE, 2 * RANGE, 3 * RANGE]
+
+
+async def test_parts_with_the_same_bytes_are_fetched_once(here: Here, r1: PartHolder) -> None:
+    """A part that shares the bytes of another one takes them here, however many are missing at once."""
+    names = [part(f"p{number}") for number in range(1, 6)]
+    r1.parts = dict.fromkeys(names, SMALL)
+    here.fetcher.members([r1.peer])
+    here.fetcher.want(wanted("p1", SMALL, "r1"))
+    for number in range(2, 6):
+        other = wanted(f"p{number}", SMALL, "r1")
+        here.fetcher.want(replace(other, meta=replace(other.meta, source=part("p1"))))
+    await until(lambda: len(here.held) == 5)
+    assert here.store.small == dict.fromkeys(names, SMALL)
+    assert len(r1.asked) == 1
+    assert sorted(step.split()[0] for step in here.store.steps) == ["share"] * 4 + ["store"]
 
 
 @pytest.mark.scenario("S39")
