@@ -39,7 +39,7 @@ from tidelock.csnlog.core.committer import Committer
 from tidelock.csnlog.core.committer_messages import Cause, Rejected
 from tidelock.csnlog.core.fence import OwnFence
 from tidelock.csnlog.core.follower_messages import ABSENT, FollowEvent, Got, Missed
-from tidelock.csnlog.core.ids import Csn, ReplicaId, Tid, epoch_of
+from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid, epoch_of
 from tidelock.csnlog.core.imprint import Imprint
 from tidelock.csnlog.core.log_time import ClockReading
 from tidelock.csnlog.core.model import LogRecord, Progress, Record, RecordKind
@@ -69,6 +69,17 @@ _REQUEUE = Pending.requeue
 def _elements_without_riders(proposal: batch.Proposal) -> Iterable[tuple[Op, batch.ElementRole]]:
     """The elements of the carrier alone."""
     return _ELEMENTS(replace(proposal, riders=()))
+
+
+def _elements_at_any_version_of_tables(proposal: batch.Proposal) -> Iterable[tuple[Op, batch.ElementRole]]:
+    """The elements without a check of the version of ``tables``."""
+    for op, role in _ELEMENTS(proposal):
+        yield replace(op, version=-1) if isinstance(op, SetData) and op.path == tree.TABLES else op, role
+
+
+def _elements_without_used_tables(proposal: batch.Proposal) -> Iterable[tuple[Op, batch.ElementRole]]:
+    """The elements without a check of the tables that are used."""
+    return _ELEMENTS(replace(proposal, tables={}))
 
 
 def _requeue_without_riders(pending: Pending, rejected: Mapping[str, Rejected]) -> None:
@@ -281,6 +292,18 @@ BUGS = (
         frozenset({"I3 ATOMIC"}),
         _commits(CARRIER, lose_request=1),
         planted=lambda: mock.patch.object(Pending, "requeue", _requeue_without_riders),
+    ),
+    Bug(
+        "a definition whatever was defined before",
+        frozenset({"I7 NOCONFLICT"}),
+        _commits(*(CommitTx(home, 1, creates=TableId(f"d.t{home}")) for home in range(2))),
+        planted=lambda: mock.patch.object(batch, "_elements", _elements_at_any_version_of_tables),
+    ),
+    Bug(
+        "a part for a definition of before",
+        frozenset({"I7 NOCONFLICT"}),
+        _commits(CommitTx(0, 1, uses=True), CommitTx(1, 1, alters=True)),
+        planted=lambda: mock.patch.object(batch, "_elements", _elements_without_used_tables),
     ),
     Bug(
         "no fence check in the multi",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.explore.replay import ReplayView, Returned
 from tests.sim.explore.search import Broken
-from tests.sim.explore.world import IDLE, NAMES, REJECTED, UNDECIDED, WAITING, CommitTx, CommitWorld
+from tests.sim.explore.world import IDLE, NAMES, ORDERS, REJECTED, UNDECIDED, WAITING, CommitTx, CommitWorld
 from tidelock.csnlog.core.committer_messages import Rejected
 from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.results import Aborted, Committed
@@ -55,7 +55,7 @@ def check(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
             found = [entry.csn for entry in w.log if rider.tid in entry.tids]
             if found != there:
                 return Broken("I3 ATOMIC", f"{tid} has the CSNs {there}, its rider {rider.tid} has {found}")
-    return _labels(txs, w)
+    return _labels(txs, w) or _definitions(txs, w)
 
 
 def _labels(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
@@ -72,6 +72,21 @@ def _labels(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
                 and under.setdefault(one.label, one.tid) != one.tid
             ):
                 return Broken("I7 NOCONFLICT", f"{under[one.label]} and {one.tid} have the label {one.label}")
+    return None
+
+
+def _definitions(txs: Sequence[CommitTx], w: CommitWorld) -> Broken | None:
+    """Of definitions that were decided at one state one is committed; no part is made for one of before."""
+    at = {tid: entry.csn for entry in w.log for tid in entry.tids}
+    there = [
+        (at[tx.name(boot)], tx) for tx, boot in zip(txs, w.boots, strict=True) if boot and tx.name(boot) in at
+    ]
+    defined = sorted(csn for csn, tx in there if tx.alters or tx.creates)
+    if len(defined) > 1:
+        return Broken("I7 NOCONFLICT", f"definitions at {defined}, each decided before the other")
+    changed = [csn for csn, tx in there if tx.alters]
+    if late := [csn for csn, tx in there if tx.uses and changed and csn >= changed[0]]:
+        return Broken("I7 NOCONFLICT", f"{late} use {ORDERS} as it was before the change at {changed[0]}")
     return None
 
 

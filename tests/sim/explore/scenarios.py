@@ -23,6 +23,7 @@ from tests.sim.explore.search import Model
 from tests.sim.explore.shard import FollowerTrouble
 from tests.sim.explore.truncating import Truncating
 from tests.sim.explore.world import CommitBudget, CommitTx
+from tidelock.csnlog.core.ids import TableId
 from tidelock.replica_agent.transactions.outcomes.rules import AUDIT, CLIENT, LOCK, UNDECIDED, Policy
 from tidelock.replication.core.lock_rules import OnePartition, WholeTable
 
@@ -51,6 +52,11 @@ FOUR: Final = (
 CARRIERS: Final = (CommitTx(0, 1, carries=("x", None)), CommitTx(1, 1, label="x"))
 #: Two carriers of one home beside it.
 CROWD: Final = (*CARRIERS, CommitTx(0, 2, uses=True, carries=("y",)))
+
+
+#: Tables of one name, created by both homes; a table that one home drops and the other one inserts into.
+SAME_NAME: Final = (CommitTx(0, 1, creates=TableId("d.a")), CommitTx(1, 1, creates=TableId("d.b")))
+DROP: Final = (CommitTx(0, 1, uses=True), CommitTx(1, 1, alters=True))
 
 
 #: Removals of the first part, of each home; of the second; of all of a table or a partition.
@@ -126,6 +132,18 @@ SCENARIOS = (
     _commits("carriers", CARRIERS, fast=True, delay=1, expire=1, again=1),
     _commits("carriers", CARRIERS, fast=True, call_off=1, lose_reply=1),
     _commits("carriers", CARRIERS, fence=1, ask=1, lose_reply=1),
+    _commits("one name, two tables", SAME_NAME, fast=True, lose_reply=1, delay=1),
+    _commits("one name, two tables", SAME_NAME, fast=True, session=1, again=1, expire=1),
+    _commits("one name, two tables", SAME_NAME, crash=1, ask=1, lose_reply=1),
+    _commits("rows of a dropped table", DROP, fast=True, lose_reply=1, delay=1),
+    _commits("rows of a dropped table", DROP, fast=True, session=1, again=1, expire=1),
+    _commits("rows of a dropped table", DROP, fence=1, ask=1, lose_reply=1),
+    _commits(
+        "a name, and rows of a dropped table",
+        (*DROP, CommitTx(1, 2, creates=TableId("d.b"))),
+        lose_reply=1,
+        delay=1,
+    ),
     _commits("3 carriers", CROWD, lose_reply=1, session=1),
     _commits("3 commits", FOUR[:3], call_off=1, expire=1, again=1, lose_request=1),
     _commits("2 commits", PAIR, fast=True, tail=1, strike=1, lose_reply=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,10 +12,11 @@ from msgspec.structs import replace
 
 from tests.sim.explore.ensemble import RecordFacts
 from tests.sim.explore.replay import Script
+from tidelock.csnlog.core import tree
 from tidelock.csnlog.core.batch import Proposal
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import TidRecord
-from tidelock.csnlog.core.store import SetData
+from tidelock.csnlog.core.store import Create, SetData
 
 NAMES = (ReplicaId("r1"), ReplicaId("r2"))
 ORDERS = TableId("d.orders")
@@ -32,7 +34,8 @@ class CommitTx:
         counter: Number of the transaction there.
         label: Its label.
         uses: It touches the table ``orders`` as it was at the beginning.
-        alters: It changes the definition of ``orders`` as it was at the beginning.
+        alters: It changes the definition of ``orders`` as it was at the beginning, or drops it.
+        creates: The table that it creates, as decided at the beginning: all of these want the same name.
         carries: The labels of the transactions that it carries.
     """
 
@@ -41,6 +44,7 @@ class CommitTx:
     label: str | None = None
     uses: bool = False
     alters: bool = False
+    creates: TableId | None = None
     carries: tuple[str | None, ...] = ()
 
     @functools.cache  # noqa: B019 - there are a few of them, and each is asked in every state
@@ -66,8 +70,15 @@ class CommitTx:
         """Return the proposal of its home."""
         record = TidRecord(self.name(boot), label=self.label)
         tables = {ORDERS: 0} if self.uses or self.alters else {}
-        ddl = (SetData(f"tables/{ORDERS}", self.name(boot).encode(), 0),) if self.alters else ()
-        return Proposal(record, tables, ddl, self.label, riders=self.riders(boot))
+        return Proposal(record, tables, tuple(self._ddl(boot)), self.label, riders=self.riders(boot))
+
+    def _ddl(self, boot: int) -> Iterator[Create | SetData]:
+        if self.alters or self.creates:
+            yield SetData(tree.TABLES, b"", 0)
+        if self.alters:
+            yield SetData(tree.table(ORDERS), self.name(boot).encode(), 0)
+        if self.creates:
+            yield Create(tree.table(self.creates), self.name(boot).encode())
 
 
 class _Value(msgspec.Struct, frozen=True, gc=False):
