@@ -18,7 +18,7 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
-from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.names import full_name, is_system_table
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
 
 
@@ -101,7 +101,7 @@ class ReadingRoutes:
             msg = "a query needs exactly one of csn and tid, and exactly one of sql and table"
             raise BadRequestError(msg)
         claims = claims_of(request)
-        if claims is not None and asked.table is not None:
+        if claims is not None and asked.table is not None and not is_system_table(asked.table):
             claims.require_table(full_name(asked.table))
         some = self._some(asked)
         adopted: tuple[str, ...] = ()
@@ -124,6 +124,7 @@ class ReadingRoutes:
             adopted=adopted,
             only=only,
             some=some,
+            live=await self.service.live_rows(sql),
         )
 
     @staticmethod

@@ -31,6 +31,7 @@ from tidelock.replica_agent.services.bundle import Services
 from tidelock.replica_agent.services.definitions import DefinitionService
 from tidelock.replica_agent.services.failures import QueryFailures
 from tidelock.replica_agent.services.history import HistoryService
+from tidelock.replica_agent.services.live_state import LiveState
 from tidelock.replica_agent.services.lost_parts import LostPartService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
@@ -60,7 +61,9 @@ class AgentParts:
     def __post_init__(self) -> None:
         """Make the services, which stand on all other parts."""
         failures = QueryFailures(transactions=self.transactions.registry, damage=self.means.damage)
-        reads, peers = _reads(self, failures), _peers(self)
+        status = _status(self)
+        live = LiveState(status=status, locks_here=self.transactions.locks, store=self.means.store)
+        reads, peers = _reads(self, failures, live), _peers(self)
         self.services = Services(
             settings=self.means.settings,
             condition=self.means.condition,
@@ -72,7 +75,7 @@ class AgentParts:
             administration=_administration(self, reads, peers),
             definitions=_definitions(self),
             members=MembersService(replica=self.means.replica, changes=self.replication.changes),
-            status=_status(self),
+            status=status,
         )
 
 
@@ -133,7 +136,7 @@ def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionServ
     )
 
 
-def _reads(parts: AgentParts, failures: QueryFailures) -> ReadService:
+def _reads(parts: AgentParts, failures: QueryFailures, live: LiveState) -> ReadService:
     means, transactions, snapshots = parts.means, parts.transactions, parts.snapshots
     return ReadService(
         condition=means.condition,
@@ -148,6 +151,7 @@ def _reads(parts: AgentParts, failures: QueryFailures) -> ReadService:
         inserts=transactions.inserts,
         sql=transactions.sql,
         failures=failures,
+        live=live,
     )
 
 

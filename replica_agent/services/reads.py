@@ -10,6 +10,7 @@ from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError, 
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.readers.availability import ReadAvailability
 from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.services.live_state import LiveState
 from tidelock.replica_agent.snapshots.change_feed import ChangeFeed
 from tidelock.replica_agent.snapshots.implicit_pins import ImplicitPins
 from tidelock.replica_agent.snapshots.pinned import Pin, Snapshots
@@ -18,7 +19,8 @@ from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
-from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.system_tables.registry import live_rows
+from tidelock.replica_agent.tables.names import full_name, is_system_table
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
@@ -41,6 +43,7 @@ class ReadService:
     inserts: Inserts
     sql: SqlPool
     failures: QueryFailures
+    live: LiveState
 
     # -- snapshots -------------------------------------------------------------------------------------------
 
@@ -94,11 +97,18 @@ class ReadService:
 
     async def prepare_query(self, csn: Csn, table: str | None) -> None:
         """Return once a query of one table (None: any) can be served; its run checks the tables it reads."""
-        if table is not None:
+        if table is not None and not is_system_table(table):
             await self.require_table(csn, table)
             return
         begins = self.reader.table_horizons()
         await self.require_read(csn, min(begins, key=lambda name: begins[name], default=None))
+
+    async def live_rows(self, sql: str) -> dict[str, bytes]:
+        """Return the rows of the system tables that a statement names and that only this agent knows.
+
+        UnavailableError where ZooKeeper has to be read and does not answer.
+        """
+        return await live_rows(self.live, sql)
 
     async def prepare_own_read(self, tid: str, *, sign_of_life: bool = True) -> tuple[Csn, tuple[str, ...]]:
         """Make a transaction's own rows readable by a query.

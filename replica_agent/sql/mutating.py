@@ -30,7 +30,7 @@ from tidelock.replica_agent.sql.mutation import (
     UpdateRows,
 )
 from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows
-from tidelock.replica_agent.sql.reading import require_select, without_end
+from tidelock.replica_agent.sql.reading import require_select, shown, without_end
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.sql.sorting import in_order
 from tidelock.replica_agent.tables.schema import TableSchema
@@ -201,11 +201,11 @@ def _floats(target: TargetTable) -> FloatColumns:
 def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
     session = target.session
     require_select(session.connection, action.sql)
-    session.show_named(action.sql)
+    sql = shown(session, action.sql)
     if action.source is not None:
         parts = session.parts_named(action.parts)
         session.view(INSERTED, session.source(session.table(action.source), lambda: parts))
-    rows = without_end(action.sql)
+    rows = without_end(sql)
     found = session.bind(rows, action.params)
     columns = action.columns if action.columns is not None else found
     _check_columns(target.schema, columns, found, by_name=action.columns is None)

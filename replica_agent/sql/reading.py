@@ -14,6 +14,7 @@ from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.sql.request import SqlRequest
 from tidelock.replica_agent.sql.session import SqlSession
+from tidelock.replica_agent.sql.system_names import named
 from tidelock.replica_agent.tables.names import full_name
 
 _NAME = r'(?:"[^"]+"|\w+)'
@@ -51,10 +52,18 @@ def query(session: SqlSession, request: SqlRequest) -> pa.RecordBatchReader:
         UnknownTableError: It names a table that does not exist at the snapshot.
         StandbyError, SnapshotTooOldError: See :meth:`SqlSession.tables`.
     """
-    session.show_named(request.sql)
+    sql = shown(session, request.sql)
     if request.some is not None:
         session.show_some(request.some)
-    return session.rows(request.sql, request.params)
+    return session.rows(sql, request.params)
+
+
+def shown(session: SqlSession, sql: str) -> str:
+    """Show what a statement can see, the system tables too, and return it as the engine understands it."""
+    statement = named(sql)
+    session.show_system(statement.tables)
+    session.show_named(sql)
+    return statement.sql
 
 
 def insert_select(session: SqlSession, request: SqlRequest) -> InsertSelect | None:

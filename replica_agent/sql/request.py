@@ -15,7 +15,7 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.sql.mutation import MutationRequest
-from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.names import full_name, is_system_table
 from tidelock.replica_agent.workers.frames import pack
 from tidelock.wire.ids import TableName
 
@@ -60,6 +60,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
         adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
         only: Full names of the tables that the statement may see; None: all.
         some: The parts that :data:`SOME` shows; None: no such view.
+        live: The rows of system tables that only the agent knows, as Arrow IPC streams.
     """
 
     csn: Csn
@@ -69,6 +70,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
     adopted: tuple[str, ...] = ()
     only: tuple[TableName, ...] | None = None
     some: SomeParts | None = None
+    live: dict[str, bytes] = {}
 
 
 class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
@@ -133,7 +135,7 @@ def select_statement(
     if columns is not None and not columns:
         raise BadRequestError(f"a read of table {table} asks for no column; leave `columns` out to get all")
     chosen = "*" if columns is None else ", ".join(map(quote, columns))
-    names = full_name(table).split(".")
+    names = (table.lower() if is_system_table(table) else full_name(table)).split(".")
     name = f"{quote(SOME)} AS {quote(names[-1])}" if some else ".".join(map(quote, names))
     # On separate lines, so that a comment in it ends before the bracket.
     condition = f"\nWHERE (\n{where}\n)" if where else ""

@@ -99,17 +99,28 @@ class TableSource(msgspec.Struct, frozen=True):
         return arrow.append(pa.field(GROUP_COLUMN, pa.int64(), nullable=False))
 
 
-class SnapshotTable(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The dataset for DuckDB: a pyarrow Dataset by its class only, since only those are offered filters."""
+class Scanned(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
+    """A dataset for DuckDB: a pyarrow Dataset by its class only, since only those are offered filters.
+
+    Args:
+        arrow: Its columns.
+        begin: Begins a scan of some columns, of the rows where a condition (an Arrow expression) is true.
+    """
+
+    def __init__(self, arrow: pa.Schema, begin: Callable[[Sequence[str], Any], Any]) -> None:
+        super().__init__([], arrow, _FORMAT, pafs.LocalFileSystem())
+        self._names, self._begin = arrow.names, begin
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> Any:  # noqa: A002
+        """Begin a scan; None for ``columns`` stands for all of them."""
+        return self._begin(self._names if columns is None else list(columns), filter)
+
+
+class SnapshotTable(Scanned):
+    """The rows of a table at a snapshot."""
 
     def __init__(self, source: TableSource) -> None:
-        super().__init__([], source.arrow, _FORMAT, pafs.LocalFileSystem())
-        self._source = source
-
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> _Scan:  # noqa: A002
-        """Begin a scan of some columns, of the rows where ``filter`` (an Arrow expression) is true."""
-        names = self._source.arrow.names if columns is None else list(columns)
-        return _Scan(self._source, names, filter)
+        super().__init__(source.arrow, functools.partial(_Scan, source))
 
 
 class _Scan:
@@ -120,8 +131,7 @@ class _Scan:
         self._source = source
         self._condition = condition
         self.projected_schema = pa.schema([arrow.field(name) for name in columns])
-        # An expression does not list its columns. The names in its text include all of them.
-        self._mentioned = set() if condition is None else set(_NAME.findall(str(condition)))
+        self._mentioned = mentioned_in(condition)
         needed = [name for name in arrow.names if name in columns or name in self._mentioned]
         self._read_schema = pa.schema([arrow.field(name) for name in needed])
         stored = source.schema.file_arrow.names
@@ -149,12 +159,12 @@ class _Scan:
             return parts
         known = self._source.statistics(parts)
         guarantees = [
-            _all_of(
+            all_of(
                 bounds_of(statistics[column.name], column) for column in names if column.name in statistics
             )
             for statistics in known
         ]
-        return [parts[number] for number in _matching(guarantees, self._condition, self._source.arrow)]
+        return [parts[number] for number in matching(guarantees, self._condition, self._source.arrow)]
 
     def _part(self, part: PartRow, folders: _Folders) -> Iterator[pa.RecordBatch]:
         try:
@@ -266,7 +276,7 @@ class _Folders:
 
     def expression(self, path: str) -> Any:
         """Return an expression that is true for every row of a partition."""
-        return _all_of(
+        return all_of(
             pc.field(name) == value if value.is_valid else pc.field(name).is_null()
             for name, value in self._scalars[path].items()
         )
@@ -281,14 +291,20 @@ class _Folders:
     def _prune(self, condition: Any) -> set[str]:
         paths = list(self._scalars)
         guarantees = [self.expression(path) for path in paths]
-        return {paths[number] for number in _matching(guarantees, condition, self._schema.arrow)}
+        return {paths[number] for number in matching(guarantees, condition, self._schema.arrow)}
 
 
-def _all_of(conditions: Iterable[Any]) -> Any:
+def mentioned_in(condition: Any) -> set[str]:
+    """Return names that include those of all columns of a condition: an expression does not list them."""
+    return set() if condition is None else set(_NAME.findall(str(condition)))
+
+
+def all_of(conditions: Iterable[Any]) -> Any:
+    """Return the expression that is true where all of these are."""
     return functools.reduce(operator.and_, conditions, pc.scalar(True))
 
 
-def _matching(guarantees: Sequence[Any], condition: Any, schema: pa.Schema) -> list[int]:
+def matching(guarantees: Sequence[Any], condition: Any, schema: pa.Schema) -> list[int]:
     """Return the numbers of the guarantees under which a row may match the condition.
 
     A guarantee is true for all rows of its fragment. Arrow uses it to simplify a filter without opening the

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,11 +31,20 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.sql.engine import Engine
 from tidelock.replica_agent.sql.request import SOME, Request, SomeParts, SqlRequest, quote
-from tidelock.replica_agent.sql.scan import SnapshotTable, TableSource
+from tidelock.replica_agent.sql.scan import Scanned, SnapshotTable, TableSource
+from tidelock.replica_agent.sql.system_scan import SystemDataset, SystemSource
 from tidelock.replica_agent.storage.catalog_damage import catalog_damage
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.table_reads import TableRow
-from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, name_in_sql, no_table
+from tidelock.replica_agent.system_tables.catalog_rows import SystemReader
+from tidelock.replica_agent.system_tables.definition import View
+from tidelock.replica_agent.system_tables.registry import SYSTEM_TABLES, unknown_in
+from tidelock.replica_agent.tables.names import (
+    DEFAULT_NAMESPACE,
+    SYSTEM_NAMESPACE,
+    name_in_sql,
+    no_table,
+)
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics
 from tidelock.wire.ids import TableName
@@ -165,6 +174,43 @@ class SqlSession:
             for name, table in tables.items():
                 self.view(name, self.source(table, functools.partial(self.parts, table.id)))
 
+    def show_system(self, names: Collection[str]) -> None:
+        """Show system tables of the snapshot, in their namespace.
+
+        Raises:
+            TokenRightError: The request may see some tables only.
+            BadRequestError: The request is no statement of a user, so the agent has sent no rows for it.
+        """
+        if not names:
+            return
+        if not isinstance(self._request, SqlRequest):
+            raise BadRequestError(
+                f"system.{min(names)} is read by queries and by INSERT INTO ... SELECT, and not in the SQL "
+                "of a derived table; insert its rows yourself"
+            )
+        if self._only is not None:
+            raise TokenRightError(
+                f"the token is for {', '.join(self._only)}, but the query reads system.{min(names)}; system "
+                "tables need a token for all tables (tx.token())",
+                table=f"{SYSTEM_NAMESPACE}.{min(names)}",
+            )
+        live = self._request.live
+        self._enter(SYSTEM_NAMESPACE)
+        for name in sorted(names):
+            table = SYSTEM_TABLES[name]
+            rows = (
+                table.arrow.empty_table() if name not in live else pa.ipc.open_stream(live[name]).read_all()
+            )
+            self.show(name, SystemDataset(SystemSource(table, self._system_view, rows, self.note)))
+
+    @contextlib.contextmanager
+    def _system_view(self) -> Iterator[View]:
+        request = self._request
+        with contextlib.closing(SystemReader(self.data_dir)) as reader:
+            # Below the horizon, tables would be missing, even if others have a longer history.
+            reader.require_kept(request.csn)
+            yield View(reader, request.csn, self.tables(), request.tid, tuple(request.adopted))
+
     def show_some(self, some: SomeParts) -> None:
         """Show some of the parts of a table as :data:`SOME`.
 
@@ -210,7 +256,11 @@ class SqlSession:
 
     def view(self, name: str, source: TableSource) -> None:
         """Show a source as a view of the schema that was entered last."""
-        self.connection.from_arrow(SnapshotTable(source)).create_view(name)
+        self.show(name, SnapshotTable(source))
+
+    def show(self, name: str, rows: Scanned) -> None:
+        """Show rows that can be scanned as a view, likewise."""
+        self.connection.from_arrow(rows).create_view(name)
 
     def stream(self, name: str, rows: pa.RecordBatchReader) -> None:
         """Show rows, which can be read once, as a view."""
@@ -303,6 +353,10 @@ class SqlSession:
         statement = isinstance(error, OSError) and _OF_THE_STATEMENT.match(text)
         if statement or isinstance(error, duckdb.Error | pa.ArrowException | ValueError):
             if match := _NO_TABLE.search(text):
+                if isinstance(self._request, SqlRequest) and (
+                    unknown := unknown_in(self._request.sql, match[1])
+                ):
+                    return unknown
                 return self._no_table(name_in_sql(match[1]))
             where = f" ({self.doing})" if self.doing else ""
             return BadRequestError(f"the statement cannot be run{where}: {text}")

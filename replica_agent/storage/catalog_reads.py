@@ -170,10 +170,17 @@ def skipped_records(db: sqlite3.Connection) -> dict[Csn, SkippedRecord]:
 class CatalogReader(TableReads):
     """Read-only view of ``catalog.db``; every method is one consistent SQLite read."""
 
-    def __init__(self, data_dir: Path) -> None:
-        """Open the catalog below ``data_dir``; sqlite3.OperationalError if it does not exist."""
+    def __init__(self, data_dir: Path, *, one_thread: bool = True) -> None:
+        """Open the catalog below ``data_dir``; sqlite3.OperationalError if it does not exist.
+
+        Without ``one_thread`` several threads may use it, one after the other.
+        """
         self._db = sqlite3.connect(
-            f"file:{data_dir / 'catalog.db'}?mode=ro", uri=True, isolation_level=None, cached_statements=64
+            f"file:{data_dir / 'catalog.db'}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            cached_statements=64,
+            check_same_thread=one_thread,
         )
         self._db.execute("PRAGMA query_only = ON")
 

@@ -14,10 +14,12 @@ from tidelock.errors import BadRequestError, UnknownTableError
 from tidelock.wire.ids import TableName
 
 DEFAULT_NAMESPACE = "default"
+#: The namespace of system tables; no table of a user is in it.
+SYSTEM_NAMESPACE = "system"
 # A leading underscore would hide the folder from Spark, which silently ignores such paths.
 _TABLE = re.compile(r"[a-z0-9][a-z0-9_]{0,127}")
 #: Names that mean something else in SQL over a snapshot.
-_NO_NAMESPACE = frozenset({"information_schema", "memory", "pg_catalog", "system", "temp"})
+_NO_NAMESPACE = frozenset({"information_schema", "memory", "pg_catalog", SYSTEM_NAMESPACE, "temp"})
 #: Largest number of tables whose names are compared with a wrong one. The event loop does it: 10 ms.
 _COMPARED_MAX = 200
 
@@ -50,8 +52,19 @@ def full_name(name: str) -> TableName:
             table=name,
         )
     if namespace in _NO_NAMESPACE:
-        raise BadRequestError(f"namespace {namespace} is reserved for SQL; choose another", table=name)
+        raise BadRequestError(_reserved(namespace), table=name)
     return TableName(f"{namespace}.{table}")
+
+
+def _reserved(namespace: str) -> str:
+    if namespace == SYSTEM_NAMESPACE:
+        return "namespace system is reserved for SQL: its tables are read, and never written; choose another"
+    return f"namespace {namespace} is reserved for SQL; choose another"
+
+
+def is_system_table(name: str) -> bool:
+    """Return whether a name is in the namespace of system tables, which exists for queries only."""
+    return name.lower().startswith(f"{SYSTEM_NAMESPACE}.")
 
 
 def name_in_sql(written: str) -> TableName:

@@ -38,6 +38,7 @@ _SERVICES: Final = (
             "replicas",
             "scrubbing",
             "snapshots",
+            "system_tables",
             "transactions/ending",
             "transactions/outcomes",
             "uploads",
@@ -83,6 +84,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/tables": ("csnlog/core", "replication/core"),
     "replica_agent/footers": (),
     "replica_agent/storage": (*_AGENT, "replica_agent/tables", "replica_agent/footers"),
+    "replica_agent/system_tables": _STORE,
     "replica_agent/audit": (*_AGENT, "replica_agent/storage"),
     "replica_agent/scrubbing": (*_AGENT, "replica_agent/storage"),
     "replica_agent/readers": (
@@ -97,6 +99,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
         "replica_agent/tables",
         "replica_agent/footers",
         "replica_agent/storage",
+        "replica_agent/system_tables",
     ),
     "replica_agent/replicas": _STORE,
     "replica_agent/cloning": _STORE,

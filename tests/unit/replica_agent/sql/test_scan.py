@@ -31,6 +31,7 @@ class Scanned:
 
     def __init__(self, directory: DataDir, schema: TableSchema) -> None:
         self.errors: list[Exception] = []
+        self.schema = schema
         self.parts: Sequence[PartRow] = directory.parts(T)
         source = TableSource(schema, directory.path, lambda: self.parts, self.errors.append)
         self.table = SnapshotTable(source)
@@ -182,7 +183,7 @@ def test_bytes_that_are_no_part_of_the_table(directory: DataDir) -> None:
     for part, problem in zip(
         directory.parts(T), ("1 rows, the catalog says 2", "no column 'n'"), strict=False
     ):
-        table = Scanned(directory, table.table._source.schema)
+        table = Scanned(directory, table.schema)
         table.parts = [part]
         error = table.fails(["n"])
         assert isinstance(error, CorruptError)

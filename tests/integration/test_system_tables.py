@@ -1,0 +1,208 @@
+"""System tables of a cluster agree with what was committed, on every replica and at every CSN."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import BadRequestError, UnknownTableError
+
+NUMBERS = itertools.count(1)
+ROWS = pa.table({"k": [1, 2, 3], "day": ["a", "a", "b"], "n": [10, 20, 30]})
+REPLICAS = ("r1", "r2", "r3")
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> LocalCluster:
+    """Three replicas with a secret of their own."""
+    return module_cluster(replicas=3, settings=QUICK)
+
+
+@pytest.fixture(scope="module")
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A client of r1."""
+    with local.connect("r1") as found:
+        yield found
+
+
+@pytest.fixture
+def table(db: Database) -> str:
+    """A table of three rows in two partitions."""
+    name = f"t{next(NUMBERS)}"
+    db.create_table(name, ROWS, partition_by=["day"], properties={"compaction": "off"})
+    db.insert(name, ROWS)
+    return name
+
+
+def one(db: Database, sql: str, *params: Any, **more: Any) -> dict[str, Any]:
+    """Return the only row of a query."""
+    (row,) = db.sql(sql, params, **more).to_pylist()
+    return dict(row)
+
+
+def test_a_table_of_users_joins_with_the_system(db: Database, table: str) -> None:
+    """Counts of the catalog and of the rows agree in one query."""
+    sql = f"""
+        select p.rows = count(*) as agree
+        from system.partitions p join {table} t on p.partition = 'day=' || t.day
+        where p.table_name = '{table}' group by p.partition, p.rows
+    """
+    assert db.sql(sql).to_pylist() == [{"agree": True}] * 2
+
+
+def test_tables_are_read_by_name_and_scanned(db: Database, table: str) -> None:
+    """`read`, `scan` and their conditions take a system table in place of a table."""
+    read = db.read("system.parts", ["partition", "rows"], "table_name = ?", [table])
+    assert sorted(map(str, read.to_pylist())) == sorted(
+        map(str, [{"partition": "day=a", "rows": 2}, {"partition": "day=b", "rows": 1}])
+    )
+    assert db.scan("system.parts", where="table_name = ?", params=[table]).count() == 2
+
+
+def test_the_system_cannot_be_written(db: Database) -> None:
+    """No table can be created in its namespace, and its tables take no rows."""
+    with pytest.raises(BadRequestError, match="namespace system is reserved"):
+        db.create_table("system.mine", ROWS)
+    with pytest.raises(BadRequestError, match="namespace system is reserved"):
+        db.insert("system.parts", ROWS)
+    with pytest.raises(UnknownTableError, match="the system tables are tables, columns"):
+        db.sql("select * from system.nothing")
+
+
+def test_a_transaction_sees_its_own_parts_and_itself(db: Database, table: str) -> None:
+    """Inside a transaction its parts are shown, it is open, and INSERT INTO ... SELECT takes the rows."""
+    db.create_table(f"{table}_parts", {"part": "string", "rows": "bigint"})
+    with db.begin() as tx:
+        tx.insert(table, pa.table({"k": [9], "day": ["c"], "n": [1]}))
+        counted = tx.sql("select partition, added_csn from system.parts where table_name = ?", [table])
+        assert {"partition": "day=c", "added_csn": None} in counted.to_pylist()
+        (state,) = tx.sql("select state from system.transactions where tid = ?", [tx.tid]).to_pylist()
+        assert state == {"state": "open"}
+        tx.sql(
+            f"insert into {table}_parts "
+            "select part, rows from system.parts where table_name = ? and rows > 1",
+            [table],
+        )
+    assert db.read(f"{table}_parts", ["rows"]).to_pylist() == [{"rows": 2}]
+    assert one(db, "select state, csn from system.transactions where tid = ?", tx.tid) == {
+        "state": "committed",
+        "csn": tx.csn,
+    }
+
+
+def test_what_only_the_agent_knows_is_shown(local: LocalCluster, db: Database, table: str) -> None:
+    """Log, pins, locks, replicas and settings are those of the cluster now."""
+    done = db.delete(table, "k = 1")
+    log = one(db, "select home, tables, rows_added, parts_removed from system.log where csn = ?", done.csn)
+    assert log == {"home": "r1", "tables": [f"default.{table}"], "rows_added": 1, "parts_removed": 1}
+    with db.snapshot() as snap:
+        pins = db.sql("select csn, replica from system.pins").to_pylist()
+        assert {"csn": snap.csn, "replica": "r1"} in pins
+    with db.begin() as tx:
+        tx.delete(table, "k = 2")
+        held = one(db, "select kind, home from system.locks where tid = ?", tx.tid)
+        assert held == {"kind": "part", "home": "r1"}
+    replicas = db.sql("select replica, alive, snapshot_csn from system.replicas order by 1").to_pylist()
+    assert [(row["replica"], row["alive"]) for row in replicas] == [(name, True) for name in REPLICAS]
+    found = db.sql("select name, value, is_secret from system.settings").to_pylist()
+    assert {"name": "replica", "value": "r1", "is_secret": False} in found
+    assert {"name": "secret", "value": None, "is_secret": True} in found
+
+
+class Model:
+    """The tables as the commits have left them: rows by partition at every CSN."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, dict[str, dict[str, int]]] = {}
+        self._now: dict[str, dict[str, int]] = {}
+
+    def committed(self, csn: int | None, table: str, changes: dict[str, int]) -> None:
+        """Note the changed numbers of rows of a commit; a partition without rows has no part."""
+        assert csn is not None, "the commit has changed something"
+        partitions = dict(self._now.get(table, {}))
+        for path, change in changes.items():
+            partitions[path] = partitions.get(path, 0) + change
+        self._now = {**self._now, table: {path: rows for path, rows in partitions.items() if rows}}
+        self.at[csn] = self._now
+
+    def dropped(self, csn: int | None, table: str) -> None:
+        """Note the drop of a table."""
+        assert csn is not None, "the table was there"
+        self._now = {name: partitions for name, partitions in self._now.items() if name != table}
+        self.at[csn] = self._now
+
+
+def run(db: Database, names: list[str], draw: random.Random) -> Model:
+    """Commit a random history of inserts, deletes, dropped partitions, drops and creations."""
+    model = Model()
+    rows: dict[str, dict[str, set[int]]] = {}
+    keys = itertools.count()
+
+    def create(name: str) -> None:
+        made = db.create_table(name, ROWS, partition_by=["day"])
+        model.committed(made.get("csn"), name, {})
+        rows[name] = {}
+
+    for name in names:
+        create(name)
+    for _ in range(30):
+        name, day = draw.choice(names), draw.choice("abc")
+        have = rows[name].setdefault(day, set())
+        action = draw.choice(["insert", "insert", "insert", "delete", "partition", "drop"])
+        if action == "insert":
+            new = [next(keys) for _ in range(draw.randint(1, 5))]
+            done = db.insert(name, pa.table({"k": new, "day": [day] * len(new), "n": new}))
+            have.update(new)
+            model.committed(done.csn, name, {f"day={day}": len(new)})
+        elif action == "drop" and draw.random() < 0.3:
+            model.dropped(db.drop_table(name), name)
+            create(name)
+        elif have:
+            gone = (
+                have if action == "partition" else set(draw.sample(sorted(have), draw.randint(1, len(have))))
+            )
+            done = db.delete(name, f"k in ({', '.join(map(str, gone))})")
+            model.committed(done.csn, name, {f"day={day}": -len(gone)})
+            rows[name][day] = have - gone
+    return model
+
+
+def test_counts_agree_with_what_was_committed_at_every_csn(
+    local: LocalCluster, db: Database, fresh_seed: int
+) -> None:
+    """Tables, partitions and parts have the rows of a model at all CSNs of a random history, everywhere."""
+    names = [f"m{next(NUMBERS)}" for _ in range(3)]
+    model = run(db, names, random.Random(fresh_seed))
+    clients = itertools.cycle([local.connect(replica) for replica in REPLICAS])
+    for csn, other in zip(sorted(model.at), clients, strict=False):
+        found = {table: counted(other, table, csn) for table in names if exists(other, table, csn)}
+        assert found == model.at[csn], csn
+
+
+def exists(db: Database, table: str, csn: int) -> bool:
+    """Return whether a table exists at a CSN; its sums must be those of its parts."""
+    sql = """
+        select t.parts = count(p.part) as parts, t.rows = coalesce(sum(p.rows), 0) as rows
+        from system.tables t left join system.parts p using (namespace, table_name)
+        where table_name = ? group by t.parts, t.rows
+    """
+    found = db.sql(sql, [table], csn=csn).to_pylist()
+    assert found in ([], [{"parts": True, "rows": True}])
+    return bool(found)
+
+
+def counted(db: Database, table: str, csn: int) -> dict[str, int]:
+    """Return the rows of each partition at a CSN, as the catalog and as the rows themselves count them."""
+    sql = "select partition, rows from system.partitions where table_name = ?"
+    by_parts = {row["partition"]: row["rows"] for row in db.sql(sql, [table], csn=csn).to_pylist()}
+    by_rows = db.sql(f"select 'day=' || day as d, count(*) as n from {table} group by 1", csn=csn)
+    assert by_parts == {row["d"]: row["n"] for row in by_rows.to_pylist()}
+    return by_parts
