@@ -68,6 +68,11 @@ class DefineTable(msgspec.Struct, frozen=True, tag="ddl", tag_field="k", forbid_
     version: int = msgspec.field(name="n")
     definition: dict[str, Any] = msgspec.field(name="s")
 
+    @property
+    def drops(self) -> bool:
+        """Whether the table does not exist from this CSN on."""
+        return False
+
 
 class SkipPart(msgspec.Struct, frozen=True, tag="skip", tag_field="k", forbid_unknown_fields=True):
     """Log entry of an operator: a part that an earlier record adds is lost, and no replica shows it.
@@ -110,7 +115,9 @@ class ChangeTable(DefineTable, frozen=True, tag="alter", tag_field="k", forbid_u
         return bool(self.definition.get("dropped"))
 
 
-Entry = AddPart | SharePart | RemovePart | DefineTable | ChangeTable | SkipPart
+#: A definition of a table.
+Definition = DefineTable | ChangeTable
+Entry = AddPart | SharePart | RemovePart | Definition | SkipPart
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from tidelock.errors import BadRequestError, UnsupportedInTransactionError
 from tidelock.replica_agent.api.arrow import ARROW_STREAM, send_rows
 from tidelock.replica_agent.api.bearer import claims_of, shows_life
 from tidelock.replica_agent.api.http import answer, body
-from tidelock.replica_agent.services.reads import ReadService
+from tidelock.replica_agent.services.reads import OwnRead, ReadService
 from tidelock.replica_agent.snapshots.pinned import Pin
 from tidelock.replica_agent.sql.pool import Mutation, SqlRequest, select_statement
 from tidelock.replica_agent.sql.request import SomeParts
@@ -104,12 +104,11 @@ class ReadingRoutes:
         if claims is not None and asked.table is not None and not is_system_table(asked.table):
             claims.require_table(full_name(asked.table))
         some = self._some(asked)
-        adopted: tuple[str, ...] = ()
         if asked.tid is not None:
-            csn, adopted = await self.service.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
+            own = await self.service.prepare_own_read(asked.tid, sign_of_life=shows_life(request))
         else:
-            csn = Csn(asked.csn or 0)
-            await self.service.prepare_query(csn, asked.table)
+            own = OwnRead(Csn(asked.csn or 0), (), ())
+            await self.service.prepare_query(own.csn, asked.table)
         sql = (
             asked.sql
             if asked.sql is not None
@@ -117,14 +116,15 @@ class ReadingRoutes:
         )
         only = None if claims is None or claims.tables is None else tuple(sorted(claims.tables))
         return SqlRequest(
-            csn=csn,
+            csn=own.csn,
             tid=asked.tid,
             sql=sql,
             params=tuple(asked.params),
-            adopted=adopted,
+            adopted=own.adopted,
             only=only,
             some=some,
             live=await self.service.live_rows(sql),
+            defined=own.defined,
         )
 
     @staticmethod

@@ -16,53 +16,51 @@ from tidelock.errors import (
     BadRequestError,
     CommitUnknownError,
     CorruptError,
-    DeclaredLostError,
     DiskFullError,
-    DuplicateKeyError,
     FencedError,
-    HeadMovedError,
     LabelExistsError,
-    LabelMovedError,
-    MembersChangedError,
     MembershipError,
     NoSuchCsnError,
-    NotCommittedError,
-    NotEnoughReplicasError,
     PartDamagedError,
     RefusedError,
-    SchemaMismatchError,
-    SerializationConflictError,
     SnapshotTooOldError,
     StandbyError,
-    TableChangedError,
-    TableExistsError,
-    TableModeError,
-    TokenExpiredError,
     TokenFinishedError,
-    TokenForeignError,
-    TokenForgedError,
-    TokenRightError,
     TooLargeError,
-    TooManyPartsError,
     TransactionClosedError,
     UnknownTableError,
     UnknownTransactionError,
     UnsealedWriteError,
     UnsupportedInTransactionError,
-    UnsupportedTypeError,
 )
 from tidelock.replica_agent.api import openapi
 from tidelock.replica_agent.api.administration import AdministrationRoutes
-from tidelock.replica_agent.api.arrow import ARROW_STREAM
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.channel import ChannelRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.members import MembersRoutes
 from tidelock.replica_agent.api.peer import BYTES, PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
-from tidelock.replica_agent.api.route import AnyToken, ApiRoute, Content, Parameter
+from tidelock.replica_agent.api.route import ApiRoute, Content, Parameter
+from tidelock.replica_agent.api.route_terms import (
+    ABOUT_TX,
+    ADDING,
+    AT_CSN,
+    COMMIT,
+    LANDING,
+    NO_TYPE,
+    PEER,
+    REMOVAL,
+    ROWS,
+    TOKEN,
+    TX,
+    V1,
+    WAITS,
+    WRITE,
+)
 from tidelock.replica_agent.api.statements import StatementRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
+from tidelock.replica_agent.api.table_routes import TABLES
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
@@ -78,7 +76,6 @@ from tidelock.wire import (
     peers,
     reads,
     statements,
-    tables,
     transactions,
     writes,
 )
@@ -92,276 +89,177 @@ class DescriptionRoutes:
         return web.Response(body=document(), content_type="application/json")
 
 
-_V1: Final = "/api/v1"
-_TX: Final = f"{_V1}/transactions/{{tid}}"
-_PEER: Final = "/peer/v1"
-
-_ROWS: Final = Content(ARROW_STREAM, "Rows, as one complete Arrow IPC stream.")
-_WRITE: Final = Content(
-    BYTES, "The length of a head (uint32, big-endian), the head (JSON), one Arrow IPC stream for each table."
-)
-_NO_TYPE: Final = Content("*/*", "Bodies of WebHDFS, without a Content-Type: see Hadoop's own description.")
-
-_CSN: Final = Parameter(name="csn", kind="integer", meaning="The snapshot; default: what is applied here.")
-_WAITS: Final = ("home", "copies", "all")
-
-#: Errors of any request about a transaction.
-_ABOUT_TX: Final = (TransactionClosedError, UnknownTransactionError)
-_TOKEN: Final = (
-    TokenExpiredError,
-    TokenFinishedError,
-    TokenForeignError,
-    TokenForgedError,
-    TokenRightError,
-)
-#: Errors of statements.
-_STATEMENT: Final = (
-    *_ABOUT_TX,
-    FencedError,
-    UnknownTableError,
-    TooLargeError,
-    DiskFullError,
-    PartDamagedError,
-)
-_REMOVAL: Final = (*_STATEMENT, SerializationConflictError)
-_ADDING: Final = (*_REMOVAL, SchemaMismatchError, DuplicateKeyError, TableModeError, TooManyPartsError)
-_LANDING: Final = (
-    *(
-        UnknownTableError,
-        TableModeError,
-        TooLargeError,
-        DiskFullError,
-        SchemaMismatchError,
-        TooManyPartsError,
-    ),
-    *(SerializationConflictError, CommitUnknownError, FencedError, NoSuchCsnError, StandbyError),
-    PartDamagedError,
-)
-_AT_CSN: Final = (NoSuchCsnError, SnapshotTooOldError, StandbyError)
-_COMMIT: Final = (
-    *_ABOUT_TX,
-    CommitUnknownError,
-    DeclaredLostError,
-    FencedError,
-    HeadMovedError,
-    LabelExistsError,
-    LabelMovedError,
-    MembersChangedError,
-    NotCommittedError,
-    NotEnoughReplicasError,
-    SerializationConflictError,
-    TableChangedError,
-    TooLargeError,
-    UnsealedWriteError,
-)
-
 _TRANSACTIONS: Final = (
     ApiRoute(
-        method="POST", path=f"{_V1}/transactions", handler=TransactionRoutes.begin, subject="transactions",
+        method="POST", path=f"{V1}/transactions", handler=TransactionRoutes.begin, subject="transactions",
         request=transactions.BeginRequest, optional=True, response=transactions.Begun, status=201,
         errors=(LabelExistsError, NoSuchCsnError, StandbyError, TooLargeError, TransactionClosedError),
         action=AgentAction.BEGIN,
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/transactions", handler=TransactionRoutes.list, subject="transactions",
+        method="GET", path=f"{V1}/transactions", handler=TransactionRoutes.list, subject="transactions",
         response=list[transactions.TransactionInfo],
     ),
     ApiRoute(
-        method="GET", path=_TX, handler=TransactionRoutes.show, subject="transactions",
+        method="GET", path=TX, handler=TransactionRoutes.show, subject="transactions",
         response=transactions.TransactionInfo, errors=(UnknownTransactionError,),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/heartbeat", handler=TransactionRoutes.heartbeat, subject="transactions",
-        token=Right.HEARTBEAT, response=transactions.LeaseAnswer, errors=(UnknownTransactionError, *_TOKEN),
+        method="POST", path=f"{TX}/heartbeat", handler=TransactionRoutes.heartbeat, subject="transactions",
+        token=Right.HEARTBEAT, response=transactions.LeaseAnswer, errors=(UnknownTransactionError, *TOKEN),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/rows/{{table}}", handler=TransactionRoutes.insert, subject="statements",
-        token=Right.APPEND, request=_ROWS, response=statements.InsertResult, action=AgentAction.INSERT,
-        errors=(*_ADDING, *_TOKEN),
+        method="POST", path=f"{TX}/rows/{{table}}", handler=TransactionRoutes.insert, subject="statements",
+        token=Right.APPEND, request=ROWS, response=statements.InsertResult, action=AgentAction.INSERT,
+        errors=(*ADDING, *TOKEN),
         query=(
             Parameter(name="partition", kind="string", meaning="JSON object: the partition of all rows."),
         ),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/commit", handler=TransactionRoutes.commit, subject="transactions",
+        method="POST", path=f"{TX}/commit", handler=TransactionRoutes.commit, subject="transactions",
         token=Right.COMMIT, request=transactions.CommitRequest, optional=True,
-        response=transactions.CommitAnswer, errors=(*_COMMIT, *_TOKEN), action=AgentAction.COMMIT,
+        response=transactions.CommitAnswer, errors=(*COMMIT, *TOKEN), action=AgentAction.COMMIT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/rollback", handler=TransactionRoutes.rollback, subject="transactions",
-        token=Right.COMMIT, response=transactions.EndAnswer, errors=(*_ABOUT_TX, *_TOKEN),
+        method="POST", path=f"{TX}/rollback", handler=TransactionRoutes.rollback, subject="transactions",
+        token=Right.COMMIT, response=transactions.EndAnswer, errors=(*ABOUT_TX, *TOKEN),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/kill", handler=TransactionRoutes.kill, subject="transactions",
-        response=transactions.EndAnswer, errors=_ABOUT_TX,
+        method="POST", path=f"{TX}/kill", handler=TransactionRoutes.kill, subject="transactions",
+        response=transactions.EndAnswer, errors=ABOUT_TX,
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/tids", handler=TransactionRoutes.reserve, subject="transactions",
+        method="POST", path=f"{V1}/tids", handler=TransactionRoutes.reserve, subject="transactions",
         request=writes.TidsRequest, optional=True, response=writes.ReservedTids, status=201,
         action=AgentAction.BEGIN,
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/commits", handler=TransactionRoutes.write, subject="transactions",
-        request=_WRITE, response=transactions.CommitAnswer, action=AgentAction.BEGIN,
-        errors=tuple(dict.fromkeys((*_ADDING, *_COMMIT, NoSuchCsnError, StandbyError))),
+        method="POST", path=f"{V1}/commits", handler=TransactionRoutes.write, subject="transactions",
+        request=WRITE, response=transactions.CommitAnswer, action=AgentAction.BEGIN,
+        errors=tuple(dict.fromkeys((*ADDING, *COMMIT, NoSuchCsnError, StandbyError))),
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/landings/{{table}}", handler=TransactionRoutes.land,
-        subject="transactions", request=_ROWS, response=writes.LandAnswer, action=AgentAction.BEGIN,
-        errors=_LANDING,
+        method="POST", path=f"{V1}/landings/{{table}}", handler=TransactionRoutes.land,
+        subject="transactions", request=ROWS, response=writes.LandAnswer, action=AgentAction.BEGIN,
+        errors=LANDING,
         query=(
             Parameter(name="min_csn", kind="integer", meaning="The table was created up to this CSN."),
             Parameter(name="timeout_s", kind="number", meaning="How long that may take, in seconds."),
         ),
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/outcomes/{{tid}}", handler=TransactionRoutes.outcome,
+        method="GET", path=f"{V1}/outcomes/{{tid}}", handler=TransactionRoutes.outcome,
         subject="transactions", response=transactions.OutcomeAnswer, errors=(CommitUnknownError,),
         query=(
             Parameter(
-                name="wait", kind="string", offered=_WAITS,
+                name="wait", kind="string", offered=WAITS,
                 meaning="A committed one is answered when it is applied there; `home`: on this replica.",
             ),
             Parameter(name="timeout_s", kind="number", meaning="How long that is waited for, in seconds."),
         ),
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/labels/{{label}}", handler=TransactionRoutes.label,
+        method="GET", path=f"{V1}/labels/{{label}}", handler=TransactionRoutes.label,
         subject="transactions", response=transactions.LabelAnswer, errors=(TooLargeError,), rest=True,
     ),
 )  # fmt: skip
 
 _REMOVALS: Final = (
     ApiRoute(
-        method="POST", path=f"{_TX}/drop_partition/{{table}}", handler=StatementRoutes.drop_partition,
+        method="POST", path=f"{TX}/drop_partition/{{table}}", handler=StatementRoutes.drop_partition,
         subject="statements", request=statements.PartitionRequest, response=statements.RemoveResult,
-        errors=_REMOVAL, action=AgentAction.INSERT,
+        errors=REMOVAL, action=AgentAction.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/truncate/{{table}}", handler=StatementRoutes.truncate,
-        subject="statements", response=statements.RemoveResult, errors=_REMOVAL, action=AgentAction.INSERT,
+        method="POST", path=f"{TX}/truncate/{{table}}", handler=StatementRoutes.truncate,
+        subject="statements", response=statements.RemoveResult, errors=REMOVAL, action=AgentAction.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/move_partition/{{table}}", handler=StatementRoutes.move_partition,
+        method="POST", path=f"{TX}/move_partition/{{table}}", handler=StatementRoutes.move_partition,
         subject="statements", request=statements.MoveRequest, response=statements.RemoveResult,
-        errors=_ADDING, action=AgentAction.INSERT,
+        errors=ADDING, action=AgentAction.INSERT,
     ),
 )  # fmt: skip
 
 _MUTATIONS: Final = (
     ApiRoute(
-        method="POST", path=f"{_TX}/delete/{{table}}", handler=StatementRoutes.delete, subject="statements",
-        request=statements.DeleteRequest, response=statements.ChangeResult, errors=_ADDING,
+        method="POST", path=f"{TX}/delete/{{table}}", handler=StatementRoutes.delete, subject="statements",
+        request=statements.DeleteRequest, response=statements.ChangeResult, errors=ADDING,
         action=AgentAction.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/update/{{table}}", handler=StatementRoutes.update, subject="statements",
-        request=statements.UpdateRequest, response=statements.ChangeResult, errors=_ADDING,
+        method="POST", path=f"{TX}/update/{{table}}", handler=StatementRoutes.update, subject="statements",
+        request=statements.UpdateRequest, response=statements.ChangeResult, errors=ADDING,
         action=AgentAction.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/upsert/{{table}}", handler=StatementRoutes.upsert, subject="statements",
-        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=AgentAction.INSERT,
+        method="POST", path=f"{TX}/upsert/{{table}}", handler=StatementRoutes.upsert, subject="statements",
+        request=ROWS, response=statements.ChangeResult, errors=ADDING, action=AgentAction.INSERT,
         query=(
             Parameter(name="on", kind="string", required=True, meaning="Columns of the key, commas between."),
         ),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/merge/{{table}}", handler=StatementRoutes.merge, subject="statements",
-        request=_ROWS, response=statements.ChangeResult, errors=_ADDING, action=AgentAction.INSERT,
+        method="POST", path=f"{TX}/merge/{{table}}", handler=StatementRoutes.merge, subject="statements",
+        request=ROWS, response=statements.ChangeResult, errors=ADDING, action=AgentAction.INSERT,
         query=(Parameter(name="spec", kind=statements.MergeSpec, required=True, meaning="The merge."),),
     ),
 )  # fmt: skip
 
 _WRITES: Final = (
     ApiRoute(
-        method="POST", path=f"{_TX}/token", handler=WriteRoutes.token, subject="files",
+        method="POST", path=f"{TX}/token", handler=WriteRoutes.token, subject="files",
         request=transactions.TokenRequest, optional=True, response=transactions.TokenAnswer, status=201,
-        errors=(*_ABOUT_TX, TokenFinishedError),
+        errors=(*ABOUT_TX, TokenFinishedError),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/seal/{{table}}", handler=WriteRoutes.seal, subject="files",
+        method="POST", path=f"{TX}/seal/{{table}}", handler=WriteRoutes.seal, subject="files",
         request=transactions.SealRequest, optional=True, response=statements.InsertResult,
-        errors=(*_ADDING, UnsealedWriteError, TokenFinishedError), action=AgentAction.INSERT,
+        errors=(*ADDING, UnsealedWriteError, TokenFinishedError), action=AgentAction.INSERT,
     ),
     ApiRoute(
         method="*", path="/webhdfs/v1/transactions/{path}", handler=WriteRoutes.webhdfs, subject="files",
-        methods=("GET", "PUT", "DELETE"), response=_NO_TYPE, rest=True, name=OPEN_ROUTE,
+        methods=("GET", "PUT", "DELETE"), response=NO_TYPE, rest=True, name=OPEN_ROUTE,
         action=AgentAction.INSERT,
         query=(Parameter(name="op", kind="string", required=True, meaning="The operation, e.g. CREATE."),),
     ),
 )  # fmt: skip
 
-_TABLES: Final = (
-    ApiRoute(
-        method="POST", path=f"{_V1}/tables", handler=TableRoutes.create, subject="tables",
-        request=tables.CreateTableRequest, response=tables.CommittedTable, action=AgentAction.BEGIN,
-        errors=(*_COMMIT, TableExistsError, UnknownTableError, UnsupportedTypeError), status=201,
-    ),
-    ApiRoute(
-        method="PATCH", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.alter, subject="tables",
-        request=tables.AlterTableRequest, response=tables.CommittedTable, action=AgentAction.BEGIN,
-        errors=(*_COMMIT, TableExistsError, UnknownTableError),
-    ),
-    ApiRoute(
-        method="DELETE", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.drop, subject="tables",
-        response=tables.DroppedTable, action=AgentAction.BEGIN, errors=(*_COMMIT, UnknownTableError),
-    ),
-    ApiRoute(
-        method="GET", path=f"{_V1}/tables", handler=TableRoutes.list, subject="tables",
-        response=list[tables.TableInfo], query=(_CSN,), errors=_AT_CSN, action=AgentAction.READ,
-    ),
-    ApiRoute(
-        method="GET", path=f"{_V1}/tables/{{table}}", handler=TableRoutes.show, subject="tables",
-        response=tables.TableInfo, query=(_CSN,), errors=(*_AT_CSN, UnknownTableError),
-        action=AgentAction.READ,
-    ),
-    ApiRoute(
-        method="GET", path=f"{_TX}/tables/{{table}}", handler=TableRoutes.show_inside, subject="tables",
-        token=AnyToken.ANY, response=tables.TableInfo,
-        errors=(UnknownTableError, UnknownTransactionError, *_TOKEN),
-    ),
-    ApiRoute(
-        method="GET", path=f"{_V1}/parts", handler=TableRoutes.parts, subject="tables",
-        response=list[tables.PartInfo], errors=(*_AT_CSN, UnknownTableError), action=AgentAction.READ,
-        query=(Parameter(name="table", kind="string", required=True, meaning="Name of the table."), _CSN),
-    ),
-)  # fmt: skip
-
 _READS: Final = (
     ApiRoute(
-        method="POST", path=f"{_V1}/snapshots", handler=ReadingRoutes.open, subject="reads",
+        method="POST", path=f"{V1}/snapshots", handler=ReadingRoutes.open, subject="reads",
         request=reads.SnapshotRequest, optional=True, response=reads.SnapshotPin, status=201,
-        errors=_AT_CSN, action=AgentAction.LATEST,
+        errors=AT_CSN, action=AgentAction.LATEST,
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/snapshots", handler=ReadingRoutes.list, subject="reads",
+        method="GET", path=f"{V1}/snapshots", handler=ReadingRoutes.list, subject="reads",
         response=list[reads.SnapshotInfo],
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/snapshots/{{id}}/renew", handler=ReadingRoutes.renew, subject="reads",
+        method="POST", path=f"{V1}/snapshots/{{id}}/renew", handler=ReadingRoutes.renew, subject="reads",
         response=reads.SnapshotPin, errors=(SnapshotTooOldError, UnknownTransactionError),
     ),
     ApiRoute(
-        method="DELETE", path=f"{_V1}/snapshots/{{id}}", handler=ReadingRoutes.close, subject="reads",
+        method="DELETE", path=f"{V1}/snapshots/{{id}}", handler=ReadingRoutes.close, subject="reads",
         response=reads.SnapshotClosed, errors=(SnapshotTooOldError, UnknownTransactionError),
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/query", handler=ReadingRoutes.query, subject="reads",
-        request=reads.QueryRequest, response=_ROWS, action=AgentAction.READ,
-        errors=(*_ADDING, *_AT_CSN, CorruptError, UnsupportedInTransactionError),
+        method="POST", path=f"{V1}/query", handler=ReadingRoutes.query, subject="reads",
+        request=reads.QueryRequest, response=ROWS, action=AgentAction.READ,
+        errors=(*ADDING, *AT_CSN, CorruptError, UnsupportedInTransactionError),
     ),
     ApiRoute(
-        method="POST", path=f"{_TX}/query", handler=ReadingRoutes.query_inside, subject="reads",
-        token=Right.READ, request=reads.QueryRequest, response=_ROWS,
-        errors=(*_ADDING, *_TOKEN, CorruptError, UnsupportedInTransactionError),
+        method="POST", path=f"{TX}/query", handler=ReadingRoutes.query_inside, subject="reads",
+        token=Right.READ, request=reads.QueryRequest, response=ROWS,
+        errors=(*ADDING, *TOKEN, CorruptError, UnsupportedInTransactionError),
     ),
 )  # fmt: skip
 
 _CHANGES: Final = (
     ApiRoute(
-        method="GET", path=f"{_V1}/tables/{{table}}/changes", handler=ChangeRoutes.sets, subject="changes",
-        response=changes.ChangePageAnswer, errors=(*_AT_CSN, UnknownTableError), action=AgentAction.READ,
+        method="GET", path=f"{V1}/tables/{{table}}/changes", handler=ChangeRoutes.sets, subject="changes",
+        response=changes.ChangePageAnswer, errors=(*AT_CSN, UnknownTableError), action=AgentAction.READ,
         query=(
             Parameter(name="from", kind="integer", required=True, meaning="Changes begin after this CSN."),
             Parameter(name="to", kind="integer", meaning="The last CSN; default: what is applied here."),
@@ -374,30 +272,30 @@ _CHANGES: Final = (
         ),
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/tables/{{table}}/changes/rows", handler=ChangeRoutes.rows,
-        subject="changes", request=changes.ChangedRowsRequest, response=_ROWS, action=AgentAction.READ,
-        errors=(*_AT_CSN, CorruptError, PartDamagedError, TooLargeError, UnknownTableError),
+        method="POST", path=f"{V1}/tables/{{table}}/changes/rows", handler=ChangeRoutes.rows,
+        subject="changes", request=changes.ChangedRowsRequest, response=ROWS, action=AgentAction.READ,
+        errors=(*AT_CSN, CorruptError, PartDamagedError, TooLargeError, UnknownTableError),
     ),
 )  # fmt: skip
 
 _HISTORY: Final = (
     ApiRoute(
-        method="GET", path=f"{_V1}/csns", handler=HistoryRoutes.csn_at, subject="history",
-        response=history.CsnTime, errors=_AT_CSN, action=AgentAction.LATEST,
+        method="GET", path=f"{V1}/csns", handler=HistoryRoutes.csn_at, subject="history",
+        response=history.CsnTime, errors=AT_CSN, action=AgentAction.LATEST,
         query=(
             Parameter(name="at_ms", kind="integer", required=True, meaning="A time of the past (Unix, ms)."),
         ),
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/csns/{{csn}}", handler=HistoryRoutes.time_of, subject="history",
-        response=history.CsnTime, errors=_AT_CSN, action=AgentAction.READ,
+        method="GET", path=f"{V1}/csns/{{csn}}", handler=HistoryRoutes.time_of, subject="history",
+        response=history.CsnTime, errors=AT_CSN, action=AgentAction.READ,
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/csns/{{csn}}/replicas", handler=HistoryRoutes.in_sync_replicas,
+        method="GET", path=f"{V1}/csns/{{csn}}/replicas", handler=HistoryRoutes.in_sync_replicas,
         subject="history", response=history.InSyncReplicas, errors=(NoSuchCsnError,), action=AgentAction.READ,
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/tables/{{table}}/last_change", handler=HistoryRoutes.last_change,
+        method="GET", path=f"{V1}/tables/{{table}}/last_change", handler=HistoryRoutes.last_change,
         subject="history", response=history.LastChange, action=AgentAction.READ,
         errors=(NoSuchCsnError, StandbyError, UnknownTableError),
         query=(
@@ -411,11 +309,11 @@ _HISTORY: Final = (
 
 _STATUS: Final = (
     ApiRoute(
-        method="GET", path=f"{_V1}/status", handler=StatusRoutes.status, subject="cluster",
+        method="GET", path=f"{V1}/status", handler=StatusRoutes.status, subject="cluster",
         response=cluster.StatusAnswer,
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/log", handler=StatusRoutes.log, subject="cluster",
+        method="GET", path=f"{V1}/log", handler=StatusRoutes.log, subject="cluster",
         response=list[cluster.LogEntry], errors=(SnapshotTooOldError, CorruptError),
         query=(
             Parameter(name="from_csn", kind="integer", meaning="The first CSN; default: the first kept."),
@@ -423,7 +321,7 @@ _STATUS: Final = (
         ),
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/explain/{{tid}}", handler=StatusRoutes.explain, subject="cluster",
+        method="GET", path=f"{V1}/explain/{{tid}}", handler=StatusRoutes.explain, subject="cluster",
         response=cluster.Explanation,
     ),
     ApiRoute(
@@ -443,13 +341,13 @@ _STATUS: Final = (
 _FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
     ApiRoute(
-        method="GET", path=f"{_V1}/audit", handler=AdministrationRoutes.audit, subject="audit",
+        method="GET", path=f"{V1}/audit", handler=AdministrationRoutes.audit, subject="audit",
         response=audit.AuditAnswer, errors=(StandbyError,), action=AgentAction.LATEST,
         query=(Parameter(name="deep", kind="string", offered=_FLAGS, meaning="1: read all bytes too."),),
     ),
     ApiRoute(
-        method="GET", path=f"{_V1}/audit/digests", handler=AdministrationRoutes.digests, subject="audit",
-        response=audit.Digests, errors=_AT_CSN, action=AgentAction.READ,
+        method="GET", path=f"{V1}/audit/digests", handler=AdministrationRoutes.digests, subject="audit",
+        response=audit.Digests, errors=AT_CSN, action=AgentAction.READ,
         query=(
             Parameter(name="csn", kind="integer", required=True, meaning="The CSN."),
             Parameter(name="above", kind="integer", meaning="Outcomes above this CSN; default: all kept."),
@@ -460,106 +358,106 @@ _AUDIT: Final = (
 
 _ADMIN: Final = (
     ApiRoute(
-        method="POST", path=f"{_V1}/admin/optimize", handler=AdministrationRoutes.optimize, subject="admin",
+        method="POST", path=f"{V1}/admin/optimize", handler=AdministrationRoutes.optimize, subject="admin",
         request=cluster.OptimizeRequest, response=cluster.OptimizeAnswer, action=AgentAction.BEGIN,
         errors=(NoSuchCsnError, StandbyError, UnknownTableError),
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/admin/horizon", handler=AdministrationRoutes.horizon, subject="admin",
+        method="POST", path=f"{V1}/admin/horizon", handler=AdministrationRoutes.horizon, subject="admin",
         request=cluster.HorizonRequest, optional=True, response=cluster.HorizonAnswer,
         errors=(NoSuchCsnError,), action=AgentAction.COLLECT,
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/admin/resolve-lost", handler=AdministrationRoutes.resolve_lost,
+        method="POST", path=f"{V1}/admin/resolve-lost", handler=AdministrationRoutes.resolve_lost,
         subject="admin", request=cluster.LostPartRequest, response=cluster.LostPart,
         errors=(BadRequestError, CommitUnknownError, RefusedError),
     ),
     ApiRoute(
-        method="POST", path=f"{_V1}/admin/switches", handler=AdministrationRoutes.switch, subject="admin",
+        method="POST", path=f"{V1}/admin/switches", handler=AdministrationRoutes.switch, subject="admin",
         request=cluster.SwitchRequest, response=cluster.SwitchesAnswer,
     ),
 )  # fmt: skip
 
 _MEMBERS: Final = (
     ApiRoute(
-        method="POST", path=f"{_V1}/admin/members", handler=MembersRoutes.change, subject="admin",
+        method="POST", path=f"{V1}/admin/members", handler=MembersRoutes.change, subject="admin",
         request=members.MembersRequest, response=members.MembersAnswer, errors=(FencedError, MembershipError),
         action=AgentAction.LATEST,
     ),
 )  # fmt: skip
 
-_UPLOAD: Final = (*_ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)
+_UPLOAD: Final = (*ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)
 _PEERS: Final = (
     ApiRoute(
-        method="POST", path=f"{_PEER}/stage", handler=PeerRoutes.stage, subject="peers",
+        method="POST", path=f"{PEER}/stage", handler=PeerRoutes.stage, subject="peers",
         request=Content("application/vnd.tidelock.stage", "A push: see docs/protocol.md#stage."),
         response=peers.Held, errors=(CorruptError, DiskFullError, TooLargeError), action=AgentAction.ACK,
     ),
     ApiRoute(
-        method="POST", path=f"{_PEER}/forget", handler=PeerRoutes.forget, subject="peers",
+        method="POST", path=f"{PEER}/forget", handler=PeerRoutes.forget, subject="peers",
         request=peers.ForgetRequest, optional=True, response=peers.Nothing,
     ),
     ApiRoute(
-        method="POST", path=f"{_PEER}/hint", handler=PeerRoutes.hint, subject="peers",
+        method="POST", path=f"{PEER}/hint", handler=PeerRoutes.hint, subject="peers",
         request=peers.HintRequest, response=peers.Nothing,
     ),
     ApiRoute(
-        method="POST", path=f"{_PEER}/uploads", handler=PeerRoutes.begin_upload, subject="peers",
-        request=peers.UploadRequest, response=peers.UploadBegun, errors=(*_UPLOAD, *_TOKEN),
+        method="POST", path=f"{PEER}/uploads", handler=PeerRoutes.begin_upload, subject="peers",
+        request=peers.UploadRequest, response=peers.UploadBegun, errors=(*_UPLOAD, *TOKEN),
         action=AgentAction.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_PEER}/uploads/{{part}}", handler=PeerRoutes.end_upload, subject="peers",
+        method="POST", path=f"{PEER}/uploads/{{part}}", handler=PeerRoutes.end_upload, subject="peers",
         request=peers.UploadedRequest, response=peers.Nothing, errors=_UPLOAD, action=AgentAction.INSERT,
     ),
     ApiRoute(
-        method="POST", path=f"{_PEER}/uploads/{{part}}/failed", handler=PeerRoutes.fail_upload,
+        method="POST", path=f"{PEER}/uploads/{{part}}/failed", handler=PeerRoutes.fail_upload,
         subject="peers", request=peers.FailedUploadRequest, response=peers.Nothing, errors=_UPLOAD,
     ),
     ApiRoute(
-        method="GET", path=f"{_PEER}/outcome/{{tid}}", handler=PeerRoutes.outcome, subject="peers",
+        method="GET", path=f"{PEER}/outcome/{{tid}}", handler=PeerRoutes.outcome, subject="peers",
         response=peers.PeerOutcome,
     ),
     ApiRoute(
-        method="POST", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.clone, subject="peers",
+        method="POST", path=f"{PEER}/clones/{{name}}", handler=PeerRoutes.clone, subject="peers",
         response=peers.CloneManifest, errors=(StandbyError,), action=AgentAction.READ,
     ),
     ApiRoute(
-        method="GET", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.read_clone, subject="peers",
+        method="GET", path=f"{PEER}/clones/{{name}}", handler=PeerRoutes.read_clone, subject="peers",
         response=Content(BYTES, "The next bytes of the catalog."),
         query=(Parameter(name="from", kind="integer", meaning="The first byte; default: 0."),),
     ),
     ApiRoute(
-        method="DELETE", path=f"{_PEER}/clones/{{name}}", handler=PeerRoutes.end_clone, subject="peers",
+        method="DELETE", path=f"{PEER}/clones/{{name}}", handler=PeerRoutes.end_clone, subject="peers",
         response=peers.Nothing,
     ),
     ApiRoute(
-        method="GET", path=f"{_PEER}/parts/{{part}}", handler=PeerRoutes.part, subject="peers",
+        method="GET", path=f"{PEER}/parts/{{part}}", handler=PeerRoutes.part, subject="peers",
         response=peers.PartWord,
     ),
     ApiRoute(
-        method="GET", path=f"{_PEER}/digests/{{csn}}", handler=PeerRoutes.digest, subject="peers",
+        method="GET", path=f"{PEER}/digests/{{csn}}", handler=PeerRoutes.digest, subject="peers",
         response=peers.StateDigest, errors=(SnapshotTooOldError,), action=AgentAction.READ,
     ),
     ApiRoute(
-        method="GET", path=f"{_PEER}/status", handler=PeerRoutes.status, subject="peers",
+        method="GET", path=f"{PEER}/status", handler=PeerRoutes.status, subject="peers",
         response=peers.PeerStatus,
     ),
 )  # fmt: skip
 
 _CHANNELS: Final = (
     ApiRoute(
-        method="GET", path=f"{_V1}{channel.PATH}", handler=ChannelRoutes.open, subject="transactions",
+        method="GET", path=f"{V1}{channel.PATH}", handler=ChannelRoutes.open, subject="transactions",
         response=None, status=101,
     ),
     ApiRoute(
-        method="GET", path=f"{_PEER}{channel.PATH}", handler=ChannelRoutes.open_to_peer, subject="peers",
+        method="GET", path=f"{PEER}{channel.PATH}", handler=ChannelRoutes.open_to_peer, subject="peers",
         response=None, status=101,
     ),
 )  # fmt: skip
 
 _DESCRIPTION: Final = (ApiRoute(
-    method="GET", path=f"{_V1}/openapi.json", handler=DescriptionRoutes.openapi, subject="cluster",
+    method="GET", path=f"{V1}/openapi.json", handler=DescriptionRoutes.openapi, subject="cluster",
     response=Content("application/json", "This document."),
 ),)  # fmt: skip
 
@@ -568,7 +466,7 @@ ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     TransactionRoutes: _TRANSACTIONS,
     StatementRoutes: (*_REMOVALS, *_MUTATIONS),
     WriteRoutes: _WRITES,
-    TableRoutes: _TABLES,
+    TableRoutes: TABLES,
     ReadingRoutes: _READS,
     ChangeRoutes: _CHANGES,
     HistoryRoutes: _HISTORY,

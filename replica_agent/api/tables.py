@@ -14,8 +14,14 @@ from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number, send_json
 from tidelock.replica_agent.services.administration import AdministrationService
-from tidelock.replica_agent.services.definitions import Defined, DefinitionService
-from tidelock.wire.tables import AlterTableRequest, CommittedTable, CreateTableRequest, DroppedTable
+from tidelock.replica_agent.services.definitions import Defined, DefinitionService, Statement
+from tidelock.wire.tables import (
+    AlterTableRequest,
+    CommittedTable,
+    CreateTableRequest,
+    DefinedTable,
+    DroppedTable,
+)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -27,6 +33,13 @@ class TableRoutes:
 
     async def create(self, request: web.Request) -> web.Response:
         """Create a table, as a transaction of one statement."""
+        return await self._defined(await self.definitions.alone(await self._creating(request)), 201)
+
+    async def create_inside(self, request: web.Request) -> web.Response:
+        """Create a table inside a transaction."""
+        return await self._inside(request, await self._creating(request), 201)
+
+    async def _creating(self, request: web.Request) -> Statement:
         asked = await body(request, CreateTableRequest)
         try:
             arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(asked.schema, validate=True)))
@@ -36,19 +49,35 @@ class TableRoutes:
         if (asked.derived_from is None) != (asked.derived_sql is None):
             msg = "a derived table needs both derived_from, the source, and derived_sql, a SELECT of inserted"
             raise BadRequestError(msg)
-        return await self._defined(await self.definitions.create(asked, arrow), 201)
+        return self.definitions.creating(asked, arrow)
 
     async def alter(self, request: web.Request) -> web.Response:
         """Give a table another name, or other properties, as a transaction of one statement."""
+        return await self._defined(await self.definitions.alone(await self._altering(request)), 200)
+
+    async def alter_inside(self, request: web.Request) -> web.Response:
+        """Give a table another name, or other properties, inside a transaction."""
+        return await self._inside(request, await self._altering(request), 200)
+
+    async def _altering(self, request: web.Request) -> Statement:
         asked = await body(request, AlterTableRequest)
         name = request.match_info["table"]
-        done = await self.definitions.alter(name, to=asked.name, properties=asked.properties)
-        return await self._defined(done, 200)
+        return self.definitions.altering(name, to=asked.name, properties=asked.properties)
 
     async def drop(self, request: web.Request) -> web.Response:
         """Drop a table, as a transaction of one statement."""
-        found = await self.definitions.drop(request.match_info["table"])
+        found = await self.definitions.alone(self.definitions.dropping(request.match_info["table"]))
         return answer(DroppedTable(found.definition.definition["name"], found.done.csn))
+
+    async def drop_inside(self, request: web.Request) -> web.Response:
+        """Drop a table inside a transaction, and return its last definition."""
+        return await self._inside(request, self.definitions.dropping(request.match_info["table"]), 200)
+
+    async def _inside(self, request: web.Request, statement: Statement, status: int) -> web.Response:
+        found = await self.definitions.inside(request.match_info["tid"], statement)
+        made = found.definition
+        shown = await self.service.shown(made.definition, found.at, found.made)
+        return answer(msgspec.convert({**shown, "version": made.version}, DefinedTable), status)
 
     async def _defined(self, found: Defined, status: int) -> web.Response:
         made = found.definition
@@ -69,7 +98,7 @@ class TableRoutes:
     async def show_inside(self, request: web.Request) -> web.Response:
         """Show one table as a transaction sees it; a token of the transaction is enough."""
         info = request.match_info
-        return answer(await self.service.describe(*self.service.seen_in(info["tid"], info["table"])))
+        return answer(await self.service.describe_inside(info["tid"], info["table"]))
 
     async def parts(self, request: web.Request) -> web.StreamResponse:
         """List the parts of a table that are visible at a CSN."""

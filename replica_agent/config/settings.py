@@ -255,6 +255,9 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     derived_depth_max: Count = Field(
         4, description="Most tables in a chain of derived tables; 1 = none is derived from a derived one."
     )
+    definitions_max: Count = Field(
+        1000, description="Most definitions of tables in one transaction, and most names that they look up."
+    )
 
     # -- replication -----------------------------------------------------------------------------------------
     push_bytes_max: Bytes = Field(16 << 20, description="Inline bytes of one push request.")

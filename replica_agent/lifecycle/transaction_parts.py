@@ -14,6 +14,7 @@ from tidelock.replica_agent.transactions.ending.carriers import Carriers
 from tidelock.replica_agent.transactions.ending.closing import TransactionCloser
 from tidelock.replica_agent.transactions.ending.commit import AppliedCommits, Commits
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
+from tidelock.replica_agent.transactions.ending.definition_order import DefinitionOrder
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
@@ -169,6 +170,7 @@ def _commits(
         validation=Validation(
             reader=means.reader, tables=local.tables, log=replication.log, waiters=local.waiters
         ),
+        order=DefinitionOrder(tables=local.tables, log=replication.log, waiters=local.waiters),
         clock=time.monotonic,
     )
     closer = TransactionCloser(

@@ -39,6 +39,7 @@ from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
+from tidelock.replica_agent.transactions.statements.definitions import TableStatements
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -235,8 +236,15 @@ def _definitions(parts: AgentParts) -> DefinitionService:
         condition=means.condition,
         log=parts.replication.log,
         waiters=means.local.waiters,
-        tables=means.local.tables,
-        derived=transactions.inserts.derived,
+        statements=TableStatements(
+            settings=means.settings,
+            catalog=means.local.catalog,
+            files=means.local.files,
+            waiters=means.local.waiters,
+            tables=means.local.tables,
+            transactions=transactions.registry,
+            derived=transactions.inserts.derived,
+        ),
         transactions=transactions.registry,
         commits=transactions.commits,
         clock=time.monotonic,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
+from tidelock.csnlog.core.model import DefineTable
 from tidelock.replica_agent.audit.auditor import Auditor
 from tidelock.replica_agent.audit.digests import digests
 from tidelock.replica_agent.compaction.compactor import Compactor
@@ -25,6 +26,7 @@ from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.own_tables import defined
 from tidelock.replica_agent.storage.table_reads import TableRow
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.names import full_name
@@ -78,11 +80,6 @@ class AdministrationService:
             return self.reached, self.tables.find(full_name(name), self.reached)
         return Csn(csn), await self.reads.require_table(Csn(csn), name)
 
-    def seen_in(self, tid: str, name: str) -> tuple[Csn, TableId]:
-        """Return the CSN at which a transaction of this home sees tables, and a table there."""
-        at = self.transactions.find(tid).tid.snapshot
-        return at, self.tables.find(full_name(name), at)
-
     async def describe_all(self, csn: Csn) -> list[TableInfo]:
         """Describe all tables at a readable CSN."""
         return await self.catalog.read(
@@ -99,9 +96,31 @@ class AdministrationService:
 
         return await self.catalog.read(read)
 
-    async def shown(self, definition: Mapping[str, Any], csn: Csn) -> dict[str, Any]:
-        """Return a definition as clients see it at a CSN: with names of tables in place of their ids."""
-        return await self.catalog.read(lambda reader: _named(reader, definition, csn))
+    async def describe_inside(self, tid: str, name: str) -> TableInfo:
+        """Describe a table as a transaction of this home sees it, with the rows of its snapshot."""
+        tx = self.transactions.find(tid)
+        at, made = tx.tid.snapshot, tuple(tx.staged.definitions)
+        table = self.tables.seen(at, made).find(full_name(name))
+
+        def read(reader: CatalogReader) -> TableInfo:
+            own = [one for one in made if one.table == table]
+            row = defined(own[-1]) if own else reader.table(table, at)
+            assert row is not None, "it was found at this CSN"
+            return _table_info(reader, row, at, made)
+
+        return await self.catalog.read(read)
+
+    async def shown(
+        self, definition: Mapping[str, Any], csn: Csn, made: Sequence[DefineTable] = ()
+    ) -> dict[str, Any]:
+        """Return a definition as clients see it at a CSN: with names of tables in place of their ids.
+
+        Args:
+            definition: The definition.
+            csn: The CSN.
+            made: Definitions after it, which are not committed.
+        """
+        return await self.catalog.read(lambda reader: _named(reader, definition, csn, made))
 
     async def parts(self, csn: Csn, table: TableId) -> bytes:
         """Describe the parts of a table at a readable CSN: a JSON list of :class:`PartInfo`."""
@@ -156,19 +175,23 @@ class AdministrationService:
         )
 
 
-def _table_info(reader: CatalogReader, table: TableRow, csn: Csn) -> TableInfo:
+def _table_info(
+    reader: CatalogReader, table: TableRow, csn: Csn, made: Sequence[DefineTable] = ()
+) -> TableInfo:
     """Describe a table with its sums, which are made of the rows of all its parts."""
     parts, rows, size = reader.totals(table.id, csn)
     schema = base64.b64encode(table.arrow_schema).decode()
     shown = {"version": table.version, "arrow_schema": schema, "parts": parts, "rows": rows, "bytes": size}
-    return msgspec.convert({**_named(reader, table.definition, csn), **shown}, TableInfo)
+    return msgspec.convert({**_named(reader, table.definition, csn, made), **shown}, TableInfo)
 
 
-def _named(reader: CatalogReader, definition: Mapping[str, Any], csn: Csn) -> dict[str, Any]:
+def _named(
+    reader: CatalogReader, definition: Mapping[str, Any], csn: Csn, made: Sequence[DefineTable]
+) -> dict[str, Any]:
     """Return a definition with the names of the tables that it refers to, in place of their ids."""
     found = dict(definition)
     if found.keys() & {"derived_from", "dependents"}:
-        names = reader.table_names(csn)
+        names = reader.table_names(csn) | {one.table: one.definition["name"] for one in made}
         if "derived_from" in found:
             found["derived_from"] = names[found["derived_from"]]
         if "dependents" in found:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from tidelock.csnlog.core.ids import Csn, TableId
+from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import NoSuchCsnError, SnapshotTooOldError, TidelockError, UnknownTableError
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.readers.availability import ReadAvailability
@@ -25,6 +28,20 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.wire.statements import ChangeResult
+
+
+class OwnRead(msgspec.Struct, frozen=True):
+    """The tables and rows that a query of a transaction reads.
+
+    Attributes:
+        csn: The CSN.
+        adopted: Merges above it whose results it sees.
+        defined: The transaction's own definitions.
+    """
+
+    csn: Csn
+    adopted: tuple[str, ...]
+    defined: tuple[DefineTable, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -110,21 +127,22 @@ class ReadService:
         """
         return await live_rows(self.live, sql)
 
-    async def prepare_own_read(self, tid: str, *, sign_of_life: bool = True) -> tuple[Csn, tuple[str, ...]]:
+    async def prepare_own_read(self, tid: str, *, sign_of_life: bool = True) -> OwnRead:
         """Make a transaction's own rows readable by a query.
 
         Args:
             tid: The transaction.
             sign_of_life: Whether the query keeps it alive.
 
-        Returns:
-            The CSN that the query reads at, and the merges above it that the transaction has adopted.
+        Raises:
+            TransactionClosedError: The transaction takes no statements.
         """
         tx = self.transactions.find(tid, sign_of_life=sign_of_life)
         async with tx.statements.statement_lock:  # no statement is half done
             self.transactions.require_open(tx)
             await self.staging.write_out(tx)
-        return tx.begin_statement(self.waiters.reached), tuple(tx.staged.adopted.tids)
+        at, staged = tx.begin_statement(self.waiters.reached), tx.staged
+        return OwnRead(at, tuple(staged.adopted.tids), tuple(staged.definitions))
 
     def record_reads(self, tid: str | None, running: RunningStatement) -> Callable[[], None]:
         """Count a query of a transaction as unrecorded until the returned function is called.

@@ -41,8 +41,8 @@ class UploadService:
 
     def table(self, tx: Transaction, name: TableName) -> TableId:
         """Return the table that has a name for a transaction; UnknownTableError if none has it."""
-        uploads = self.uploads
-        return uploads.tables.find(name, tx.begin_statement(uploads.waiters.reached))
+        at = tx.begin_statement(self.uploads.waiters.reached)
+        return self.uploads.tables.seen(at, tx.staged.definitions).find(name)
 
     # -- the folder of a table -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
+from tidelock.csnlog.core.model import Definition
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.wire.statements import Value
 
@@ -99,6 +100,7 @@ class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
         table: The table that loses or gains the rows.
         action: The change to make.
         adopted: Merges above the snapshot that the transaction has adopted, as textual tids.
+        defined: The definitions of the transaction, which are not committed, in their order.
     """
 
     csn: Csn
@@ -106,6 +108,7 @@ class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
     table: TableId
     action: Action
     adopted: tuple[str, ...] = ()
+    defined: tuple[Definition, ...] = ()
 
 
 class Affected(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
+from tidelock.csnlog.core.model import Definition
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.sql.mutation import MutationRequest
 from tidelock.replica_agent.tables.names import full_name, is_system_table
@@ -61,6 +62,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
         only: Full names of the tables that the statement may see; None: all.
         some: The parts that :data:`SOME` shows; None: no such view.
         live: The rows of system tables that only the agent knows, as Arrow IPC streams.
+        defined: The definitions of the transaction, which are not committed, in their order.
     """
 
     csn: Csn
@@ -71,6 +73,7 @@ class SqlRequest(msgspec.Struct, frozen=True, tag="sql"):
     only: tuple[TableName, ...] | None = None
     some: SomeParts | None = None
     live: dict[str, bytes] = {}
+    defined: tuple[Definition, ...] = ()
 
 
 class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
@@ -84,6 +87,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
         net: The difference of the rows at ``csn`` and those at ``since``, as if one commit had made it.
         tid: None: the changes are those of commits.
         adopted: None, likewise.
+        defined: None, likewise.
     """
 
     csn: Csn
@@ -93,6 +97,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
     net: bool = False
     tid: None = None
     adopted: tuple[()] = ()
+    defined: tuple[()] = ()
 
 
 #: A request to a SQL process.

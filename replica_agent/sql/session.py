@@ -35,6 +35,7 @@ from tidelock.replica_agent.sql.scan import Scanned, SnapshotTable, TableSource
 from tidelock.replica_agent.sql.system_scan import SystemDataset, SystemSource
 from tidelock.replica_agent.storage.catalog_damage import catalog_damage
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.storage.own_tables import after
 from tidelock.replica_agent.storage.table_reads import TableRow
 from tidelock.replica_agent.system_tables.catalog_rows import SystemReader
 from tidelock.replica_agent.system_tables.definition import View
@@ -128,11 +129,11 @@ class SqlSession:
                 self._require_applied(reader)
                 tables = reader.tables(self._request.csn)
                 # After the list, as in parts(); below the horizon some tables have a longer history.
+                kept = [row for row in tables if reader.keeps(self._request.csn, row.id)]
                 self._tables = {
                     row.name: row
-                    for row in tables
-                    if reader.keeps(self._request.csn, row.id)
-                    and (self._only is None or row.name in self._only)
+                    for row in after(kept, self._request.defined)
+                    if self._only is None or row.name in self._only
                 }
             finally:
                 reader.close()

@@ -159,7 +159,9 @@ def _answer(session: SqlSession, running: RunningRequest, connection: socket.soc
             result = query(session, request)
             _stream(result.schema, result, connection, running)
             return MutationResult(reads=session.reads())
-        request = MutationRequest(request.csn, request.tid, insert.table, insert.rows, request.adopted)
+        request = MutationRequest(
+            request.csn, request.tid, insert.table, insert.rows, request.adopted, request.defined
+        )
     run = MutationRun(session, request)
     connection.sendall(pack_answer(AnswerKind.AFFECTED, msgspec.json.encode(run.plan.affected)))
     pieces = (piece for batch in run.batches() for piece in _pieces(batch))

@@ -75,12 +75,13 @@ class TableReads:
         None stands for a name that no table has from there on.
         """
         sql = """
-            SELECT from_csn, id, name = :name AND state = 'active' AS bears FROM tables
-            WHERE id IN (SELECT id FROM tables WHERE name = :name) ORDER BY from_csn, bears, version
+            SELECT from_csn, id, name = :name AND state = 'active' AS bears, max(version) FROM tables
+            WHERE id IN (SELECT id FROM tables WHERE name = :name)
+            GROUP BY id, from_csn ORDER BY from_csn, bears
         """
         found: list[tuple[Csn, TableId | None]] = []
         bearer: TableId | None = None
-        for csn, table, bears in self._db.execute(sql, {"name": name}):
+        for csn, table, bears, _ in self._db.execute(sql, {"name": name}):
             if bears or table == bearer:
                 bearer = TableId(table) if bears else None
                 found.append((Csn(csn), bearer))

@@ -13,7 +13,9 @@ from typing import TypeVar
 
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import DefineTable
+from tidelock.errors import UnknownTableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
+from tidelock.replica_agent.tables.definitions import After, Last
 from tidelock.replica_agent.tables.names import no_table
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import ResolvedRecord
@@ -84,6 +86,10 @@ class Tables:
         """Return version and schema of the table that has a name at a CSN; UnknownTableError as `find`."""
         return self.schema(self.find(name, at), at)
 
+    def seen(self, at: Csn, made: Sequence[DefineTable] = ()) -> SeenTables:
+        """Return the tables at a CSN that is applied here, after definitions that are not committed."""
+        return SeenTables(self, at, made)
+
     @staticmethod
     def _kept(cache: dict[K, list[V]], key: K, read: Callable[[K], list[V]]) -> list[V]:
         found = cache.get(key)
@@ -92,6 +98,79 @@ class Tables:
                 cache.clear()
             found = cache[key] = read(key)
         return found
+
+
+class SeenTables:
+    """The tables as a transaction sees them: those of a CSN, after the definitions of the transaction.
+
+    Args:
+        tables: The tables that are applied here.
+        at: The CSN; also an attribute.
+        made: The definitions, in their order.
+    """
+
+    def __init__(self, tables: Tables, at: Csn, made: Sequence[DefineTable]) -> None:
+        self.at = at
+        self._tables = tables
+        self._made = {one.table: one for one in made}
+        self._after = After(_At(tables, at), made)
+
+    def find(self, name: TableName) -> TableId:
+        """Return the table that has a name; UnknownTableError without one."""
+        found = self._after.bearer(name)
+        if found is None:
+            raise self._after.missing(name)
+        return found
+
+    def schema(self, table: TableId) -> tuple[int, TableSchema]:
+        """Return version and schema of a table; UnknownTableError if it does not exist."""
+        if (made := self._made.get(table)) is None:
+            return self._tables.schema(table, self.at)
+        if made.drops:
+            raise self._after.missing(TableName(made.definition["name"]))
+        return made.version, TableSchema.from_definition(table, made.definition)
+
+    def named(self, name: TableName) -> tuple[int, TableSchema]:
+        """Return version and schema of the table that has a name; UnknownTableError as `find`."""
+        return self.schema(self.find(name))
+
+    # -- the tables as `definitions` takes them --------------------------------------------------------------
+
+    def bearer(self, name: TableName) -> TableId | None:
+        """Return the table that has a name, or None."""
+        return self._after.bearer(name)
+
+    def last(self, table: TableId) -> Last | None:
+        """Return the last definition of a table, of a dropped one too; None if the id was never given."""
+        return self._after.last(table)
+
+    def missing(self, name: TableName) -> UnknownTableError:
+        """Return the error about a name that no table has."""
+        return self._after.missing(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """The tables at one CSN, as `definitions` takes them."""
+
+    tables: Tables
+    at: Csn
+
+    def bearer(self, name: TableName) -> TableId | None:
+        return self.tables.bearer(name, self.at)
+
+    def last(self, table: TableId) -> Last | None:
+        """Return the definition of a table there; of one that does not exist there the last one of all.
+
+        An id is given once, so one that was given after the CSN is no free id.
+        """
+        if self.tables.version(table, self.at) is not None:
+            return Last(*self.tables.schema(table, self.at))
+        found = self.tables.reader.last_definition(table)
+        return None if found is None else Last(found[0], TableSchema.from_definition(table, found[1]))
+
+    def missing(self, name: TableName) -> UnknownTableError:
+        return no_table(name, self.at, self.tables.reader.table_names(self.at).values())
 
 
 def _at(history: Sequence[tuple[Csn, T | None]], at: Csn) -> T | None:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from tidelock.csnlog.core.ids import TableId
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
-from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
+from tidelock.errors import BadRequestError, TableChangedError, TableExistsError, UnknownTableError
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire.ids import TableName
 
@@ -56,7 +56,7 @@ class After:
     def bearer(self, name: TableName) -> TableId | None:
         """Return the table that has a name, or None."""
         for one in self._made.values():
-            if one.definition["name"] == name and not _drops(one):
+            if one.definition["name"] == name and not one.drops:
                 return one.table
         found = self._tables.bearer(name)
         return None if found in self._made else found
@@ -72,8 +72,54 @@ class After:
         return self._tables.missing(name)
 
 
-def _drops(made: DefineTable) -> bool:
-    return isinstance(made, ChangeTable) and made.drops
+def joined(made: Sequence[DefineTable], more: Sequence[DefineTable]) -> list[DefineTable]:
+    """Return all definitions of a transaction, without those of tables that it has created and dropped."""
+    found = [*made, *more]
+    created = {one.table for one in found if not one.version}
+    never = {one.table for one in found if one.drops and one.table in created}
+    return [one for one in found if one.table not in never]
+
+
+def require_right(
+    made: Sequence[DefineTable], used: Mapping[TableId, int], then: KnownTables, now: KnownTables
+) -> None:
+    """Raise an error unless definitions that were made at one CSN are right at a later one, too.
+
+    They are if the tables that they change are unchanged, and the ids and names that they give are free.
+    Whatever else was defined meanwhile does not matter.
+
+    Args:
+        made: The definitions of a transaction.
+        used: The versions of the tables that the transaction has used or changes.
+        then: The tables at the CSN that it reads at.
+        now: The tables at the later CSN.
+
+    Raises:
+        TableChangedError: Another transaction has changed one of the tables.
+        TableExistsError: Another transaction has given one of the names.
+    """
+    for table, version in used.items():
+        last, before = now.last(table), then.last(table)
+        assert last is not None, "an id that was given stays given"
+        assert before is not None, "the transaction has seen it"
+        if last.version != version:
+            name = before.schema.name
+            what = "changed" if now.bearer(name) == table else "dropped, or got another name,"
+            raise TableChangedError(
+                f"table {name} was {what} after the snapshot of the transaction, which uses it; begin again",
+                table=name,
+            )
+    mine = {one.table: one for one in made}
+    for one in mine.values():
+        name = TableName(one.definition["name"])
+        bearer = None if one.drops else now.bearer(name)
+        given = one.table not in used and now.last(one.table) is not None
+        if given or (bearer is not None and bearer not in mine):
+            raise TableExistsError(
+                f"another transaction has created a table {name}, or given one that name, after the snapshot "
+                "of this transaction; begin again, or choose another name",
+                table=name,
+            )
 
 
 def replacing(schema: TableSchema, tables: KnownTables) -> list[DefineTable]:

@@ -77,7 +77,7 @@ def pack(tx: Transaction) -> bytes:
             rows=rows,
             parts=parts,
             removed=removed,
-            tables=list(tx.staged.tables),
+            tables=tx.staged.touched,
             label=tx.label,
             batch=tx.batch,
             key=tx.key,

@@ -308,6 +308,18 @@ class Transactions:
                 finally:
                     tx.statements.statement_task = None
 
+    @contextlib.asynccontextmanager
+    async def alone(self, tx: Transaction) -> AsyncIterator[None]:
+        """Run a statement that keeps nothing if it is refused, when no other one of :meth:`removing` runs.
+
+        After an error the transaction goes on. Raises as :meth:`removing`.
+        """
+        self.require_open(tx)
+        with tx.statements.cuttable():
+            async with tx.statements.statement_lock:
+                self.require_open(tx)
+                yield
+
     def _note_half_applied(self, tx: Transaction, error: BaseException) -> None:
         """Note that a statement ended in the middle; raise an error that says more than its cancellation."""
         tx.statements.half_applied = True

@@ -30,6 +30,7 @@ from tidelock.replica_agent.storage.part_writer import CheckedRows
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.staged_files import TableWrites
 from tidelock.replication.core.model import PartMeta
+from tidelock.wire.ids import TableName
 from tidelock.wire.transactions import TransactionInfo
 
 
@@ -98,8 +99,8 @@ class StagedChanges:
 
     Attributes:
         tables: Version of each table's definition that its statements have used; the commit checks them.
-        definitions: Tables that it creates or changes.
-        defined_at: The version of ``tables`` at which these were right; the commit checks it.
+        definitions: Tables that it creates, changes and drops, in the order of its statements.
+        defined_at: The version of ``tables`` at which these are right; None: the commit finds one.
         skip: A part that an operator declares lost.
         rows: Small inserts of a transaction of one request, not yet encoded; it has nothing else then.
         memory: Small parts, not yet on disk.
@@ -112,7 +113,7 @@ class StagedChanges:
 
     tables: dict[TableId, int] = field(default_factory=dict)
     definitions: list[DefineTable] = field(default_factory=list)
-    defined_at: int = 0
+    defined_at: int | None = None
     skip: SkipPart | None = None
     rows: list[CheckedRows] = field(default_factory=list)
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
@@ -131,6 +132,11 @@ class StagedChanges:
         """Yield every part that the transaction adds."""
         yield from (staged.meta for staged in self.memory.values())
         yield from self.stored.values()
+
+    @property
+    def touched(self) -> list[str]:
+        """Return the tables that the transaction uses or defines."""
+        return sorted({*self.tables, *(made.table for made in self.definitions)})
 
     @property
     def totals(self) -> tuple[int, int, int]:
@@ -161,6 +167,7 @@ class StatementControl:
         half_applied: A statement that removes was cut after it had begun: half of a change is staged.
         statement_csn: The CSN of the last statement.
         reads: What a serializable transaction has read.
+        names: The tables that had the names which its definitions have looked up, at its snapshot.
         unrecorded_reads: Queries that have returned rows and whose reads are not known: those that run, and
             those that the client has given up.
     """
@@ -172,6 +179,7 @@ class StatementControl:
     half_applied: bool = False
     statement_csn: Csn = CSN_NONE
     reads: dict[TableId, Excluded] = field(default_factory=dict)
+    names: dict[TableName, TableId | None] = field(default_factory=dict)
     unrecorded_reads: int = 0
 
     @contextlib.contextmanager
@@ -381,9 +389,12 @@ class Transaction:
         """Note the version of a table's definition that a statement uses; the commit checks it.
 
         Raises:
-            TableChangedError: An earlier statement used another version.
+            TableChangedError: An earlier statement used another version; or one that ran at the same time has
+                defined the table.
         """
-        if self.staged.tables.setdefault(table, version) != version:
+        own = [made.version for made in self.staged.definitions if made.table == table]
+        used = own[-1] if own else self.staged.tables.setdefault(table, version)
+        if used != version:
             raise TableChangedError(
                 f"the definition of table {table} has changed since an earlier statement of {self.tid}; roll "
                 "back, and begin again",
@@ -430,7 +441,7 @@ class Transaction:
             isolation=self.isolation.value,
             label=self.label,
             batch=self.batch,
-            tables=sorted(self.staged.tables),
+            tables=self.staged.touched,
             rows=rows,
             parts=parts,
             removed_parts=removed,

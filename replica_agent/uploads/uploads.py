@@ -111,10 +111,11 @@ class Uploads:
 
     def _schema(self, tx: Transaction, table: TableId) -> TableSchema:
         at = tx.begin_statement(self.waiters.reached)
-        version, schema = self.tables.schema(table, at)
+        seen = self.tables.seen(at, tx.staged.definitions)
+        version, schema = seen.schema(table)
         schema.require_mode(lands=False)
         if schema.unique_key or schema.dependents:
-            names = ", ".join(self.tables.schema(one, at)[1].name for one in schema.dependents)
+            names = ", ".join(seen.schema(one)[1].name for one in schema.dependents)
             why = "a unique key" if schema.unique_key else f"tables derived from it ({names})"
             raise UnsupportedInTransactionError(
                 f"table {schema.name} has {why}, so whole files cannot be added to it: use tx.insert, "
@@ -301,6 +302,7 @@ class Uploads:
             await self.pressure.admit(tx.staged, schema, path)
         await self.catalog.write(partial(jobs.name_staged, parts=staged))
         self.transactions.require_open(tx)
+        self._schema(tx, table)  # unless the transaction has dropped or changed it meanwhile
         tx.staged.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
         kept = {part.meta.part for part in staged}

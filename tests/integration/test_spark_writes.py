@@ -123,6 +123,25 @@ def test_write_adds_and_replaces_despite_failed_attempts(
     assert uploads(local, "r2", "other") > 0  # both replicas took files, without a shared secret
 
 
+def test_a_job_writes_into_tables_of_its_own_transaction(
+    local: LocalCluster, spark: SparkProcess, table: str
+) -> None:
+    """One is new, one takes the place of another; both are there at one CSN with all rows of the job."""
+    query = "SELECT id, concat('n', id) AS word FROM range(0, 100, 1, 2)"
+    new = f"{table}_new"
+    csn = spark.call(
+        "write", url=local.url("r1"), query=query, tables=[table, new], columns="id bigint, word string"
+    )
+    for replica in local.replicas:
+        with local.connect(replica) as reader:
+            for name in (table, new):
+                found = reader.read(name, csn=csn)
+                assert sorted(found["id"].to_pylist()) == list(range(100))
+                assert found.schema.names == ["id", "word"]
+            assert "price" in reader.read(table, csn=(csn or 0) - 1).schema.names
+        nothing_left(local.data_dir(replica))
+
+
 @pytest.mark.slow
 def test_partitions_of_two_columns(local: LocalCluster, db: Database, spark: SparkProcess) -> None:
     """The partitions of the rows are replaced, also if the folder above is new."""

@@ -21,9 +21,10 @@ def test_the_programs_of_the_page(
     (tmp_path / "demo").symlink_to(local.folder)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    assert len(pages.blocks(PAGE, "python")) == 3
+    assert len(pages.blocks(PAGE, "python")) == 4
     pages.run(PAGE, names)
     with names["db"] as db:
-        [table] = db.tables()
-        assert table.name == "sales.orders"
-        assert table.properties == {"comment": "one row for each order"}
+        found = {table.name: table for table in db.tables()}
+        assert found.keys() == {"sales.orders", "sales.returns", "default.stock"}
+        assert found["sales.orders"].properties == {"comment": "with returns"}
+        assert found["sales.returns"].rows == 1

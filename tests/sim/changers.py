@@ -104,14 +104,17 @@ async def _read(services: Services, tid: Tid, table: str, where: model.Condition
     """POST /query inside a transaction; returns the CSN that was read, and the rows."""
     sql, params = model.in_sql(where)
     with services.reads.failures.noted(str(tid), "the query"):
-        csn, adopted = await services.reads.prepare_own_read(str(tid))
+        own = await services.reads.prepare_own_read(str(tid))
         text = select_statement(table, None, sql)
-        request = SqlRequest(csn=csn, tid=str(tid), sql=text, params=tuple(params), adopted=adopted)
+        request = SqlRequest(
+            csn=own.csn, tid=str(tid), sql=text, params=tuple(params), adopted=own.adopted,
+            defined=own.defined,
+        )  # fmt: skip
         async with services.reads.sql.statement(request) as running:
             data = b"".join([piece async for piece in running.pieces()])
     assert running.ended is not None
     services.transactions.transactions.find(str(tid)).note_reads(running.ended.read_set())
-    return csn, data
+    return own.csn, data
 
 
 async def _inserted(

@@ -183,7 +183,7 @@ def asking_create(schema: TableSchema) -> Serve:
     asked = CreateTableRequest(
         schema.name, "", [*schema.partition_by], [*schema.sort_by], {**schema.properties}
     )
-    return lambda at: at.definitions.create(asked, schema.arrow)
+    return lambda at: at.definitions.alone(at.definitions.creating(asked, schema.arrow))
 
 
 def _bytes(services: Services, row: PartRow) -> bytes:

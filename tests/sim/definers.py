@@ -98,7 +98,9 @@ class SimDefiner(SimSession):
             asked = CreateTableRequest(
                 name, "", [], [], {"comment": str(number)}, or_replace=what == "replace"
             )
-            made: Defined = await self.ask(what, lambda at: at.definitions.create(asked, SCHEMA))
+            made: Defined = await self.ask(
+                what, lambda at: at.definitions.alone(at.definitions.creating(asked, SCHEMA))
+            )
             self._story.made[number] = made.done.csn, name
         else:
             made = await self.ask(what, _renaming(name, other) if what == "rename" else _dropping(name))
@@ -146,11 +148,11 @@ class SimDefiner(SimSession):
 
 
 def _renaming(name: str, to: str) -> Serve:
-    return lambda at: at.definitions.alter(name, to=to, properties={})
+    return lambda at: at.definitions.alone(at.definitions.altering(name, to=to, properties={}))
 
 
 def _dropping(name: str) -> Serve:
-    return lambda at: at.definitions.drop(name)
+    return lambda at: at.definitions.alone(at.definitions.dropping(name))
 
 
 async def _insert(tid: Tid, name: str, n: int, services: Services) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
@@ -13,18 +13,18 @@ from msgspec.structs import replace
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.csnlog.log import Proposal
 from tidelock.replica_agent.storage import catalog_writes
-from tidelock.replica_agent.transactions.ending import proposals
+from tidelock.replica_agent.transactions.ending import proposals, settlement
 
 
 @contextmanager
 def define_at_any_time() -> Iterator[None]:
     """A definition is committed whatever was defined since its home has decided it."""
-    defining = proposals._defining
+    ordered = proposals.ordered
 
-    def any_time(items: Sequence[DefineTable], _: int) -> Iterator[Any]:
-        return defining(items, -1)
+    def any_time(proposal: Proposal, _: int) -> Proposal:
+        return ordered(proposal, -1)
 
-    with mock.patch.object(proposals, "_defining", any_time):
+    with mock.patch.object(settlement, "ordered", any_time):
         yield
 
 

@@ -26,11 +26,12 @@ from tidelock.client.tables import Tables
 from tidelock.client.values.arguments import csn_or_none, milliseconds, plain, seconds
 from tidelock.client.values.results import LabelStatus, Outcome, TransactionAtHome
 from tidelock.client.writes.autocommit import AutocommitStatements
+from tidelock.client.writes.beginning import Later, begin_at_home
 from tidelock.client.writes.decide import ask_outcome, home_of
 from tidelock.client.writes.definitions import Definitions
 from tidelock.client.writes.joined import Joining
 from tidelock.client.writes.landing import Landing
-from tidelock.client.writes.transaction import Later, Transaction, begin_at_home
+from tidelock.client.writes.transaction import Transaction
 from tidelock.client.writes.whole_writes import ReservedBlocks
 from tidelock.errors import (
     TidelockError,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -10,7 +9,8 @@ import msgspec
 
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
-from tidelock.client.values.columns import Columns, schema_of
+from tidelock.client.values.columns import Columns
+from tidelock.client.writes.table_statements import create_request
 from tidelock.client.writes.transaction import Transaction
 from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError, UnknownTableError
 from tidelock.wire.cluster import StatusAnswer
@@ -18,7 +18,6 @@ from tidelock.wire.rows import RowList
 from tidelock.wire.tables import (
     AlterTableRequest,
     CommittedTable,
-    CreateTableRequest,
     DroppedTable,
     PartInfo,
     TableInfo,
@@ -83,15 +82,15 @@ class Tables:
             NotCommittedError: The table was not created, as a commit is not possible now; call again.
             CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
         """
-        body = CreateTableRequest(
-            name=name,
-            schema=base64.b64encode(schema_of(schema).serialize()).decode("ascii"),
-            partition_by=list(partition_by),
-            sort_by=list(sort_by),
-            properties=dict(properties or {}),
+        body = create_request(
+            name,
+            schema,
+            or_replace=or_replace,
+            partition_by=partition_by,
+            sort_by=sort_by,
+            properties=properties,
             derived_from=derived_from,
             derived_sql=derived_sql,
-            or_replace=or_replace,
         )
         try:
             table = self._define("POST", "/tables", CommittedTable, body, f"table {name} was created", name)

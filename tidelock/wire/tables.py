@@ -86,6 +86,14 @@ class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):
     dependents: list[str] = msgspec.field(default_factory=list)
 
 
+class DefinedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
+    """A table that was defined in an open transaction, with the version of its definition."""
+
+    shown: ClassVar[tuple[str, ...]] = ("name", "version", "columns", "partition_by")
+
+    version: int
+
+
 class CommittedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
     """A table that was created or changed: the CSN of the commit, and the version of its definition."""
 

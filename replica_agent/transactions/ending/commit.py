@@ -329,8 +329,13 @@ class Commits:
                 return await self.carriers.settle(tx, deadline)
             await self.staging.encode(tx, [tx])
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
-        # build; a serializable transaction is a batch of its own.
-        if tx.staged.stored or not tx.data_change or tx.isolation is Isolation.SERIALIZABLE:
+        # build; definitions wait for the end of the log; a serializable transaction is a batch of its own.
+        if (
+            tx.staged.stored
+            or tx.staged.definitions
+            or not tx.data_change
+            or tx.isolation is Isolation.SERIALIZABLE
+        ):
             return await self.settlement.settle(tx, deadline)
         async with self.gate.batch():
             return await self.settlement.settle(tx, deadline)

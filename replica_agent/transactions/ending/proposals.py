@@ -105,7 +105,7 @@ class ProposalBuilder:
             batch=tx.batch,
         )
         ddl = (
-            *_defining(staged.definitions, staged.defined_at),
+            *_defining(staged.definitions),
             *(Create(tree.skip(item.part), encode_skip(SkipState(item))) for item in _declared(staged.skip)),
         )
         version = None if counted is None else counted.version
@@ -152,10 +152,13 @@ class ProposalBuilder:
         return Manifest(part, len(data), meta.checksum, len(entries))
 
 
-def _defining(items: Sequence[DefineTable], defined_at: int) -> Iterator[Create | SetData]:
+def ordered(proposal: Proposal, version: int) -> Proposal:
+    """Return a proposal with definitions that checks a version of ``tables``, where they are right."""
+    return msgspec.structs.replace(proposal, ddl=(SetData(tree.TABLES, b"", version), *proposal.ddl))
+
+
+def _defining(items: Sequence[DefineTable]) -> Iterator[Create | SetData]:
     """Yield the writes of definitions: a create each, or a set of the previous definition (rule tables)."""
-    if items:
-        yield SetData(tree.TABLES, b"", defined_at)
     for item in items:
         path, data = tree.table(item.table), encode_definition(item.definition)
         yield SetData(path, data, item.version - 1) if item.version else Create(path, data)

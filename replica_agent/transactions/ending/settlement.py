@@ -19,12 +19,15 @@ from tidelock.errors import (
     LabelExistsError,
     LabelMovedError,
     MembersChangedError,
+    TableChangedError,
+    TableExistsError,
     TidelockError,
     UnavailableError,
 )
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.transactions.ending.definition_order import DefinitionOrder
 from tidelock.replica_agent.transactions.ending.labels import Labels
-from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
+from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder, ordered
 from tidelock.replica_agent.transactions.ending.validation import Validation
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 
@@ -47,6 +50,7 @@ class Settlement:
     proposals: ProposalBuilder
     labels: Labels
     validation: Validation
+    order: DefinitionOrder
     clock: Callable[[], float]
 
     async def settle(self, tx: Transaction, deadline: float, riders: Sequence[TidRecord] = ()) -> Committed:
@@ -62,6 +66,33 @@ class Settlement:
         proposal = await self.proposals.build(tx, deadline - self.clock())
         if riders:
             proposal = msgspec.structs.replace(proposal, riders=tuple(riders))
+        if tx.staged.definitions:
+            return await self._settle_in_order(tx, proposal, deadline)
+        return await self._settle_validated(tx, proposal, deadline)
+
+    async def _settle_in_order(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+        """Commit definitions of tables; look at them again after each commit that comes in between."""
+        version = tx.staged.defined_at
+
+        async def place() -> None:
+            nonlocal version
+            async with tx.cuttable_wait():
+                version = await self.order.place(tx, deadline - self.clock())
+
+        async def commit_in_order() -> Committed:
+            assert version is not None, "the definitions have a place"
+            return await self._settle_validated(tx, ordered(proposal, version), deadline)
+
+        if version is None:
+            await place()
+        return await retried(
+            commit_in_order,
+            after=(TableChangedError, TableExistsError),
+            may_retry=self._before(deadline),
+            between=place,
+        )
+
+    async def _settle_validated(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         if tx.isolation is not Isolation.SERIALIZABLE:
             return await self.propose(tx, proposal, deadline)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import TableId
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import SerializationConflictError, UnavailableError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -34,7 +34,7 @@ class Validation:
 
         Raises:
             SerializationConflictError: A commit since its snapshot has changed rows, or the definition, of
-                what it has read.
+                what it has read; or another table has a name that it has looked up.
             UnavailableError: The end of the log was not applied here in time.
         """
         version, end = await self.log.head()
@@ -55,7 +55,18 @@ class Validation:
                 table=table,
                 csn=end,
             )
+        self._require_names(tx, end)
         return version
+
+    def _require_names(self, tx: Transaction, end: Csn) -> None:
+        for name, found in tx.statements.names.items():
+            if self.tables.bearer(name, self.waiters.reached) != found:
+                raise SerializationConflictError(
+                    f"{tx.tid} has looked for a table {name} at CSN {tx.tid.snapshot}, and a commit up to "
+                    f"CSN {end} has created, dropped or renamed one of that name; run it again",
+                    table=name,
+                    csn=end,
+                )
 
     def _redefined(self, table: TableId, tx: Transaction) -> bool:
         now = self.tables.version(table, self.waiters.reached)

@@ -21,7 +21,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest, quote
-from tidelock.replica_agent.storage.tables import Tables
+from tidelock.replica_agent.storage.tables import SeenTables, Tables
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
@@ -36,12 +36,13 @@ class DerivedTables:
     tables: Tables
     sql: SqlPool
 
-    async def check(self, schema: TableSchema, at: Csn) -> None:
+    async def check(self, tx: Transaction, schema: TableSchema, seen: SeenTables) -> None:
         """Check the definition of a new derived table.
 
         Args:
+            tx: The transaction that creates it.
             schema: Its schema.
-            at: The CSN whose tables count.
+            seen: The tables that the transaction sees.
 
         Raises:
             BadRequestError: The SQL is no SELECT over ``inserted``, its columns are not those of the table,
@@ -50,9 +51,9 @@ class DerivedTables:
             TooLargeError: The chain is too long, or the source has too many dependents.
         """
         assert schema.derivation is not None, "it is derived"
-        _, source = self.tables.schema(schema.derivation.source, at)
-        self._check_source(schema, source, at)
-        self._check_columns(schema, await self._columns(schema.derivation, source, at))
+        _, source = seen.schema(schema.derivation.source)
+        self._check_source(schema, source, seen)
+        self._check_columns(schema, await self._columns(tx, schema.derivation, source, seen.at))
 
     @contextlib.asynccontextmanager
     async def rows_for(
@@ -71,12 +72,14 @@ class DerivedTables:
             RefusedError: The transaction cannot be committed any more; an error of the body is also raised,
                 with the name of the dependent added.
         """
-        _, dependent = self.tables.schema(table, at)
+        _, dependent = self.tables.seen(at, tx.staged.definitions).schema(table)
         assert dependent.derivation is not None, "a dependent is derived"
         rows = DerivedRows(
             dependent.derivation.sql, source=source.id, parts=tuple(part.part for part in parts)
         )
-        request = MutationRequest(at, str(tx.tid), table, rows, tuple(tx.staged.adopted.tids))
+        request = MutationRequest(
+            at, str(tx.tid), table, rows, tuple(tx.staged.adopted.tids), tuple(tx.staged.definitions)
+        )
         try:
             async with self.sql.mutate(request) as derived:
                 yield derived.pieces()
@@ -87,7 +90,7 @@ class DerivedTables:
             raise type(error)(message, **(error.details | {"derived": name})) from error
         tx.note_reads(derived.ended.read_set())
 
-    def _check_source(self, schema: TableSchema, source: TableSchema, at: Csn) -> None:
+    def _check_source(self, schema: TableSchema, source: TableSchema, seen: SeenTables) -> None:
         if source.replaces:
             raise BadRequestError(
                 f"table {source.name} replaces rows (on_duplicate=replace), which a derived table cannot "
@@ -111,7 +114,7 @@ class DerivedTables:
         depth, above = 1, source
         while above.derivation is not None:
             depth += 1
-            _, above = self.tables.schema(above.derivation.source, at)
+            _, above = seen.schema(above.derivation.source)
         if depth > self.settings.derived_depth_max:
             raise TooLargeError(
                 f"{schema.name} would be number {depth} in a chain of derived tables, the limit is "
@@ -121,13 +124,16 @@ class DerivedTables:
                 found=depth,
             )
 
-    async def _columns(self, derivation: Derivation, source: TableSchema, at: Csn) -> pa.Schema:
+    async def _columns(
+        self, tx: Transaction, derivation: Derivation, source: TableSchema, at: Csn
+    ) -> pa.Schema:
         """Run the SQL over no rows and return its columns."""
         name = ".".join(map(quote, source.name.split(".")))
         rows = derivation.sql.rstrip("; \t\r\n")
         # On separate lines, so that a comment in the SQL ends before the bracket.
         sql = f"WITH inserted AS (SELECT * FROM {name} LIMIT 0) SELECT * FROM (\n{rows}\n) LIMIT 0"  # noqa: S608 - it is meant to be SQL
-        pieces = [piece async for piece in self.sql.run(SqlRequest(csn=at, tid=None, sql=sql))]
+        request = SqlRequest(csn=at, tid=str(tx.tid), sql=sql, defined=tuple(tx.staged.definitions))
+        pieces = [piece async for piece in self.sql.run(request)]
         with pa.ipc.open_stream(b"".join(pieces)) as reader:
             return reader.schema
 

@@ -100,7 +100,7 @@ class Inserts:
             RefusedError: As :meth:`insert`.
         """
         at = tx.begin_statement(self.waiters.reached)
-        version, schema = self.tables.named(full_name(table), at)
+        version, schema = self.tables.seen(at, tx.staged.definitions).named(full_name(table))
         schema.require_mode(lands=False)
         alone = schema.unique_key or schema.dependents
         crowded = self.transactions.memory_bytes > self.settings.staged_memory_bytes_max
@@ -129,7 +129,7 @@ class Inserts:
             msg = f"the insert has {length} bytes, the limit is insert_bytes_max={limit}; split it"
             raise TooLargeError(msg, limit=limit, found=length)
         at = tx.begin_statement(self.waiters.reached)
-        _, schema = self.tables.named(full_name(table), at)
+        _, schema = self.tables.seen(at, tx.staged.definitions).named(full_name(table))
         path = None if partition is None else path_in(schema, partition)
         known = path if schema.partition_by else ""
         if known is not None:
@@ -166,7 +166,7 @@ class Inserts:
                 replaced.
             RefusedError: As :meth:`insert`, for the table or for one that is derived from it.
         """
-        version, schema = self.tables.schema(table, at)
+        version, schema = self.tables.seen(at, tx.staged.definitions).schema(table)
         schema.require_mode(lands=False)
         if not (schema.unique_key or schema.dependents):
             return await self.staging.stage(tx, table, pieces, at=at, path=path)

@@ -118,7 +118,8 @@ class Mutations:
 
     def _found(self, tx: Transaction, table: str) -> TableSchema:
         """Return the table that has a name for the statement that begins."""
-        return self.tables.named(full_name(table), tx.begin_statement(self.removals.waiters.reached))[1]
+        at = tx.begin_statement(self.removals.waiters.reached)
+        return self.tables.seen(at, tx.staged.definitions).named(full_name(table))[1]
 
     def _open(self, tx: Transaction, table: str) -> TableId:
         """Return a table by its name; TableModeError if its rows come in another way than by statements."""
@@ -142,10 +143,11 @@ class Mutations:
     async def _once(
         self, tx: Transaction, table: TableId, action: Action, at: Csn, path: str | None
     ) -> _Changed:
-        _, schema = self.tables.schema(table, at)
+        defined = tuple(tx.staged.definitions)
+        _, schema = self.tables.seen(at, defined).schema(table)
         action = for_unique_key(schema, action)
         await self.staging.write_out(tx)
-        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.staged.adopted.tids))
+        request = MutationRequest(at, str(tx.tid), table, action, tuple(tx.staged.adopted.tids), defined)
         async with self.sql.mutate(request) as mutation:
             parts = await self._parts(mutation.affected.parts)
             own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]

@@ -165,7 +165,8 @@ class Removals:
         tx.note_reads({table: frozenset(paths - {path})})
 
     def _table(self, tx: Transaction, table: str) -> TableSchema:
-        version, schema = self.tables.named(full_name(table), tx.begin_statement(self.waiters.reached))
+        at = tx.begin_statement(self.waiters.reached)
+        version, schema = self.tables.seen(at, tx.staged.definitions).named(full_name(table))
         tx.use(schema.id, version)
         return schema
 

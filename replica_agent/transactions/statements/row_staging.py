@@ -129,7 +129,8 @@ class RowStaging:
         Raises:
             RefusedError: The rows do not fit the table, or a limit was passed.
         """
-        version, schema = self.tables.schema(table, tx.tid.snapshot if at is None else at)
+        at = tx.tid.snapshot if at is None else at
+        version, schema = self.tables.seen(at, tx.staged.definitions).schema(table)
         upload = _RowUpload(self, tx, schema, path)
         try:
             rows = await upload.run(pieces, floats)
@@ -156,7 +157,7 @@ class RowStaging:
             CorruptError: The bytes of a part are not the written ones.
             DiskFullError, UnavailableError: They could not be written.
         """
-        _, schema = self.tables.schema(table, at)
+        _, schema = self.tables.seen(at, tx.staged.definitions).schema(table)
         upload = _RowUpload(self, tx, schema, None)
         try:
             await upload.cut(kept)

@@ -257,7 +257,7 @@ class Labelling:
         labels = Labels(log, cast("Any", _EmptyCatalog()), unused, _SETTINGS)
         settlement = Settlement(
             settings=_SETTINGS, log=log, proposals=cast("Any", _Proposals()), labels=labels,
-            validation=unused, clock=lambda: 0.0,
+            validation=unused, order=unused, clock=lambda: 0.0,
         )  # fmt: skip
         tx = Transaction(
             tid=tid,

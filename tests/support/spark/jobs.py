@@ -181,13 +181,24 @@ class Jobs(StreamJobs, BatchJobs):
         self._spark.read.parquet(path).createOrReplaceTempView(view)
 
     def write(
-        self, url: str, query: str, tables: list[str], mode: str = "append", **settings: str
+        self,
+        url: str,
+        query: str,
+        tables: list[str],
+        mode: str = "append",
+        columns: str | None = None,
+        **settings: str,
     ) -> int | None:
-        """Write the rows of a query to tables in one transaction, by `tl.write`; return its CSN."""
+        """Write the rows of a query to tables in one transaction, by `tl.write`; return its CSN.
+
+        With ``columns`` the transaction creates the tables before, in place of those that exist.
+        """
         for name, value in settings.items():
             self._spark.conf.set(name, value)
         with connect(url) as db, db.begin() as tx:
             for table in tables:
+                if columns is not None:
+                    tx.create_table(table, columns, or_replace=True)
                 tl.write(self._spark.sql(query), tx, table, cast("Any", mode))
         for name, value in settings.items():
             assert self._spark.conf.get(name) == value, "tl.write has changed the session"

@@ -48,8 +48,6 @@ class HomeRequests:
 class Statements(HomeRequests):
     """The statements of a transaction; part of `Transaction`."""
 
-    _snapshot_csn: int
-
     def insert(self, table: str, data: Data) -> InsertResult:
         """Stage rows; no other transaction sees them before the commit.
 
@@ -308,17 +306,14 @@ class Statements(HomeRequests):
     def definition(self, table: str) -> TableInfo:
         """Return a table as this transaction sees it: its columns, `partition_by`, `sort_by`, properties.
 
+        `rows`, `bytes` and `parts` are those of its snapshot.
+
         Raises:
-            UnknownTableError: The table does not exist at the snapshot of the transaction.
+            UnknownTableError: The transaction sees no such table.
             UnavailableError: The home does not answer; the call may be repeated.
         """
-        path, call = f"/tables/{segment(table)}", self._transport.call
-
-        def read() -> TableInfo:
-            query = {"csn": self._snapshot_csn}
-            return call(self._address, "GET", path, answer=TableInfo, query=query)
-
-        return self._statement(read, reads=True)
+        path = f"tables/{segment(table)}"
+        return self._statement(lambda: self._call(path, answer=TableInfo, method="GET"), reads=True)
 
     def _remove(self, statement: str, table: str, body: msgspec.Struct | None) -> RemoveResult:
         step = f"{statement}/{segment(table)}"

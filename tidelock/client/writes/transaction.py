@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -23,10 +22,10 @@ from tidelock.client.reads.scan import RowReader
 from tidelock.client.reads.stream import BatchStream
 from tidelock.client.values.data import Data
 from tidelock.client.values.results import ChangedRows, CommitResult, InsertResult, TransactionState
+from tidelock.client.writes.beginning import Later, begin_at_home
 from tidelock.client.writes.decide import decide, undecided_csn
-from tidelock.client.writes.definitions import Definitions
-from tidelock.client.writes.statements import Statements
-from tidelock.client.writes.whole_writes import ReservedBlocks, WholeWrite, small_streams
+from tidelock.client.writes.table_statements import TableStatements
+from tidelock.client.writes.whole_writes import WholeWrite, small_streams
 from tidelock.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -57,6 +56,8 @@ Wait = Literal["home", "copies", "all"]
 
 #: Errors after which the home does not hold the transaction open any more.
 _GONE = (FencedError, TransactionClosedError, UnknownTransactionError)
+#: Errors of a statement that leave the transaction as it was.
+_Spared = type[TidelockError] | tuple[()]
 #: The beginning of every INSERT that an agent accepts.
 _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
@@ -64,27 +65,7 @@ _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})
 _SEND_AGAIN = (UnavailableError, FencedError, NotCommittedError, UnknownTransactionError)
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
-    """The means of a transaction that does not begin at once: tids, and the definitions of tables."""
-
-    tids: ReservedBlocks
-    definitions: Definitions
-
-
-def begin_at_home(connection: Connection, request: BeginRequest) -> tuple[KnownMember, Begun]:
-    """Begin a transaction and return its home; errors as `Database.begin`."""
-    highest, key = connection.highest_csn, request.key
-    body = msgspec.structs.replace(request, min_csn=highest.at_least(request.min_csn))
-    first = None if key is None else connection.members.drawn_by(request.label or key)
-    try:
-        return connection.ask_and_tell("POST", "/transactions", answer=Begun, first=first, body=body)
-    except LabelExistsError as error:
-        highest.note(error.details.get("csn"))  # the caller treats it as its own
-        raise
-
-
-class Transaction(RowReader, Statements):
+class Transaction(RowReader, TableStatements):
     """An open transaction; made by `Database.begin`.
 
     As a context manager it commits at the end of the block, and rolls back when the block raises. While it is
@@ -450,17 +431,24 @@ class Transaction(RowReader, Statements):
         self._count(result)
         return result
 
+    def _definition(self, run: Callable[[], T]) -> T:
+        self._at_home()
+        return self._run(run, reads=False, spared=RefusedError)
+
     def _count(self, result: object) -> None:
         with self._lock:
             self._changed = self._changed.after(result)
 
-    def _run(self, run: Callable[[], T], *, reads: bool) -> T:
+    def _run(self, run: Callable[[], T], *, reads: bool, spared: type[TidelockError] | tuple[()] = ()) -> T:
+        """Run a statement; an error of `spared` leaves the transaction as it was."""
         if self._state is not TransactionState.OPEN:
             raise self._closed()
         try:
             return run()
         except _GONE as error:
             self._lose(error)
+            raise
+        except spared:
             raise
         except UnavailableError as error:
             self._note(error)

@@ -104,7 +104,8 @@ class Home:
             on_broken=lambda _: None,
         )
         self.settlement = Settlement(
-            settings=limits, log=log, labels=unused, validation=unused, clock=time.monotonic,
+            settings=limits, log=log, labels=unused, validation=unused, order=unused,
+            clock=time.monotonic,
             proposals=ProposalBuilder(
                 replica=R1, settings=limits, transactions=self.transactions, numbers=numbers,
                 copies=self.copies, removals=removals,
@@ -339,6 +340,7 @@ async def test_the_widest_table_of_the_defaults_fits_a_record(
     ]
     widest = TableSchema.from_request("new", pa.schema(columns))
     tx.staged.definitions.append(DefineTable(widest.id, 0, widest.definition()))
+    tx.staged.defined_at = 0
     assert await home.commit(tx)
 
 

@@ -123,7 +123,7 @@ class Home:
         )  # fmt: skip
         settlement = Settlement(
             settings=limits, log=cast("Any", self), proposals=proposals, labels=unused, validation=unused,
-            clock=time.monotonic,
+            order=unused, clock=time.monotonic,
         )  # fmt: skip
         closer = TransactionCloser(
             settings=limits, transactions=self.transactions, catalog=catalog, files=files, copies=copies,

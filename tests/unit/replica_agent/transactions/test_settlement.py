@@ -113,7 +113,7 @@ async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | N
     world: Any = Refusing()
     settlement = Settlement(
         settings=settings(), log=world, proposals=world, labels=world, validation=cast("Any", None),
-        clock=lambda: 0.0,
+        order=cast("Any", None), clock=lambda: 0.0,
     )  # fmt: skip
     tx = Transaction(
         tid=Tid(Csn(1), ReplicaId("r1"), 1, 1),
@@ -162,7 +162,7 @@ async def test_copies_are_counted_again_after_a_change_of_the_members() -> None:
     world: Any = Changing()
     settlement = Settlement(
         settings=settings(), log=world, proposals=world, labels=world, validation=cast("Any", None),
-        clock=lambda: 0.0,
+        order=cast("Any", None), clock=lambda: 0.0,
     )  # fmt: skip
     tx = Transaction(
         tid=Tid(Csn(1), R1, 1, 1),

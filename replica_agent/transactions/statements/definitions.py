@@ -1,0 +1,183 @@
+"""Statements that create, change and drop tables inside a transaction (rule tables).
+
+Each one is decided at once, against the tables that the transaction sees: those of its snapshot, after its
+own definitions. It changes nothing but the list of these definitions, so a refused statement leaves the
+transaction as it was. The commit finds out whether the definitions are still right
+(:mod:`tidelock.replica_agent.transactions.ending.definition_order`).
+
+A new kind of statement is a function of :mod:`tidelock.replica_agent.tables.definitions`, which returns
+definitions, and a method here, which runs it with :meth:`TableStatements._define`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidelock.csnlog.core.codec import encode_entries
+from tidelock.csnlog.core.ids import TableId
+from tidelock.csnlog.core.model import DefineTable
+from tidelock.errors import TooLargeError, UnsealedWriteError
+from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.tables import SeenTables, Tables
+from tidelock.replica_agent.storage.unused_files import remove_files
+from tidelock.replica_agent.tables import definitions
+from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.schema import Derivation, TableSchema
+from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.derived import DerivedTables
+from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
+from tidelock.replication.partfs import PartFs
+from tidelock.wire.ids import TableName
+from tidelock.wire.tables import CreateTableRequest
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class TableStatements:
+    """Defines tables for the transactions of this home."""
+
+    settings: AgentSettings
+    catalog: Catalog
+    files: PartFs
+    waiters: CsnWaiters
+    tables: Tables
+    transactions: Transactions
+    derived: DerivedTables
+
+    async def create(self, tx: Transaction, asked: CreateTableRequest, arrow: pa.Schema) -> DefineTable:
+        """Create a table.
+
+        Args:
+            tx: An open transaction of this home.
+            asked: The request.
+            arrow: Its columns.
+
+        Raises:
+            TableExistsError: A table of this name exists, and is not to be replaced.
+            UnknownTableError: The source does not exist.
+            Others as `TableSchema.from_request` and `DerivedTables.check`.
+        """
+
+        async def make(seen: SeenTables) -> list[DefineTable]:
+            derivation = None
+            if asked.derived_from is not None:
+                source = self._look_up(tx, asked.derived_from)
+                derivation = Derivation(seen.find(source), asked.derived_sql or "")
+            schema = TableSchema.from_request(
+                asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties,
+                derivation=derivation,
+                columns_max=self.settings.columns_max,
+                retention_s_min=self.settings.history_retention_s,
+            )  # fmt: skip
+            self._look_up(tx, schema.name)
+            made = (definitions.replacing if asked.or_replace else definitions.creating)(schema, seen)
+            if derivation is not None:
+                await self.derived.check(tx, schema, seen)
+            return made
+
+        return await self._define(tx, make)
+
+    async def drop(self, tx: Transaction, name: str) -> DefineTable:
+        """Drop a table, with the rows that the transaction has staged for it; errors as `dropping`."""
+
+        async def make(seen: SeenTables) -> list[DefineTable]:
+            return definitions.dropping(self._look_up(tx, name), seen)
+
+        return await self._define(tx, make)
+
+    async def alter(
+        self, tx: Transaction, name: str, *, to: str | None, properties: Mapping[str, str | None]
+    ) -> DefineTable:
+        """Give a table another name, or other properties; errors as `definitions.altering`."""
+        least_s = self.settings.history_retention_s
+
+        async def make(seen: SeenTables) -> list[DefineTable]:
+            new = None if to is None else self._look_up(tx, to)
+            found = definitions.altering(self._look_up(tx, name), seen, to=new, properties=properties)
+            TableSchema.from_definition(found[0].table, found[0].definition).check_properties(least_s)
+            return found
+
+        return await self._define(tx, make)
+
+    async def _define(
+        self, tx: Transaction, make: Callable[[SeenTables], Awaitable[Sequence[DefineTable]]]
+    ) -> DefineTable:
+        """Run a statement, and return the first one of its definitions.
+
+        Raises:
+            TransactionClosedError: The transaction takes no statements.
+            TableChangedError: A statement before has used another version of a table that it changes.
+            UnsealedWriteError: It drops a table into which a job still writes in this transaction.
+            TooLargeError: The transaction has too many definitions.
+            Others as ``make``; after each of them the transaction goes on.
+        """
+        async with self.transactions.alone(tx):
+            at = tx.begin_statement(self.waiters.reached)
+            made = await make(self.tables.seen(at, tx.staged.definitions))
+            dropped = {one.table for one in made if one.drops}
+            found = definitions.joined(tx.staged.definitions, made)
+            _require_no_job(tx, dropped)
+            limits = self.settings
+            _require_room(tx, "definitions_max", limits.definitions_max, len(found))
+            _require_room(tx, "record_bytes_max", limits.record_bytes_max, len(encode_entries(found)))
+            known = {one.table for one in tx.staged.definitions}
+            for one in made:
+                if one.version and one.table not in known:
+                    tx.use(one.table, one.version - 1)
+                known.add(one.table)
+            tx.staged.definitions = found
+            await asyncio.shield(self._forget_rows(tx, dropped))
+            return made[0]
+
+    def _look_up(self, tx: Transaction, name: str) -> TableName:
+        """Return the full form of a name, and note the look at it for a serializable transaction."""
+        full, names = full_name(name), tx.statements.names
+        if tx.isolation is Isolation.SERIALIZABLE and full not in names:
+            _require_room(tx, "definitions_max", self.settings.definitions_max, len(names) + 1)
+            names[full] = self.tables.bearer(full, tx.tid.snapshot)
+        return full
+
+    async def _forget_rows(self, tx: Transaction, tables: Iterable[TableId]) -> None:
+        """Take back what the transaction has staged for tables that it drops.
+
+        Their committed parts leave them with the definition, also those that it has removed before.
+        """
+        gone = frozenset(tables)
+        staged = tx.staged
+        dropped = [part.part for part in staged.parts if part.table in gone]
+        for part in dropped:
+            self.transactions.drop_memory(tx, part)
+            staged.stored.pop(part, None)
+        staged.removed = {part: table for part, table in staged.removed.items() if table not in gone}
+        for table in gone:
+            staged.writes.pop(table, None)
+        if dropped:
+            unused = await self.catalog.write(lambda db: jobs.drop_parts(db, dropped))
+            await remove_files(self.catalog, self.files, unused)
+
+
+def _require_room(tx: Transaction, name: str, limit: int, found: int) -> None:
+    if found > limit:
+        raise TooLargeError(
+            f"the definitions of tables in {tx.tid} would take {found} of {name}={limit}; define the other "
+            "tables in another transaction",
+            limit=limit,
+            found=found,
+        )
+
+
+def _require_no_job(tx: Transaction, tables: Iterable[TableId]) -> None:
+    for table in tables:
+        writes = tx.staged.writes.get(table)
+        if writes is not None and (why := writes.area.unsealed()):
+            raise UnsealedWriteError(
+                f"table {table} cannot be dropped in {tx.tid} while a job writes into it there: {why}; wait "
+                "for the job, or roll back",
+                table=table,
+            )

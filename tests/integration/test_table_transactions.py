@@ -1,0 +1,306 @@
+"""Several definitions of tables and rows in one transaction: all of it is there at its CSN, or nothing.
+
+The transaction sees its own tables and rows; others see the tables of their CSN, whichever way they read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tidelock.client import Database, Transaction
+from tidelock.cluster import LocalCluster
+from tidelock.errors import (
+    BadRequestError,
+    DuplicateKeyError,
+    NotCommittedError,
+    SerializationConflictError,
+    TableChangedError,
+    TableExistsError,
+    TidelockError,
+    TransactionClosedError,
+    UnknownTableError,
+)
+
+REPLICAS = 3
+COLUMNS = {"k": "bigint not null"}
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
+    """Three replicas, which agree at the end, with nothing left over."""
+    made = module_cluster(replicas=REPLICAS, settings=QUICK)
+    yield made
+    require_clean_audit(made)
+    for replica in made.replicas:
+        nothing_left(made.data_dir(replica))
+
+
+@pytest.fixture
+def dbs(local: LocalCluster) -> Iterator[list[Database]]:
+    """A client pinned to each replica; no table is left."""
+    with contextlib.ExitStack() as closing:
+        made = [closing.enter_context(local.connect(replica)) for replica in local.replicas]
+        yield made
+        with made[0].begin(fresh=True) as tx:
+            with made[0].snapshot(csn=tx.snapshot_csn) as newest:
+                found = newest.tables()
+            for row in sorted(found, key=lambda row: "derived_from" not in row):
+                tx.drop_table(row["name"])
+
+
+def rows(*numbers: int) -> pa.Table:
+    """Return rows."""
+    return pa.table({"k": pa.array(numbers, pa.int64())})
+
+
+def keys(reader: Database | Transaction, table: str) -> list[int]:
+    """Return the rows of a table as SQL shows them."""
+    return sorted(reader.sql(f"select k from {table}")["k"].to_pylist())
+
+
+def at(db: Database, csn: int) -> dict[str, list[int]]:
+    """Return the rows of every table at a CSN."""
+    with db.snapshot(csn=csn) as snapshot:
+        names = [row["name"] for row in snapshot.tables()]
+        return {name: sorted(snapshot.read(name)["k"].to_pylist()) for name in names}
+
+
+def test_definitions_and_rows_become_visible_together(dbs: list[Database]) -> None:
+    """Created, filled, renamed, altered, dropped and replaced in one transaction, which sees each step."""
+    db = dbs[0]
+    db.create_table("old", COLUMNS)
+    db.create_table("swapped", COLUMNS)
+    db.insert("old", rows(1, 2))
+    before = db.insert("swapped", rows(3)).csn or 0
+    with db.begin() as tx:
+        made = tx.create_table("a", {"k": "bigint not null", "p": "string"}, partition_by=["p"])
+        assert (made["name"], made["version"]) == ("default.a", 0)
+        tx.insert("a", pa.table({"k": [10, 11], "p": ["x", "y"]}))
+        assert keys(tx, "a") == [10, 11]
+        assert tx.read("a", where="p = 'x'")["k"].to_pylist() == [10]
+        tx.rename_table("a", "sales.b")
+        tx.insert("sales.b", pa.table({"k": [12], "p": ["x"]}))
+        tx.alter_table("sales.b", {"comment": "made of many statements"})
+        tx.delete("sales.b", "k = 10")
+        tx.sql("insert into sales.b select k, 'z' from old where k = 1")
+        assert keys(tx, "sales.b") == [1, 11, 12]
+        assert tx.definition("sales.b")["properties"] == {"comment": "made of many statements"}
+        assert not tx.drop_table("a", if_exists=True)
+        assert tx.drop_table("old")
+        tx.create_table("swapped", COLUMNS, or_replace=True)
+        assert keys(tx, "swapped") == []
+        tx.insert("swapped", rows(4, 5))
+        tx.create_table("gone", COLUMNS)
+        tx.insert("gone", rows(6))
+        tx.drop_table("gone")
+        for other in dbs:
+            assert at(other, before) == {"default.old": [1, 2], "default.swapped": [3]}
+    csn = tx.csn or 0
+    expected = {"default.swapped": [4, 5], "sales.b": [1, 11, 12]}
+    for other in dbs:
+        assert at(other, csn) == expected
+        assert at(other, csn - 1) == {"default.old": [1, 2], "default.swapped": [3]}
+        assert other.table("sales.b", csn=csn)["properties"] == {"comment": "made of many statements"}
+    db.create_table("gone", COLUMNS)
+    db.create_table("old", COLUMNS)
+    with db.begin() as more:
+        more.insert("sales.b", pa.table({"k": [13], "p": ["x"]}))
+        more.rename_table("sales.b", "b")
+        more.rename_table("b", "c")
+        more.rename_table("c", "b")
+    assert keys(db, "b") == [1, 11, 12, 13]
+
+
+def test_a_rollback_leaves_no_table_and_no_row(dbs: list[Database]) -> None:
+    """By the caller, by an error in the block, and by a refused commit; the names are free at once."""
+    db = dbs[0]
+    db.create_table("kept", COLUMNS)
+    for error in (None, RuntimeError("an error of the program")):
+        with contextlib.suppress(RuntimeError), db.begin() as tx:
+            tx.create_table("a", COLUMNS)
+            tx.insert("a", rows(1))
+            tx.rename_table("kept", "other")
+            tx.drop_table("other")
+            if error is not None:
+                raise error
+            tx.rollback()
+        assert [row["name"] for row in db.tables()] == ["default.kept"]
+    db.create_table("a", COLUMNS)
+    assert keys(db, "a") == []
+
+
+def test_a_refused_definition_leaves_the_transaction_as_it_was(dbs: list[Database]) -> None:
+    """The statements before it stay, and the ones after it are run."""
+    db = dbs[0]
+    db.create_table("taken", COLUMNS)
+    with db.begin() as tx:
+        tx.create_table("a", COLUMNS)
+        with pytest.raises(TableExistsError):
+            tx.create_table("a", COLUMNS)
+        with pytest.raises(TableExistsError):
+            tx.rename_table("a", "taken")
+        with pytest.raises(UnknownTableError):
+            tx.drop_table("no_such")
+        with pytest.raises(BadRequestError):
+            tx.alter_table("a", {"unique_key": "k"})
+        assert not tx.drop_table("no_such", if_exists=True)
+        assert tx.create_table("taken", {"x": "string"}, if_not_exists=True)["columns"][0]["name"] == "k"
+        tx.insert("a", rows(1))
+    assert keys(db, "a") == [1]
+
+
+def test_keys_and_derived_tables_hold_inside_the_transaction(dbs: list[Database]) -> None:
+    """The transaction that creates such tables checks keys, and fills derived tables."""
+    db = dbs[0]
+    with db.begin() as tx:
+        tx.create_table("s", COLUMNS, properties={"unique_key": "k", "on_duplicate": "refuse"})
+        tx.create_table("d", COLUMNS, derived_from="s", derived_sql="select k * 10 as k from inserted")
+        tx.insert("s", rows(1, 2))
+        assert (keys(tx, "s"), keys(tx, "d")) == ([1, 2], [10, 20])
+        with pytest.raises(BadRequestError, match=r"default\.d; drop these first"):
+            tx.drop_table("s")
+        tx.rename_table("s", "t")
+        tx.insert("t", rows(3))
+        assert tx.definition("d")["derived_from"] == "default.t"
+    for other in dbs:
+        assert at(other, tx.csn or 0) == {"default.d": [10, 20, 30], "default.t": [1, 2, 3]}
+    with db.begin() as tx:
+        tx.drop_table("d")
+        tx.insert("t", rows(4))
+        tx.create_table("d", COLUMNS, derived_from="t", derived_sql="select -k as k from inserted")
+        tx.insert("t", rows(5))
+    assert (keys(db, "t"), keys(db, "d")) == ([1, 2, 3, 4, 5], [-5])
+    tx = db.begin()
+    tx.create_table("u", COLUMNS)
+    with pytest.raises(DuplicateKeyError):
+        tx.insert("t", rows(1))
+    tx.rollback()
+    assert "default.u" not in [row["name"] for row in db.tables()]
+
+
+def test_an_unrelated_table_does_not_disturb_an_open_transaction(dbs: list[Database]) -> None:
+    """Others create, change and drop tables meanwhile, at all replicas; the commit finds its place."""
+    db = dbs[0]
+    db.create_table("mine", COLUMNS)
+    with db.begin() as tx:
+        tx.create_table("a", COLUMNS)
+        tx.rename_table("mine", "renamed")
+        tx.insert("renamed", rows(1))
+        for number, other in enumerate(dbs):
+            other.create_table(f"other_{number}", COLUMNS)
+            other.alter_table(f"other_{number}", {"comment": "x"})
+        dbs[1].drop_table("other_1")
+        tx.insert("a", rows(2))
+    assert at(db, tx.csn or 0) == {
+        "default.a": [2], "default.renamed": [1], "default.other_0": [], "default.other_2": []
+    }  # fmt: skip
+
+
+def test_of_two_definitions_of_one_table_one_wins(dbs: list[Database]) -> None:
+    """The other one is told what has happened to its table, or who has its name; nothing of it stays."""
+    db, other = dbs[0], dbs[1]
+    mine: tuple[Callable[[Transaction], object], ...] = (
+        lambda tx: tx.alter_table("t", {"comment": "a"}),
+        lambda tx: tx.insert("t", rows(1)),
+        lambda tx: tx.drop_table("t"),
+        lambda tx: tx.create_table("t", COLUMNS, or_replace=True),
+    )
+    for change in mine:
+        db.create_table("t", COLUMNS)
+        tx = db.begin(fresh=True)
+        tx.create_table("a", COLUMNS)
+        change(tx)
+        other.alter_table("t", {"comment": "b"})
+        with pytest.raises(TableChangedError, match=r"default\.t was changed"):
+            tx.commit()
+        assert at(db, db.drop_table("t") or 0) == {}
+    giving: tuple[Callable[[Transaction], object], ...] = (
+        lambda tx: tx.create_table("n", COLUMNS),
+        lambda tx: (tx.create_table("m", COLUMNS), tx.rename_table("m", "n")),
+    )
+    for give in giving:
+        tx = db.begin(fresh=True)
+        give(tx)
+        other.create_table("n", COLUMNS)
+        with pytest.raises(TableExistsError, match=r"default\.n"):
+            tx.commit()
+        db.drop_table("n")
+    tx = db.begin(fresh=True)
+    tx.create_table("fresh", COLUMNS)
+    tx.insert("fresh", rows(1))
+    other.create_table("fresh", COLUMNS)
+    other.drop_table("fresh")
+    with pytest.raises(TableExistsError):
+        tx.commit()
+    assert [row["name"] for row in db.tables()] == []
+
+
+def test_a_drop_ends_the_transactions_that_use_or_define_the_table(dbs: list[Database]) -> None:
+    """They are told at their next statement, or at their commit, with the reason."""
+    db, other = dbs[0], dbs[1]
+    db.create_table("t", COLUMNS)
+    db.create_table("u", COLUMNS)
+    opened = [other.begin(fresh=True), other.begin(fresh=True)]
+    opened[0].insert("t", rows(1))
+    opened[1].rename_table("t", "v")
+    with db.begin() as tx:
+        tx.drop_table("t")
+        tx.insert("u", rows(7))
+    for one in opened:
+        with pytest.raises(TidelockError, match="dropped"):
+            one.commit()
+    assert at(other, tx.csn or 0) == {"default.u": [7]}
+
+
+def test_a_serializable_transaction_has_read_the_names_that_it_asked_for(dbs: list[Database]) -> None:
+    """A table that was not there, and is there now, is a conflict; one that nobody asked for is none."""
+    db, other = dbs[0], dbs[1]
+    db.create_table("log", COLUMNS)
+    tx = db.begin(isolation="serializable", fresh=True)
+    if not tx.drop_table("flag", if_exists=True):
+        tx.insert("log", rows(1))
+    other.create_table("flag", COLUMNS)
+    with pytest.raises(SerializationConflictError, match=r"a table default\.flag"):
+        tx.commit()
+    with db.begin(isolation="serializable", fresh=True) as tx:
+        tx.drop_table("no_such", if_exists=True)
+        tx.create_table("b", COLUMNS)
+        tx.insert("b", rows(2))
+        assert keys(tx, "b") == [2]
+        other.create_table("c", COLUMNS)
+    assert keys(db, "b") == [2]
+
+
+def test_many_entries_go_to_a_manifest_and_definitions_stay(dbs: list[Database]) -> None:
+    """Thousands of parts of tables that the transaction creates: what a record holds is the definitions."""
+    db = dbs[0]
+    many = pa.table({"k": pa.array(range(900), pa.int64()), "p": [str(n) for n in range(900)]})
+    with db.begin() as tx:
+        tx.create_table("wide", {"k": "bigint not null", "p": "string"}, partition_by=["p"])
+        tx.insert("wide", many)
+        tx.rename_table("wide", "wider")
+        tx.create_table("small", COLUMNS)
+        tx.insert("small", rows(1))
+    for other in dbs:
+        with other.snapshot(csn=tx.csn) as snapshot:
+            assert snapshot.read("wider").num_rows == many.num_rows
+            assert len(snapshot.parts("wider")) == many.num_rows
+            assert snapshot.read("small")["k"].to_pylist() == [1]
+
+
+def test_a_closed_transaction_takes_no_definition(dbs: list[Database]) -> None:
+    """After the commit, and after a rollback, nothing is created."""
+    db = dbs[0]
+    with db.begin() as tx:
+        tx.create_table("a", COLUMNS)
+    with pytest.raises(TransactionClosedError):
+        tx.create_table("b", COLUMNS)
+    with pytest.raises((TransactionClosedError, NotCommittedError)):
+        tx.drop_table("a")
+    assert [row["name"] for row in db.tables()] == ["default.a"]

@@ -1,0 +1,153 @@
+"""The statements of a transaction that create, change and drop tables; and the request that creates one."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from tidelock.client.agents.transport import segment
+from tidelock.client.values.columns import Columns, schema_of
+from tidelock.client.writes.statements import Statements
+from tidelock.errors import TableExistsError, UnknownTableError
+from tidelock.wire.tables import AlterTableRequest, CreateTableRequest, DefinedTable, TableInfo
+
+T = TypeVar("T")
+
+
+def create_request(
+    name: str,
+    schema: Columns,
+    *,
+    or_replace: bool,
+    partition_by: Sequence[str],
+    sort_by: Sequence[str],
+    properties: Mapping[str, str] | None,
+    derived_from: str | None,
+    derived_sql: str | None,
+) -> CreateTableRequest:
+    """Return the request that creates a table; arguments and errors as of `Database.create_table`."""
+    return CreateTableRequest(
+        name=name,
+        schema=base64.b64encode(schema_of(schema).serialize()).decode("ascii"),
+        partition_by=list(partition_by),
+        sort_by=list(sort_by),
+        properties=dict(properties or {}),
+        derived_from=derived_from,
+        derived_sql=derived_sql,
+        or_replace=or_replace,
+    )
+
+
+class TableStatements(Statements):
+    """The statements of a transaction that define tables; part of `Transaction`.
+
+    If one of them is refused, the transaction goes on without it.
+    """
+
+    def create_table(
+        self,
+        name: str,
+        schema: Columns,
+        *,
+        if_not_exists: bool = False,
+        or_replace: bool = False,
+        partition_by: Sequence[str] = (),
+        sort_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        derived_from: str | None = None,
+        derived_sql: str | None = None,
+    ) -> DefinedTable | TableInfo:
+        """Create a table, which the statements that follow see, and all others from the commit on.
+
+        The commit is refused if another transaction has created a table of this name meanwhile.
+
+        Args:
+            name: As in `Database.create_table`, and so are the other arguments.
+            schema: The columns.
+            if_not_exists: Return the table of this name if there is one.
+            or_replace: Drop the table of this name, if there is one, with the rows that this transaction has
+                inserted into it.
+            partition_by: Columns whose values become folders.
+            sort_by: Columns by which the rows of a file are sorted.
+            properties: Properties of the table.
+            derived_from: The source of a derived table; it may be a table of this transaction.
+            derived_sql: Its SQL.
+
+        Raises:
+            TableExistsError: The transaction sees a table of this name, and neither `if_not_exists` nor
+                `or_replace` is given.
+            TransactionClosedError: The transaction accepts no statements.
+            UnavailableError: The home did not answer; rollback() only.
+            TidelockError: Other errors, as of `Database.create_table`.
+        """
+        request = create_request(
+            name,
+            schema,
+            or_replace=or_replace,
+            partition_by=partition_by,
+            sort_by=sort_by,
+            properties=properties,
+            derived_from=derived_from,
+            derived_sql=derived_sql,
+        )
+        try:
+            return self._definition(lambda: self._call("tables", answer=DefinedTable, body=request))
+        except TableExistsError:
+            if not if_not_exists:
+                raise
+            return self.definition(name)
+
+    def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
+        """Drop a table, with the rows that this transaction has inserted into it.
+
+        Other transactions go on to use it until the commit, which ends them.
+
+        Args:
+            name: `name` or `namespace.name`.
+            if_exists: Return False if the transaction sees no such table.
+
+        Raises:
+            UnknownTableError: The transaction sees no such table, and `if_exists` is not given.
+            BadRequestError: Other tables are derived from it; drop these first.
+            UnsealedWriteError: A job of Spark still writes into it in this transaction.
+            TransactionClosedError, UnavailableError: As of `create_table`.
+        """
+        path = f"tables/{segment(name)}"
+        try:
+            self._definition(lambda: self._call(path, answer=DefinedTable, method="DELETE"))
+        except UnknownTableError:
+            if not if_exists:
+                raise
+            return False
+        return True
+
+    def rename_table(self, name: str, to: str) -> DefinedTable:
+        """Give a table another name, also in another namespace; it has it in the statements that follow.
+
+        Raises:
+            UnknownTableError: The transaction sees no table `name`.
+            TableExistsError: It sees a table `to`.
+            BadRequestError: `to` is no name of a table, or the name that it has.
+            TransactionClosedError, UnavailableError: As of `create_table`.
+        """
+        return self._alter(name, AlterTableRequest(name=to))
+
+    def alter_table(self, name: str, properties: Mapping[str, str | None]) -> DefinedTable:
+        """Change properties of a table, as `Database.alter_table` does.
+
+        Raises:
+            UnknownTableError: The transaction sees no such table.
+            BadRequestError: A property is unknown, cannot be changed, or has a wrong value; or nothing
+                changes.
+            TransactionClosedError, UnavailableError: As of `create_table`.
+        """
+        return self._alter(name, AlterTableRequest(properties=dict(properties)))
+
+    def _alter(self, name: str, body: AlterTableRequest) -> DefinedTable:
+        path = f"tables/{segment(name)}"
+        return self._definition(lambda: self._call(path, answer=DefinedTable, method="PATCH", body=body))
+
+    def _definition(self, run: Callable[[], T]) -> T:
+        """Run a statement that changes nothing if it is refused."""
+        raise NotImplementedError
