@@ -14,4 +14,6 @@ KEPT: Final[tuple[tuple[str, ...], ...]] = (
     ("--seed", "1001", "--minutes", "3", "--replicas", "4", "--sessions", "2"),
     # Clients of a replica that stopped for a damaged catalog were told to call an operator.
     ("--seed", "2001", "--minutes", "3", "--replicas", "4", "--sessions", "2"),
+    # The audit missed parts of dropped tables that were collected rightly.
+    ("--seed", "1601", "--minutes", "3", "--workloads", "table_lives,bank", "--sessions", "0"),
 )

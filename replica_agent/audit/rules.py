@@ -237,6 +237,8 @@ LOG: Final = RuleSet(
             FROM log_parts l
             WHERE NOT EXISTS (SELECT 1 FROM parts p WHERE p.part = l.part)
               AND NOT EXISTS (SELECT 1 FROM log_removals r WHERE r.part = l.part AND r.csn <= :horizon)
+              AND NOT EXISTS (SELECT 1 FROM log_drops d
+                              WHERE d.table_name = l.table_name AND d.csn BETWEEN l.csn AND :horizon)
               AND NOT EXISTS (SELECT 1 FROM skips k WHERE k.part = l.part)
               AND NOT (l.kind = 'manifest' AND l.csn < :tail)
             """,
@@ -282,6 +284,18 @@ LOG: Final = RuleSet(
             FROM log_removals l JOIN parts p USING (part)
             WHERE (p.removal_csn, p.removal_tid, p.table_name, p.removal_change)
                   IS NOT (l.csn, l.tid, l.table_name, l.change)
+            """,
+        ),
+        Rule(
+            "drop_missing",
+            _CONTRADICTION,
+            """
+            SELECT d.table_name AS "table", p.part, d.tid, d.csn,
+                   'removed at ' || d.csn || ' or before: the log drops the table there' AS expected,
+                   coalesce('removed at ' || p.removal_csn, 'not removed') AS found
+            FROM log_drops d JOIN parts p USING (table_name)
+            WHERE d.csn <= :s AND p.creation_csn < d.csn -- who has removed it there: removal_without_record
+              AND coalesce(p.removal_csn > d.csn, true)
             """,
         ),
         Rule(

@@ -31,7 +31,7 @@ CREATE TABLE log_removals (
     change INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE log_drops (
-    table_name TEXT PRIMARY KEY, csn INTEGER NOT NULL, tid TEXT NOT NULL
+    table_name TEXT NOT NULL, csn INTEGER NOT NULL, tid TEXT NOT NULL, PRIMARY KEY (table_name, csn)
 ) WITHOUT ROWID;
 CREATE TABLE log_unread (
     tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, part TEXT NOT NULL, why TEXT NOT NULL, change INTEGER NOT NULL

@@ -60,6 +60,9 @@ _SET_BACK_S: Final = (4.0, 24.0)
 #: One in so many runs has two machines with one id, from between these times on.
 _TWIN: Final = 6
 _TWIN_S: Final = (3.0, 24.0)
+#: One in so many runs keeps so many records: more than there are.
+_LONG_LOG: Final = 4
+_WHOLE_LOG: Final = 10_000
 #: One in so many runs has a boot that ends amid its background tasks, on a full disk.
 _ENDS_ON_FULL_DISK: Final = 4
 
@@ -191,7 +194,9 @@ def draw(seed: int) -> RunPlan:
     drawn = _with_a_twin(chance, _with_a_set_back(chance, _with_members(chance, drawn, bursts)))
     drawn = _with_freezes(chance, drawn, bursts)
     drawn = replace(drawn, whole=chance.choice([0.0, 0.3, 0.8]), crowd=chance.choice([1, 1, 4, 8]))
-    return replace(drawn, landers=chance.choice([0, 1, 2]), definers=chance.choice([0, 0, 1, 3]))
+    drawn = replace(drawn, landers=chance.choice([0, 1, 2]), definers=chance.choice([0, 0, 1, 3]))
+    # The audit compares records with what is collected only while the log outlives the history.
+    return drawn if chance.randrange(_LONG_LOG) else replace(drawn, log_keep=_WHOLE_LOG)
 
 
 def _with_freezes(chance: random.Random, plan: RunPlan, bursts: list[float]) -> RunPlan:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.log_records import in_log
 from tests.support.replicas.audited import RULE_SETS, TABLE, AuditedReplica, tid
 from tidelock.csnlog.core.ids import Csn, PartId, csn
-from tidelock.csnlog.core.model import RecordKind
+from tidelock.csnlog.core.model import ChangeTable, RecordKind
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.audit.deep import DeepCheck
 from tidelock.replica_agent.storage import catalog_writes as jobs
@@ -213,7 +213,7 @@ def test_every_rule_has_its_fault() -> None:
     names = [rule.fault for one in RULE_SETS for rule in one.rules]
     assert len(names) == len(set(names))
     planted = {name for _, expected in PLANTED.values() for name, _ in expected}
-    assert set(names) - planted == {"time_without_record", "csn_of_no_record"}  # below
+    assert set(names) - planted == {"time_without_record", "csn_of_no_record", "drop_missing"}  # below
 
 
 async def test_what_the_tail_has_passed_is_not_missed(replica: AuditedReplica) -> None:
@@ -255,6 +255,30 @@ async def test_what_the_horizon_has_passed_is_not_missed(replica: AuditedReplica
     assert _named(await replica.audit()) == {("record_without_row", REMOVED)}
     replica.sql("UPDATE meta SET value = 4 WHERE key = 'horizon'")
     assert await replica.audit() == []
+
+
+async def _drop(replica: AuditedReplica) -> None:
+    definition = {"name": TABLE, "columns": [], "partition_by": [], "sort_by": [], "properties": {}}
+    await replica.commit(6, tid(6), [ChangeTable(TABLE, 1, {**definition, "dropped": True})])
+    assert await replica.audit() == []
+
+
+async def test_the_parts_of_a_dropped_table_may_be_collected(replica: AuditedReplica) -> None:
+    """No removal names them: they may go when the horizon has passed the drop, and no earlier."""
+    await _drop(replica)
+    replica.sql(f"DELETE FROM parts WHERE part = '{LARGE}'")
+    replica.sql("UPDATE meta SET value = 5 WHERE key = 'horizon'")
+    assert ("record_without_row", LARGE) in _named(await replica.audit())
+    replica.sql("UPDATE meta SET value = 6 WHERE key = 'horizon'")
+    assert ("record_without_row", LARGE) not in _named(await replica.audit())
+
+
+@pytest.mark.parametrize("removed_at", ["NULL", "7"])
+async def test_a_part_that_stays_in_a_dropped_table_is_told(replica: AuditedReplica, removed_at: str) -> None:
+    """A drop takes all parts, whatever else the row says; a part that was removed before stays that way."""
+    await _drop(replica)
+    replica.sql(f"UPDATE parts SET removal_csn = {removed_at} WHERE part = '{LARGE}'")
+    assert ("drop_missing", LARGE) in _named(await replica.audit())
 
 
 async def test_the_tail_moves_while_the_log_is_read(replica: AuditedReplica) -> None:
