@@ -36,6 +36,7 @@ _IN_ORDER = (
     ("fence_timeout_s", "strike_timeout_s", "a replica is fenced long before it is struck"),
     ("log_keep_records", "max_records", "no replica is struck for records that are kept anyway"),
     ("log_keep_bytes", "max_records_bytes", "no replica is struck for records that are kept anyway"),
+    ("outcome_retention_s", "commit_history_retention_s", "no outcome is kept for longer than its history"),
     ("outcome_retention_s", "stream_label_retention_s", "no outcome is kept for less than the others"),
 )
 
@@ -497,6 +498,14 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
         90 * 24 * 3600.0,
         description="How long the label of a streaming query is kept after its last batch, with that one's "
         "outcome. A query that comes back later is a new one.",
+    )
+    commit_history_retention_s: Positive = Field(
+        90 * 24 * 3600.0,
+        description="How long `system.history` keeps what each commit has changed in each table.",
+    )
+    commit_history_rows_max: Count = Field(
+        1_000_000,
+        description="Most rows of `system.history`, about 200 bytes of disk each; beyond it the oldest go.",
     )
     clean_interval_s: Positive = Field(
         60.0, description="How often deleted files and outcomes older than their retention are cleared away."

@@ -26,6 +26,7 @@ from tidelock.replica_agent.lifecycle.wiring import AgentParts
 from tidelock.replica_agent.replicas.timekeeper import Timekeeper
 from tidelock.replica_agent.replicas.undecided import UndecidedResolver
 from tidelock.replica_agent.snapshots.garbage_collection import GarbageCollection
+from tidelock.replica_agent.storage import commit_history
 from tidelock.replica_agent.storage.unused_files import remove_late
 from tidelock.replica_agent.transactions.ending.abandoned_labels import AbandonedLabels
 from tidelock.replica_agent.transactions.ending.outcome_retention import OutcomeRetention
@@ -41,6 +42,8 @@ _LEASE_TICK_S = 0.25
 SCRUB_TICK_S = 0.5
 #: How often it is checked in an interval of ticks whether one is due.
 TICK_CHECKS = 4
+#: Rows of the history of commits that are deleted in one transaction of the catalog.
+HISTORY_BATCH = 2000
 
 
 class BackgroundTasks:
@@ -257,6 +260,15 @@ class BackgroundTasks:
             now_ms - int(settings.stream_label_retention_s * 1000),
         )
         await self._abandoned.release()
+        await self._forget_history(now_ms - int(settings.commit_history_retention_s * 1000))
+
+    async def _forget_history(self, before_ms: int) -> None:
+        """Forget the oldest commits, some at a time, since commits wait for the catalog meanwhile."""
+        rows_max, gone = self._settings.commit_history_rows_max, HISTORY_BATCH
+        while gone == HISTORY_BATCH:
+            gone = await self._local.catalog.write(
+                lambda db: commit_history.prune(db, before_ms, rows_max, HISTORY_BATCH)
+            )
 
     async def _move_horizon(self) -> None:
         """Move horizon and tail, then delete what is below them, whichever replica moved them."""

@@ -6,6 +6,7 @@ Implements the ports of :mod:`tidelock.replication.ports` over SQLite and the pa
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import CorruptError, UnavailableError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.storage import catalog_writes as jobs
+from tidelock.replica_agent.storage import commit_history
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replica_agent.storage.shared_bytes import Sharer, share
@@ -75,7 +77,7 @@ class ReplicaCatalogPort:
         """Make records visible in one transaction, which is durable with the next one (rule write-behind)."""
         batch = [self._prepare(record) for record in records]
         before_ms = self.catalog.reader.meta("time_ms")
-        self.catalog.late_removals.update(await self.catalog.repeatable(lambda db: jobs.apply(db, batch)))
+        self.catalog.late_removals.update(await self.catalog.repeatable(lambda db: _apply(db, batch)))
         for record in records:
             if record.time_ms < before_ms:
                 _log.error(
@@ -95,7 +97,18 @@ class ReplicaCatalogPort:
                         entry.definition, schema.arrow_bytes(), schema.common_metadata()
                     )
         tids = [
-            jobs.AppliedTid(tid.tid, tid.entries, tid.label, tid.data_change, tid.batch, tid.carrier)
+            jobs.AppliedTid(
+                *(
+                    tid.tid,
+                    tid.entries,
+                    tid.label,
+                    tid.data_change,
+                    tid.batch,
+                    tid.carrier,
+                    tid.meta,
+                    tid.rows,
+                )
+            )
             for tid in record.tids
         ]
         return jobs.AppliedRecord(
@@ -166,3 +179,10 @@ class ReplicaCatalogPort:
         if changed:
             self.metrics.corrupt_parts.inc()
         return changed
+
+
+def _apply(db: sqlite3.Connection, records: Sequence[jobs.AppliedRecord]) -> list[str]:
+    """Apply records and note what they have changed."""
+    unused = jobs.apply(db, records)
+    commit_history.note(db, records)
+    return unused

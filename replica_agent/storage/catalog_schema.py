@@ -8,7 +8,7 @@ from __future__ import annotations
 from tidelock.csnlog.core.visibility import VISIBLE_SQL
 from tidelock.wire.peers import PartMeta
 
-FORMAT = 14
+FORMAT = 15
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -68,6 +68,12 @@ CREATE TABLE skipped_records (
     csn INTEGER PRIMARY KEY, zxid INTEGER NOT NULL, digest TEXT NOT NULL, operator TEXT NOT NULL,
     why TEXT NOT NULL, time_ms INTEGER NOT NULL, tids TEXT NOT NULL, closes INTEGER NOT NULL
 );
+CREATE TABLE history (
+    csn INTEGER NOT NULL, tid TEXT NOT NULL, table_name TEXT NOT NULL, name TEXT NOT NULL,
+    time_ms INTEGER NOT NULL, action TEXT NOT NULL, rows_added INTEGER NOT NULL,
+    rows_removed INTEGER NOT NULL, parts_added INTEGER NOT NULL, parts_removed INTEGER NOT NULL,
+    label TEXT, batch INTEGER, meta TEXT, PRIMARY KEY (csn, tid, table_name)
+) WITHOUT ROWID;
 """
 
 #: For each earlier format that can be read the statements that lead to the next format. A new column is the
@@ -117,6 +123,14 @@ MIGRATIONS = {
     13: """
     ALTER TABLE parts ADD COLUMN source TEXT;
     CREATE INDEX parts_by_source ON parts (source) WHERE source IS NOT NULL;
+    """,
+    14: """
+    CREATE TABLE history (
+        csn INTEGER NOT NULL, tid TEXT NOT NULL, table_name TEXT NOT NULL, name TEXT NOT NULL,
+        time_ms INTEGER NOT NULL, action TEXT NOT NULL, rows_added INTEGER NOT NULL,
+        rows_removed INTEGER NOT NULL, parts_added INTEGER NOT NULL, parts_removed INTEGER NOT NULL,
+        label TEXT, batch INTEGER, meta TEXT, PRIMARY KEY (csn, tid, table_name)
+    ) WITHOUT ROWID;
     """,
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, Stamp, Tid
+from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, Stamp, TableId, Tid
 from tidelock.csnlog.core.labels import landed_tid
 from tidelock.csnlog.core.model import (
     AddPart,
@@ -47,7 +47,7 @@ class TableForms(msgspec.Struct, frozen=True):
 
 
 class AppliedTid(msgspec.Struct, frozen=True):
-    """A committed transaction with its resolved entries; ``carrier`` has its rows if it has no parts."""
+    """A committed transaction with its resolved entries; ``carrier`` has its ``rows`` if it has no parts."""
 
     tid: str
     entries: Sequence[Entry]
@@ -55,6 +55,8 @@ class AppliedTid(msgspec.Struct, frozen=True):
     data_change: bool
     batch: int | None = None
     carrier: str | None = None
+    meta: dict[str, Any] | None = None
+    rows: dict[TableId, int] | None = None
 
 
 class AppliedRecord(msgspec.Struct, frozen=True):

@@ -13,13 +13,15 @@ from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 class SystemReader(CatalogReader):
     """The catalog as system tables read it. DuckDB takes each batch of a scan in another thread.
 
-    Expressions may use the functions ``tid_home`` and ``tid_snapshot``: the replica of a transaction, and the
-    CSN at which it was begun.
+    Expressions may use the functions ``tid_home`` and ``tid_snapshot``, the replica of a transaction and the
+    CSN at which it was begun, and ``namespace_of`` and ``name_of``, the two parts of the name of a table.
     """
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir, one_thread=False)
         self._db.create_function("tid_home", 1, lambda tid: Tid.parse(tid).home, deterministic=True)
+        self._db.create_function("namespace_of", 1, lambda name: name.rpartition(".")[0], deterministic=True)
+        self._db.create_function("name_of", 1, lambda name: name.rpartition(".")[2], deterministic=True)
         self._db.create_function("tid_snapshot", 1, lambda tid: Tid.parse(tid).snapshot, deterministic=True)
 
     def selected(

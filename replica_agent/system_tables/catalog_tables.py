@@ -281,3 +281,60 @@ TRANSACTIONS: Final = SystemTable(
     slices=lambda view: csn_slices(view, "outcomes", "csn"),
     live=_open,
 )
+
+# -- history -------------------------------------------------------------------------------------------------
+
+HISTORY: Final = SystemTable(
+    name="history",
+    doc=(
+        "The changes that each commit has made to each table, one row for each transaction and table: who, "
+        "what, when. It is kept longer than the log, the outcomes and the parts "
+        "(`commit_history_retention_s`, `commit_history_rows_max`)."
+    ),
+    place=Place.REPLICA,
+    moment=Moment.CSN,
+    columns=(
+        Column("csn", COUNT, "CSN of the commit.", "csn"),
+        Column("time", TIME, "Time of that CSN.", "time_ms * 1000"),
+        Column("namespace", TEXT, "Namespace of the table after the commit.", "namespace_of(name)"),
+        Column("table_name", TEXT, "Name of the table in its namespace after the commit.", "name_of(name)"),
+        Column("table_id", TEXT, "Id of the table, which a rename keeps.", "table_name"),
+        Column(
+            "action",
+            TEXT,
+            "`insert`; `delete`: it only removes; `change`: it removes and adds, as an update, a merge and a "
+            "delete within parts do; `compact`; `create`, `alter`, `drop`; `lost`: an operator declared a "
+            "part lost.",
+            "action",
+        ),
+        Column(
+            "rows_added",
+            COUNT,
+            "Rows of the parts that it adds; a change adds the rows of a part that it keeps again.",
+            "rows_added",
+        ),
+        Column("rows_removed", COUNT, "Rows of the parts that it removes.", "rows_removed"),
+        Column(
+            "parts_added",
+            COUNT,
+            "Parts that it adds; 0 if its rows are in parts of a carrier.",
+            "parts_added",
+        ),
+        Column("parts_removed", COUNT, "Parts that it removes.", "parts_removed"),
+        Column("tid", TEXT, "The transaction.", "tid"),
+        Column("home", TEXT, "Replica at which it was begun.", "tid_home(tid)"),
+        Column("label", TEXT, "Its label.", "label"),
+        Column("batch", COUNT, "Number of the batch of a streaming query.", "batch"),
+        Column(
+            "meta",
+            TEXT,
+            "The user's own data (`begin(meta=...)`) as JSON. Tidelock has no users: put their names there.",
+            "meta",
+        ),
+    ),
+    cost=(
+        "One row for each transaction and table. A condition on `csn` reads only commits near it; any other "
+        "reads all rows, about a second for a million."
+    ),
+    slices=lambda view: csn_slices(view, "history", "csn"),
+)

@@ -11,7 +11,13 @@ from typing import Final
 import pyarrow as pa
 
 from tidelock.errors import UnknownTableError
-from tidelock.replica_agent.system_tables.catalog_tables import PARTITIONS, PARTS, TABLES, TRANSACTIONS
+from tidelock.replica_agent.system_tables.catalog_tables import (
+    HISTORY,
+    PARTITIONS,
+    PARTS,
+    TABLES,
+    TRANSACTIONS,
+)
 from tidelock.replica_agent.system_tables.columns_table import COLUMNS
 from tidelock.replica_agent.system_tables.definition import SystemTable, batch_of
 from tidelock.replica_agent.system_tables.live import LiveSource
@@ -20,7 +26,7 @@ from tidelock.replica_agent.tables.names import SYSTEM_NAMESPACE
 
 #: All system tables by name, in the order in which the documentation shows them.
 SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = MappingProxyType(
-    {table.name: table for table in (TABLES, COLUMNS, PARTITIONS, PARTS, TRANSACTIONS, *LIVE_TABLES)}
+    {table.name: table for table in (TABLES, COLUMNS, PARTITIONS, PARTS, TRANSACTIONS, HISTORY, *LIVE_TABLES)}
 )
 
 #: A system table as SQL names it, in any case and perhaps in quotes.
