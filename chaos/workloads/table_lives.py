@@ -10,6 +10,7 @@ import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -22,6 +23,8 @@ from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
 
 NAMES: Final = ("lives_a", "lives_b", "lives_c")
+#: A name that no reader ever sees.
+_BETWEEN: Final = "lives_between"
 SCHEMA: Final = pa.schema([("g", pa.int64()), ("n", pa.int64())])
 _VALUE: Final[list[Operation]] = [["r", "tables", None]]
 #: Refusals that are an answer to a change: another client was first.
@@ -47,9 +50,10 @@ class TableLives(Workload):
         self._tables = itertools.count(1)
 
     def clients(self) -> Sequence[Client]:
-        """Return one client that changes tables, writers, and readers of all kinds."""
+        """Return clients that change tables, alone or with rows, writers, and readers of all kinds."""
         writers = [self.acting(self._insert, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
         changers = [self.acting(self._change, _CHANGE_PAUSE_S) for _ in range(2)]
+        changers += [self.acting(one, _CHANGE_PAUSE_S) for one in (self._refill, self._exchange)]
         return [*changers, *writers, *self.readers(self._read, _READ_PAUSE_S)]
 
     def _change(self, session: Session) -> None:
@@ -66,6 +70,34 @@ class TableLives(Workload):
             return int(db.create_table(name, SCHEMA, properties=properties, or_replace=replaces)["csn"])
 
         session.define(change, [[what, name, other]], expected=_ANSWERS)
+
+    def _refill(self, session: Session) -> None:
+        """Create a table with a row, in place of the one that has its name."""
+        name = random.choice(NAMES)
+
+        def attempt() -> Attempt:
+            table, n = next(self._tables), next(self._numbers)
+
+            def work(tx: Transaction) -> None:
+                properties = {"comment": str(table), **SOME_HISTORY}
+                tx.create_table(name, SCHEMA, properties=properties, or_replace=True)
+                tx.insert(name, pa.table({"g": [table], "n": [n]}, schema=SCHEMA))
+
+            return Attempt([["add", table, n]], work, f="add", expected=_ANSWERS)
+
+        with suppress(*_ANSWERS):
+            session.write(attempt)
+
+    def _exchange(self, session: Session) -> None:
+        """Exchange the names of two tables."""
+        name, other = random.sample(NAMES, 2)
+
+        def work(tx: Transaction) -> None:
+            for before, after in ((name, _BETWEEN), (other, name), (_BETWEEN, other)):
+                tx.rename_table(before, after)
+
+        with suppress(*_ANSWERS):
+            session.write(lambda: Attempt([["exchange", name, other]], work, f="define", expected=_ANSWERS))
 
     def _insert(self, session: Session) -> None:
         name = random.choice(NAMES)
@@ -99,7 +131,7 @@ def look(snap: Snapshot) -> Found:
     there = []
     for row in snap.tables():
         name = row["name"].removeprefix("default.")
-        if name in NAMES:
+        if name in (*NAMES, _BETWEEN):
             rows = snap.read(name)
             pairs = zip(rows["g"].to_pylist(), rows["n"].to_pylist(), strict=True)
             there.append([name, int(row["properties"]["comment"]), sorted(map(list, pairs))])
@@ -126,6 +158,8 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
 
 
 def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> Iterable[tuple[str, str]]:
+    if any(name == _BETWEEN for name, _, _ in there):
+        yield "no state in between", f"Expected no table {_BETWEEN}, found one"
     for name, tables in Counter(name for name, _, _ in there).items():
         if tables > 1:
             yield "one table", f"Expected one table {name}, found {tables}"

@@ -20,8 +20,8 @@ from tests.sim.clients import SimSession, begin, insert, rollback
 from tests.sim.log_lives import LogLife
 from tests.sim.network import Serve
 from tidelock.csnlog.core.ids import Csn, TableId, Tid
-from tidelock.errors import SnapshotTooOldError, TidelockError, UnknownTableError
-from tidelock.replica_agent.services.definitions import Defined
+from tidelock.errors import SnapshotTooOldError, TableExistsError, TidelockError, UnknownTableError
+from tidelock.replica_agent.services.definitions import Defined, DefinitionService, Statement
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.names import full_name, no_table
 from tidelock.replication.core.model import Location
@@ -32,9 +32,16 @@ if TYPE_CHECKING:
     from tests.sim.world import SimWorld
     from tidelock.replica_agent.services.bundle import Services
 
+#: A definition, as its service takes it.
+Define = Callable[[DefinitionService], Statement]
+
 #: Names that tables get; few, so that clients meet.
 NAMES: Final = ("t1", "t2", "t3")
 SCHEMA: Final = pa.schema([("g", pa.int64()), ("n", pa.int64())])
+#: The kinds of change that create a table.
+_CREATES: Final = frozenset({"create", "replace"})
+#: Definitions of one transaction, at most.
+_STATEMENTS_MAX: Final = 4
 #: The share of the calls of a transaction before which a client waits.
 _SLOWLY: Final = 0.3
 #: Creations at whose CSNs all replicas are read in the end.
@@ -75,7 +82,7 @@ class SimDefiner(SimSession):
         """Do as many things as a writer does transactions, and twice as many."""
         for _ in range(3 * self.world.plan.transactions):
             await asyncio.sleep(self.chance.expovariate(3 * self.world.plan.transactions / 36.0))
-            does = self.chance.choice((self._change, self._insert, self._insert, self._read))
+            does = self.chance.choice((self._change, self._several, self._insert, self._insert, self._read))
             at_once = self.chance.choice((1, 1, 3)) if does == self._change else 1
             await asyncio.gather(*(self._try(does) for _ in range(at_once)))
 
@@ -93,17 +100,11 @@ class SimDefiner(SimSession):
     async def _change(self) -> None:
         name, other = self.chance.sample(NAMES, 2)
         what = self.chance.choice(("create", "create", "replace", "rename", "drop"))
-        if what in {"create", "replace"}:
-            number = self._story.number()
-            asked = CreateTableRequest(
-                name, "", [], [], {"comment": str(number)}, or_replace=what == "replace"
-            )
-            made: Defined = await self.ask(
-                what, lambda at: at.definitions.alone(at.definitions.creating(asked, SCHEMA))
-            )
+        number = self._story.number()
+        define = _definition(what, name, other, number)
+        made: Defined = await self.ask(what, lambda at: at.definitions.alone(define(at.definitions)))
+        if what in _CREATES:
             self._story.made[number] = made.done.csn, name
-        else:
-            made = await self.ask(what, _renaming(name, other) if what == "rename" else _dropping(name))
         self.world.oracle.did["definitions"] += 1
         self.csn = max(self.csn, made.done.csn)
 
@@ -123,6 +124,36 @@ class SimDefiner(SimSession):
         if ended.end is CallEnd.OK and ended.csn is not None:
             self._story.line("add", self.world.loop.time(), csn=ended.csn, value=[["add", table, n]])
             self.csn = max(self.csn, ended.csn)
+
+    async def _several(self) -> None:
+        """Define several tables in one transaction, and insert into those that it creates."""
+        home, csn = self.chance.choice(self.world.hosts).name, self.csn
+        tid: Tid = await self.ask("begin", lambda at: begin(at, None, csn, fresh=False), at=home)
+        self.world.oracle.began(tid)
+        own: dict[str, tuple[int, int]] = {}  # by name: the number of a table that it creates, and its row
+        for _ in range(self.chance.randint(1, _STATEMENTS_MAX)):
+            await self._think()
+            name, other = self.chance.sample(NAMES, 2)
+            what = self.chance.choice(("create", "replace", "rename", "drop"))
+            number, n = self._story.number(), self._story.number()
+            define = _definition(what, name, other, number)
+            try:
+                await self.ask(what, _inside(tid, define), at=home)
+            except (TableExistsError, UnknownTableError):
+                continue  # a definition that is refused changes nothing
+            before = own.pop(name, None)
+            if what in _CREATES:
+                await self.ask("insert", functools.partial(_fill, tid, name, number, n), at=home)
+                own[name] = number, n
+            elif what == "rename" and before is not None:
+                own[other] = before
+        ended = await self.decided(tid, home)
+        if ended.end is CallEnd.OK and ended.csn is not None:
+            self.world.oracle.did["definitions together"] += 1
+            self.csn = max(self.csn, ended.csn)
+            for name, (number, n) in own.items():
+                self._story.made[number] = ended.csn, name
+                self._story.line("add", self.world.loop.time(), csn=ended.csn, value=[["add", number, n]])
 
     async def _read(self) -> None:
         csn = self.csn
@@ -147,12 +178,19 @@ class SimDefiner(SimSession):
 # -- what is asked: each runs at the agent -------------------------------------------------------------------
 
 
-def _renaming(name: str, to: str) -> Serve:
-    return lambda at: at.definitions.alone(at.definitions.altering(name, to=to, properties={}))
+def _definition(what: str, name: str, other: str, number: int) -> Define:
+    """Return a definition: of the table with that number, or of the one that has a name."""
+    if what == "rename":
+        return lambda at: at.altering(name, to=other, properties={})
+    if what == "drop":
+        return lambda at: at.dropping(name)
+    properties = {"comment": str(number)}
+    asked = CreateTableRequest(name, "", [], [], properties, or_replace=what == "replace")
+    return lambda at: at.creating(asked, SCHEMA)
 
 
-def _dropping(name: str) -> Serve:
-    return lambda at: at.definitions.alone(at.definitions.dropping(name))
+def _inside(tid: Tid, define: Define) -> Serve:
+    return lambda at: at.definitions.inside(str(tid), define(at.definitions))
 
 
 async def _insert(tid: Tid, name: str, n: int, services: Services) -> int:
@@ -161,8 +199,12 @@ async def _insert(tid: Tid, name: str, n: int, services: Services) -> int:
     if full_name(name) not in tables:
         raise no_table(full_name(name), tid.snapshot, tables)
     number = _number(reader, tables[full_name(name)], tid.snapshot)
-    await insert(services, tid, name, pa.table({"g": [number], "n": [n]}, schema=SCHEMA))
+    await _fill(tid, name, number, n, services)
     return number
+
+
+async def _fill(tid: Tid, name: str, number: int, n: int, services: Services) -> None:
+    await insert(services, tid, name, pa.table({"g": [number], "n": [n]}, schema=SCHEMA))
 
 
 async def _shown(services: Services, csn: Csn) -> Tables:

@@ -255,6 +255,7 @@ def test_moved_rows_are_the_same_everywhere() -> None:
         ([["lives_b", 8, []]], None),  # table 7 was dropped
         ([["lives_a", 7, [[7, 1], [7, 2]]], ["lives_b", 7, [[7, 1], [7, 2]]]], "one name"),
         ([["lives_a", 7, [[7, 1], [7, 2]]], ["lives_a", 8, []]], "one table"),
+        ([["lives_between", 7, [[7, 1], [7, 2]]]], "no state in between"),
         ([["lives_a", 7, [[7, 1], [6, 5], [7, 2]]]], "rows of their table"),
         ([["lives_a", 7, [[7, 1], [7, 1], [7, 2]]]], "each row once"),
         ([["lives_a", 7, [[7, 1]]]], "acknowledged rows"),
