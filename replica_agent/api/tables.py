@@ -33,16 +33,23 @@ class TableRoutes:
 
     async def create(self, request: web.Request) -> web.Response:
         """Create a table, as a transaction of one statement."""
-        return await self._defined(await self.definitions.alone(await self._creating(request)), 201)
+        asked = await body(request, CreateTableRequest)
+        if asked.sql is not None:
+            msg = "a table is created from SQL inside a transaction, which its client keeps alive; begin one"
+            raise BadRequestError(msg)
+        return await self._defined(await self.definitions.alone(self._creating(asked)), 201)
 
     async def create_inside(self, request: web.Request) -> web.Response:
         """Create a table inside a transaction."""
-        return await self._inside(request, await self._creating(request), 201)
+        return await self._inside(request, self._creating(await body(request, CreateTableRequest)), 201)
 
-    async def _creating(self, request: web.Request) -> Statement:
-        asked = await body(request, CreateTableRequest)
+    def _creating(self, asked: CreateTableRequest) -> Statement:
+        if (asked.schema is None) == (asked.sql is None):
+            msg = "a table is created with a schema, or with the columns and rows of a SELECT (sql); give one"
+            raise BadRequestError(msg)
         try:
-            arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(asked.schema, validate=True)))
+            schema = None if asked.schema is None else base64.b64decode(asked.schema, validate=True)
+            arrow = None if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))
         except (binascii.Error, pa.ArrowInvalid, OSError) as error:
             msg = f"schema is not a base64 Arrow IPC schema message: {error}"
             raise BadRequestError(msg) from error
@@ -75,9 +82,10 @@ class TableRoutes:
 
     async def _inside(self, request: web.Request, statement: Statement, status: int) -> web.Response:
         found = await self.definitions.inside(request.match_info["tid"], statement)
-        made = found.definition
-        shown = await self.service.shown(made.definition, found.at, found.made)
-        return answer(msgspec.convert({**shown, "version": made.version}, DefinedTable), status)
+        made = found.made.definition
+        shown = await self.service.shown(made.definition, found.at, found.all)
+        told = {**shown, "version": made.version, "rows": found.made.rows}
+        return answer(msgspec.convert(told, DefinedTable), status)
 
     async def _defined(self, found: Defined, status: int) -> web.Response:
         made = found.definition

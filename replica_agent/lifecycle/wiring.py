@@ -243,7 +243,7 @@ def _definitions(parts: AgentParts) -> DefinitionService:
             waiters=means.local.waiters,
             tables=means.local.tables,
             transactions=transactions.registry,
-            derived=transactions.inserts.derived,
+            inserts=transactions.inserts,
         ),
         transactions=transactions.registry,
         commits=transactions.commits,

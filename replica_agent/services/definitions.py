@@ -18,12 +18,12 @@ from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
-from tidelock.replica_agent.transactions.statements.definitions import TableStatements
+from tidelock.replica_agent.transactions.statements.definitions import Made, TableStatements
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.wire.tables import CreateTableRequest
 
 #: A statement that defines a table.
-Statement = Callable[[Transaction], Awaitable[DefineTable]]
+Statement = Callable[[Transaction], Awaitable[Made]]
 
 
 class Defined(msgspec.Struct, frozen=True):
@@ -34,11 +34,11 @@ class Defined(msgspec.Struct, frozen=True):
 
 
 class DefinedInside(msgspec.Struct, frozen=True):
-    """A definition in an open transaction: the CSN that it reads at, and all definitions of it so far."""
+    """A statement of an open transaction: the CSN that it reads at, and all definitions so far."""
 
-    definition: DefineTable
+    made: Made
     at: Csn
-    made: Sequence[DefineTable]
+    all: Sequence[DefineTable]
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -58,7 +58,7 @@ class DefinitionService:
     commits: Commits
     clock: Callable[[], float]
 
-    def creating(self, asked: CreateTableRequest, arrow: pa.Schema) -> Statement:
+    def creating(self, asked: CreateTableRequest, arrow: pa.Schema | None) -> Statement:
         """Return the statement that creates a table; see :meth:`TableStatements.create`."""
         return lambda tx: self.statements.create(tx, asked, arrow)
 
@@ -114,4 +114,4 @@ class DefinitionService:
                     raise
             else:
                 assert done is not None, "a definition is a change"
-                return Defined(made, done)
+                return Defined(made.definition, done)

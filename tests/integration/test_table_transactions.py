@@ -26,6 +26,7 @@ from tidelock.errors import (
     TransactionClosedError,
     UnknownTableError,
 )
+from tidelock.wire.tables import CommittedTable, DefinedTable, TableInfo
 
 REPLICAS = 3
 COLUMNS = {"k": "bigint not null"}
@@ -304,3 +305,50 @@ def test_a_closed_transaction_takes_no_definition(dbs: list[Database]) -> None:
     with pytest.raises((TransactionClosedError, NotCommittedError)):
         tx.drop_table("a")
     assert [row["name"] for row in db.tables()] == ["default.a"]
+
+
+def test_a_table_gets_the_columns_and_rows_of_a_query(dbs: list[Database]) -> None:
+    """Alone and in a transaction, with partitions and parameters; a query over itself replaces it."""
+    db = dbs[0]
+    db.create_table("orders", {"k": "bigint not null", "city": "string", "price": "decimal(9,2)"})
+    db.insert("orders", pa.table({"k": [1, 2, 3], "city": ["a", "b", "a"], "price": [1, 2, 3]}))
+    made = db.create_table(
+        "totals",
+        sql="select city, count(*) as n, sum(price) as total, max(k) as k from orders where k > ? group by 1",
+        params=[0],
+        partition_by=["city"],
+        properties={"comment": "by city"},
+    )
+    assert isinstance(made, CommittedTable)
+    assert (made.rows, made.partition_by, made.properties) == (2, ["city"], {"comment": "by city"})
+    assert [(column.name, column.type) for column in made.columns] == [
+        ("city", "string"), ("n", "bigint"), ("total", "decimal(38,2)"), ("k", "bigint")
+    ]  # fmt: skip
+    for other in dbs:
+        found = other.read("totals", csn=made.csn).sort_by("city").to_pylist()
+        assert [(row["city"], row["n"], row["total"]) for row in found] == [("a", 2, 4), ("b", 1, 2)]
+        with pytest.raises(UnknownTableError):
+            other.read("totals", csn=made.csn - 1)
+    again = db.create_table("totals", sql="select k, n from totals where n > 1", or_replace=True)
+    assert isinstance(again, CommittedTable)
+    assert (again.rows, keys(db, "totals")) == (1, [3])
+    same = db.create_table("totals", sql="select 1 as k", if_not_exists=True)
+    assert isinstance(same, TableInfo)
+    with db.begin() as tx:
+        tx.create_table("own", COLUMNS)
+        tx.insert("own", rows(7, 8))
+        copied = tx.create_table("copy", sql="select k from own where k = 8")
+        assert isinstance(copied, DefinedTable)
+        assert (copied.rows, keys(tx, "copy")) == (1, [8])
+        with pytest.raises(TableExistsError):
+            tx.create_table("copy", sql="select 1 as k")
+        with pytest.raises(BadRequestError):
+            tx.create_table("bad", sql="select count(*) from own")
+        with pytest.raises(UnknownTableError):
+            tx.create_table("bad", sql="select * from no_such")
+    result = tx.commit()
+    assert result.rows_inserted == 3
+    assert at(db, tx.csn or 0)["default.copy"] == [8]
+    assert "default.bad" not in at(db, tx.csn or 0)
+    with pytest.raises(BadRequestError, match="needs columns"):
+        db.create_table("none")

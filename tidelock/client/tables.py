@@ -9,6 +9,7 @@ import msgspec
 
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
+from tidelock.client.reads.scan import Params
 from tidelock.client.values.columns import Columns
 from tidelock.client.writes.table_statements import create_request
 from tidelock.client.writes.transaction import Transaction
@@ -18,6 +19,7 @@ from tidelock.wire.rows import RowList
 from tidelock.wire.tables import (
     AlterTableRequest,
     CommittedTable,
+    DefinedTable,
     DroppedTable,
     PartInfo,
     TableInfo,
@@ -38,8 +40,10 @@ class Tables:
     def create_table(
         self,
         name: str,
-        schema: Columns,
+        schema: Columns | None = None,
         *,
+        sql: str | None = None,
+        params: Params = (),
         if_not_exists: bool = False,
         or_replace: bool = False,
         partition_by: Sequence[str] = (),
@@ -57,6 +61,9 @@ class Tables:
                 to types (`{"id": "bigint not null", "name": "string"}`); or rows in any form that `insert`
                 takes, of which no row is inserted (the path of a file as a `pathlib.Path`). Types that a
                 table does not have are stored as the one that has their values: see docs/protocol.md#bytes.
+            sql: In place of `schema`: one SELECT, whose columns and rows the table gets, in one transaction.
+                `rows` of the result is their number. An expression needs a name (`count(*) as n`).
+            params: Values of its parameters.
             if_not_exists: Return the table of this name if there is one, whatever its columns are; its `csn`
                 is missing then.
             or_replace: Drop the table of this name, if there is one, in the same commit: there is no moment
@@ -82,6 +89,21 @@ class Tables:
             NotCommittedError: The table was not created, as a commit is not possible now; call again.
             CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
         """
+        if sql is not None and schema is None:
+            with self._begin_fresh() as tx:
+                made = tx.create_table(
+                    name,
+                    sql=sql,
+                    params=params,
+                    if_not_exists=if_not_exists,
+                    or_replace=or_replace,
+                    partition_by=partition_by,
+                    sort_by=sort_by,
+                    properties=properties,
+                    derived_from=derived_from,
+                    derived_sql=derived_sql,
+                )
+            return made if isinstance(made, TableInfo) else _committed(made, tx.csn or 0)
         body = create_request(
             name,
             schema,
@@ -91,6 +113,8 @@ class Tables:
             properties=properties,
             derived_from=derived_from,
             derived_sql=derived_sql,
+            sql=sql,
+            params=params,
         )
         try:
             table = self._define("POST", "/tables", CommittedTable, body, f"table {name} was created", name)
@@ -219,3 +243,7 @@ class Tables:
             )
             or 0
         )
+
+
+def _committed(made: DefinedTable, csn: int) -> CommittedTable:
+    return CommittedTable(csn=csn, **{name: getattr(made, name) for name in made.__struct_fields__})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -14,23 +14,27 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     Attributes:
         name: `name` or `namespace.name`.
-        schema: An Arrow IPC schema message in base64.
+        schema: An Arrow IPC schema message in base64; null with `sql`.
         partition_by: Columns whose values become folders.
         sort_by: Columns by which the rows of a file are sorted.
         properties: See docs/protocol.md#bytes.
         derived_from: The table whose inserts this one follows.
         derived_sql: The rows that are made of them: one SELECT of `inserted`.
         or_replace: Drop the table of this name in the same commit, if there is one.
+        sql: One SELECT, whose columns and rows the table gets; only inside a transaction.
+        params: Values of its parameters.
     """
 
     name: str
-    schema: str
+    schema: str | None = None
     partition_by: list[str] = []
     sort_by: list[str] = []
     properties: dict[str, str] = {}
     derived_from: str | None = None
     derived_sql: str | None = None
     or_replace: bool = False
+    sql: str | None = None
+    params: list[Any] = []
 
 
 class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,20 +91,33 @@ class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DefinedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
-    """A table that was defined in an open transaction, with the version of its definition."""
+    """A table that was defined in an open transaction.
 
-    shown: ClassVar[tuple[str, ...]] = ("name", "version", "columns", "partition_by")
+    Attributes:
+        version: Version of its definition.
+        rows: Number of rows of the SELECT that were inserted; None without one.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("name", "version", "columns", "partition_by", "rows")
 
     version: int
+    rows: int | None = None
 
 
 class CommittedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):
-    """A table that was created or changed: the CSN of the commit, and the version of its definition."""
+    """A table that was created or changed.
 
-    shown: ClassVar[tuple[str, ...]] = ("name", "csn", "version", "columns", "partition_by")
+    Attributes:
+        csn: The CSN of the commit.
+        version: Version of its definition.
+        rows: Number of rows of the SELECT that were inserted; None without one.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ("name", "csn", "version", "columns", "partition_by", "rows")
 
     csn: int
     version: int
+    rows: int | None = None
 
 
 class TableInfo(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from tidelock.csnlog.core.codec import encode_entries
@@ -22,6 +23,7 @@ from tidelock.csnlog.core.ids import TableId
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import TooLargeError, UnsealedWriteError
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -31,11 +33,18 @@ from tidelock.replica_agent.tables import definitions
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
-from tidelock.replica_agent.transactions.statements.derived import DerivedTables
+from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.ids import TableName
 from tidelock.wire.tables import CreateTableRequest
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A statement that has defined a table: the definition, and the rows that it has inserted, if it does."""
+
+    definition: DefineTable
+    rows: int | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -48,42 +57,53 @@ class TableStatements:
     waiters: CsnWaiters
     tables: Tables
     transactions: Transactions
-    derived: DerivedTables
+    inserts: Inserts
 
-    async def create(self, tx: Transaction, asked: CreateTableRequest, arrow: pa.Schema) -> DefineTable:
-        """Create a table.
+    async def create(self, tx: Transaction, asked: CreateTableRequest, arrow: pa.Schema | None) -> Made:
+        """Create a table, and insert the result of its SQL, if it has one.
 
         Args:
             tx: An open transaction of this home.
             asked: The request.
-            arrow: Its columns.
+            arrow: Its columns; None: those of the result.
 
         Raises:
             TableExistsError: A table of this name exists, and is not to be replaced.
             UnknownTableError: The source does not exist.
-            Others as `TableSchema.from_request` and `DerivedTables.check`.
+            Others as `TableSchema.from_request`, `DerivedTables.check` and `Inserts.fill`.
         """
-
-        async def make(seen: SeenTables) -> list[DefineTable]:
-            derivation = None
-            if asked.derived_from is not None:
-                source = self._look_up(tx, asked.derived_from)
-                derivation = Derivation(seen.find(source), asked.derived_sql or "")
-            schema = TableSchema.from_request(
-                asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties,
-                derivation=derivation,
-                columns_max=self.settings.columns_max,
-                retention_s_min=self.settings.history_retention_s,
-            )  # fmt: skip
-            self._look_up(tx, schema.name)
-            made = (definitions.replacing if asked.or_replace else definitions.creating)(schema, seen)
-            if derivation is not None:
-                await self.derived.check(tx, schema, seen)
+        before = list(tx.staged.definitions)
+        made = await self._define(tx, lambda seen: self._creating(tx, asked, arrow, seen))
+        if asked.sql is None:
             return made
+        rows = DerivedRows(asked.sql, tuple(asked.params))
+        at = max(tx.statements.statement_csn, tx.tid.snapshot)
+        done = await self.inserts.fill(tx, made.definition, rows, before, at)
+        return Made(made.definition, done.rows_inserted)
 
-        return await self._define(tx, make)
+    async def _creating(
+        self, tx: Transaction, asked: CreateTableRequest, arrow: pa.Schema | None, seen: SeenTables
+    ) -> list[DefineTable]:
+        derived = self.inserts.derived
+        if arrow is None:
+            arrow = await derived.columns(tx, asked.sql or "", asked.params, seen.at)
+        derivation = None
+        if asked.derived_from is not None:
+            source = self._look_up(tx, asked.derived_from)
+            derivation = Derivation(seen.find(source), asked.derived_sql or "")
+        schema = TableSchema.from_request(
+            asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties,
+            derivation=derivation,
+            columns_max=self.settings.columns_max,
+            retention_s_min=self.settings.history_retention_s,
+        )  # fmt: skip
+        self._look_up(tx, schema.name)
+        made = (definitions.replacing if asked.or_replace else definitions.creating)(schema, seen)
+        if derivation is not None:
+            await derived.check(tx, schema, seen)
+        return made
 
-    async def drop(self, tx: Transaction, name: str) -> DefineTable:
+    async def drop(self, tx: Transaction, name: str) -> Made:
         """Drop a table, with the rows that the transaction has staged for it; errors as `dropping`."""
 
         async def make(seen: SeenTables) -> list[DefineTable]:
@@ -93,7 +113,7 @@ class TableStatements:
 
     async def alter(
         self, tx: Transaction, name: str, *, to: str | None, properties: Mapping[str, str | None]
-    ) -> DefineTable:
+    ) -> Made:
         """Give a table another name, or other properties; errors as `definitions.altering`."""
         least_s = self.settings.history_retention_s
 
@@ -107,7 +127,7 @@ class TableStatements:
 
     async def _define(
         self, tx: Transaction, make: Callable[[SeenTables], Awaitable[Sequence[DefineTable]]]
-    ) -> DefineTable:
+    ) -> Made:
         """Run a statement, and return the first one of its definitions.
 
         Raises:
@@ -133,7 +153,7 @@ class TableStatements:
                 known.add(one.table)
             tx.staged.definitions = found
             await asyncio.shield(self._forget_rows(tx, dropped))
-            return made[0]
+            return Made(made[0])
 
     def _look_up(self, tx: Transaction, name: str) -> TableName:
         """Return the full form of a name, and note the look at it for a serializable transaction."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
@@ -129,10 +130,34 @@ class DerivedTables:
     ) -> pa.Schema:
         """Run the SQL over no rows and return its columns."""
         name = ".".join(map(quote, source.name.split(".")))
-        rows = derivation.sql.rstrip("; \t\r\n")
-        # On separate lines, so that a comment in the SQL ends before the bracket.
-        sql = f"WITH inserted AS (SELECT * FROM {name} LIMIT 0) SELECT * FROM (\n{rows}\n) LIMIT 0"  # noqa: S608 - it is meant to be SQL
-        request = SqlRequest(csn=at, tid=str(tx.tid), sql=sql, defined=tuple(tx.staged.definitions))
+        inserted = f"WITH inserted AS (SELECT * FROM {name} LIMIT 0) "  # noqa: S608 - it is meant to be SQL
+        return await self.columns(tx, derivation.sql, (), at, before=inserted)
+
+    async def columns(
+        self, tx: Transaction, sql: str, params: Sequence[Any], at: Csn, *, before: str = ""
+    ) -> pa.Schema:
+        """Return the columns of a SELECT in a transaction, without its rows.
+
+        Args:
+            tx: The transaction.
+            sql: The SELECT.
+            params: Its parameters.
+            at: The CSN that it reads at.
+            before: SQL in front of it.
+
+        Raises:
+            BadRequestError: It is no SELECT, or not valid.
+            UnknownTableError: It names a table that does not exist.
+        """
+        rows = sql.rstrip("; \t\r\n")
+        request = SqlRequest(
+            csn=at,
+            tid=str(tx.tid),
+            # On separate lines, so that a comment in the SQL ends before the bracket.
+            sql=f"{before}SELECT * FROM (\n{rows}\n) LIMIT 0",  # noqa: S608 - it is meant to be SQL
+            params=tuple(params),
+            defined=tuple(tx.staged.definitions),
+        )
         pieces = [piece async for piece in self.sql.run(request)]
         with pa.ipc.open_stream(b"".join(pieces)) as reader:
             return reader.schema

@@ -14,14 +14,17 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from tidelock.csnlog.core.ids import Csn, TableId
+from tidelock.csnlog.core.model import DefineTable
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
 from tidelock.replica_agent.sql.pool import Mutation
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
@@ -36,6 +39,9 @@ from tidelock.replica_agent.transactions.statements.row_staging import STAGE, Ro
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
 from tidelock.wire.statements import ChangeResult
+
+#: The name of a table while its first rows are read: no SQL can name it.
+_NO_NAME: Final = "default.#created"
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -148,6 +154,30 @@ class Inserts:
             _, parts = await self.add(tx, rows.affected.table, rows.pieces(), at=at)
             tx.note_reads(rows.ended.read_set())
             return ChangeResult(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
+
+    async def fill(
+        self, tx: Transaction, made: DefineTable, rows: DerivedRows, before: Sequence[DefineTable], at: Csn
+    ) -> ChangeResult:
+        """Insert the result of a SELECT into a table that the transaction has just created.
+
+        Args:
+            tx: The transaction.
+            made: The definition of the table.
+            rows: The SELECT.
+            before: The definitions of the transaction before it, whose tables the SELECT sees: one of the
+                same name may be replaced.
+            at: The CSN that it reads at.
+
+        Raises:
+            RefusedError: As :meth:`insert`.
+        """
+        nameless = msgspec.structs.replace(made, definition={**made.definition, "name": _NO_NAME})
+        async with self.transactions.removing(tx):
+            await self.staging.write_out(tx)
+            adopted = tuple(tx.staged.adopted.tids)
+            request = MutationRequest(at, str(tx.tid), made.table, rows, adopted, (*before, nameless))
+            async with self.derived.sql.mutate(request) as mutation:
+                return await self.insert_select(tx, mutation, at)
 
     async def add(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidelock.client.agents.transport import segment
+from tidelock.client.reads.scan import Params
 from tidelock.client.values.columns import Columns, schema_of
+from tidelock.client.values.results import InsertResult
 from tidelock.client.writes.statements import Statements
-from tidelock.errors import TableExistsError, UnknownTableError
+from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
 from tidelock.wire.tables import AlterTableRequest, CreateTableRequest, DefinedTable, TableInfo
 
 T = TypeVar("T")
@@ -17,7 +19,7 @@ T = TypeVar("T")
 
 def create_request(
     name: str,
-    schema: Columns,
+    schema: Columns | None,
     *,
     or_replace: bool,
     partition_by: Sequence[str],
@@ -25,17 +27,26 @@ def create_request(
     properties: Mapping[str, str] | None,
     derived_from: str | None,
     derived_sql: str | None,
+    sql: str | None,
+    params: Params,
 ) -> CreateTableRequest:
     """Return the request that creates a table; arguments and errors as of `Database.create_table`."""
+    if (schema is None) == (sql is None):
+        raise BadRequestError(
+            f"table {name} needs columns: give `schema`, or `sql`, a SELECT whose columns and rows it gets"
+        )
+    text = None if schema is None else base64.b64encode(schema_of(schema).serialize()).decode("ascii")
     return CreateTableRequest(
         name=name,
-        schema=base64.b64encode(schema_of(schema).serialize()).decode("ascii"),
+        schema=text,
         partition_by=list(partition_by),
         sort_by=list(sort_by),
         properties=dict(properties or {}),
         derived_from=derived_from,
         derived_sql=derived_sql,
         or_replace=or_replace,
+        sql=sql,
+        params=list(params),
     )
 
 
@@ -48,8 +59,10 @@ class TableStatements(Statements):
     def create_table(
         self,
         name: str,
-        schema: Columns,
+        schema: Columns | None = None,
         *,
+        sql: str | None = None,
+        params: Params = (),
         if_not_exists: bool = False,
         or_replace: bool = False,
         partition_by: Sequence[str] = (),
@@ -65,6 +78,8 @@ class TableStatements(Statements):
         Args:
             name: As in `Database.create_table`, and so are the other arguments.
             schema: The columns.
+            sql: A SELECT of what the transaction sees, whose columns and rows the table gets.
+            params: Values of its parameters.
             if_not_exists: Return the table of this name if there is one.
             or_replace: Drop the table of this name, if there is one, with the rows that this transaction has
                 inserted into it.
@@ -79,7 +94,8 @@ class TableStatements(Statements):
                 `or_replace` is given.
             TransactionClosedError: The transaction accepts no statements.
             UnavailableError: The home did not answer; rollback() only.
-            TidelockError: Other errors, as of `Database.create_table`.
+            TidelockError: Other errors, as of `Database.create_table`, and of `insert` for the rows of `sql`,
+                which leave the transaction for rollback() only.
         """
         request = create_request(
             name,
@@ -90,13 +106,21 @@ class TableStatements(Statements):
             properties=properties,
             derived_from=derived_from,
             derived_sql=derived_sql,
+            sql=sql,
+            params=params,
         )
+        how: dict[str, Any] = {"body": request}
+        if sql is not None:
+            how |= {"timeout_s": self._transport.timeouts.change_s, "working": True}
         try:
-            return self._definition(lambda: self._call("tables", answer=DefinedTable, body=request))
+            made = self._definition(lambda: self._call("tables", answer=DefinedTable, **how))
         except TableExistsError:
             if not if_not_exists:
                 raise
             return self.definition(name)
+        if made.rows is not None:
+            self._count(InsertResult(made.rows, 0))
+        return made
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
         """Drop a table, with the rows that this transaction has inserted into it.
