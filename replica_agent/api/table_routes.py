@@ -6,6 +6,8 @@ from typing import Final
 
 from tidelock.errors import (
     FencedError,
+    PartDamagedError,
+    SnapshotTooOldError,
     TableChangedError,
     TableExistsError,
     TooLargeError,
@@ -68,6 +70,18 @@ TABLES: Final = (
     ApiRoute(
         method="DELETE", path=f"{TX}/tables/{{table}}", handler=TableRoutes.drop_inside,
         subject="statements", response=tables.DefinedTable, action=AgentAction.INSERT, errors=DEFINING,
+    ),
+    ApiRoute(
+        method="POST", path=f"{V1}/tables/{{table}}/undrop", handler=TableRoutes.undrop, subject="tables",
+        request=tables.UndropRequest, optional=True, response=tables.CommittedTable,
+        action=AgentAction.BEGIN,
+        errors=(*COMMIT, TableExistsError, UnknownTableError, SnapshotTooOldError, PartDamagedError),
+    ),
+    ApiRoute(
+        method="POST", path=f"{TX}/tables/{{table}}/undrop", handler=TableRoutes.undrop_inside,
+        subject="statements", request=tables.UndropRequest, optional=True, response=tables.DefinedTable,
+        action=AgentAction.INSERT,
+        errors=(*DEFINING, TableExistsError, SnapshotTooOldError, PartDamagedError),
     ),
     ApiRoute(
         method="GET", path=f"{V1}/parts", handler=TableRoutes.parts, subject="tables",

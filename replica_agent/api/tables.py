@@ -21,6 +21,7 @@ from tidelock.wire.tables import (
     CreateTableRequest,
     DefinedTable,
     DroppedTable,
+    UndropRequest,
 )
 
 
@@ -74,11 +75,24 @@ class TableRoutes:
     async def drop(self, request: web.Request) -> web.Response:
         """Drop a table, as a transaction of one statement."""
         found = await self.definitions.alone(self.definitions.dropping(request.match_info["table"]))
-        return answer(DroppedTable(found.definition.definition["name"], found.done.csn))
+        return answer(DroppedTable(found.made.definition.definition["name"], found.done.csn))
 
     async def drop_inside(self, request: web.Request) -> web.Response:
         """Drop a table inside a transaction, and return its last definition."""
         return await self._inside(request, self.definitions.dropping(request.match_info["table"]), 200)
+
+    async def undrop(self, request: web.Request) -> web.Response:
+        """Bring a dropped table back, as a transaction of one statement."""
+        return await self._defined(await self.definitions.alone(await self._undropping(request)), 200)
+
+    async def undrop_inside(self, request: web.Request) -> web.Response:
+        """Bring a dropped table back inside a transaction."""
+        return await self._inside(request, await self._undropping(request), 200)
+
+    async def _undropping(self, request: web.Request) -> Statement:
+        asked = await body(request, UndropRequest)
+        csn = None if asked.csn is None else Csn(asked.csn)
+        return self.definitions.undropping(request.match_info["table"], to=asked.name, csn=csn)
 
     async def _inside(self, request: web.Request, statement: Statement, status: int) -> web.Response:
         found = await self.definitions.inside(request.match_info["tid"], statement)
@@ -88,11 +102,10 @@ class TableRoutes:
         return answer(msgspec.convert(told, DefinedTable), status)
 
     async def _defined(self, found: Defined, status: int) -> web.Response:
-        made = found.definition
+        made = found.made.definition
         shown = await self.service.shown(made.definition, found.done.csn)
-        return answer(
-            msgspec.convert({**shown, "csn": found.done.csn, "version": made.version}, CommittedTable), status
-        )
+        told = {**shown, "csn": found.done.csn, "version": made.version, "rows": found.made.rows}
+        return answer(msgspec.convert(told, CommittedTable), status)
 
     async def list(self, request: web.Request) -> web.Response:
         """List all tables at a CSN (default: the CSN that is applied here)."""

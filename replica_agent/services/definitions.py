@@ -27,9 +27,9 @@ Statement = Callable[[Transaction], Awaitable[Made]]
 
 
 class Defined(msgspec.Struct, frozen=True):
-    """A commit that has defined a table: the definition, and its commit."""
+    """A commit that has defined a table: the statement, and its commit."""
 
-    definition: DefineTable
+    made: Made
     done: Committed
 
 
@@ -69,6 +69,10 @@ class DefinitionService:
     def altering(self, name: str, *, to: str | None, properties: Mapping[str, str | None]) -> Statement:
         """Return the statement that changes a table; see :meth:`TableStatements.alter`."""
         return lambda tx: self.statements.alter(tx, name, to=to, properties=properties)
+
+    def undropping(self, name: str, *, to: str | None, csn: Csn | None) -> Statement:
+        """Return the statement that brings a dropped table back; see :meth:`TableStatements.undrop`."""
+        return lambda tx: self.statements.undrop(tx, name, to=to, csn=csn)
 
     async def inside(self, tid: str, statement: Statement) -> DefinedInside:
         """Run a statement in an open transaction of this home; if it is refused, the transaction goes on.
@@ -114,4 +118,4 @@ class DefinitionService:
                     raise
             else:
                 assert done is not None, "a definition is a change"
-                return Defined(made.definition, done)
+                return Defined(made, done)

@@ -27,6 +27,15 @@ class TableRow(msgspec.Struct, frozen=True):
     common_metadata: bytes
 
 
+class DroppedTable(msgspec.Struct, frozen=True):
+    """A table that was dropped: its last version, the CSN of that, and its definition."""
+
+    id: TableId
+    version: int
+    csn: Csn
+    definition: dict[str, Any]
+
+
 class TableReads:
     """The methods of a catalog's reader that read definitions."""
 
@@ -92,6 +101,25 @@ class TableReads:
         sql = "SELECT version, definition FROM tables WHERE id = ? ORDER BY version DESC LIMIT 1"
         row = self._db.execute(sql, (table,)).fetchone()
         return None if row is None else (row[0], json.loads(row[1]))
+
+    def dropped(self, name: TableName, at: Csn, since: Csn | None = None) -> DroppedTable | None:
+        """Return the table that was dropped last under a name, of those that do not exist at a CSN.
+
+        Args:
+            name: The name.
+            at: The CSN.
+            since: The CSN of the drop; None: any.
+        """
+        sql = """
+            SELECT id, version, from_csn, definition FROM tables t WHERE state = 'dropped' AND name = :name
+                AND from_csn <= :at AND (:since IS NULL OR from_csn = :since)
+                AND version = (SELECT max(version) FROM tables WHERE id = t.id AND from_csn <= :at)
+            ORDER BY from_csn DESC, id DESC LIMIT 1
+        """
+        row = self._db.execute(sql, {"name": name, "at": at, "since": since}).fetchone()
+        if row is None:
+            return None
+        return DroppedTable(TableId(row[0]), row[1], Csn(row[2]), json.loads(row[3]))
 
     def table_names(self, at: Csn) -> dict[TableId, TableName]:
         """Return the names of the tables that exist at ``at``, without reading their definitions."""

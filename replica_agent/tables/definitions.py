@@ -172,6 +172,38 @@ def dropping(name: TableName, tables: KnownTables) -> list[DefineTable]:
     ]
 
 
+def undropping(gone: DefineTable, to: TableName | None, tables: KnownTables) -> list[DefineTable]:
+    """Return the definitions that bring a dropped table back, its own first.
+
+    Args:
+        gone: The definition that has dropped it.
+        to: Its name from now on; None: the name that it had.
+        tables: The tables.
+
+    Raises:
+        TableExistsError: The name is taken.
+        BadRequestError: It was derived from a table that does not exist any more.
+    """
+    found = TableSchema.from_definition(gone.table, gone.definition)
+    schema = dataclasses.replace(found, name=to or found.name)
+    if tables.bearer(schema.name) is not None:
+        raise TableExistsError(
+            f"table {schema.name} exists, so {found.name} cannot come back under that name; give another one",
+            table=schema.name,
+        )
+    back = ChangeTable(schema.id, gone.version + 1, schema.definition())
+    if schema.derivation is None:
+        return [back]
+    source = _last(schema.derivation.source, tables)
+    if tables.bearer(source.schema.name) != source.schema.id:
+        raise BadRequestError(
+            f"table {found.name} was derived from {source.schema.name}, which does not exist any more; bring "
+            "that back first",
+            table=source.schema.name,
+        )
+    return [back, _with_dependents(source, (*source.schema.dependents, schema.id))]
+
+
 def altering(
     name: TableName, tables: KnownTables, *, to: TableName | None, properties: Mapping[str, str | None]
 ) -> list[DefineTable]:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -20,6 +21,7 @@ from tidelock.errors import (
     DuplicateKeyError,
     NotCommittedError,
     SerializationConflictError,
+    SnapshotTooOldError,
     TableChangedError,
     TableExistsError,
     TidelockError,
@@ -352,3 +354,65 @@ def test_a_table_gets_the_columns_and_rows_of_a_query(dbs: list[Database]) -> No
     assert "default.bad" not in at(db, tx.csn or 0)
     with pytest.raises(BadRequestError, match="needs columns"):
         db.create_table("none")
+
+
+def test_a_dropped_table_comes_back_with_its_rows(dbs: list[Database]) -> None:
+    """The same table: its earlier history, no table in between, its changes, and no byte written again."""
+    db = dbs[0]
+    db.create_table("t", COLUMNS, properties={"unique_key": "k", "comment": "kept"})
+    db.insert("t", rows(1, 2))
+    before = db.insert("t", rows(3)).csn or 0
+    first = db.drop_table("t") or 0
+    db.create_table("t", {"x": "string"})
+    second = db.drop_table("t") or 0
+    db.create_table("t", {"y": "string"})
+    with pytest.raises(TableExistsError, match="give another one"):
+        db.undrop_table("t", csn=first)
+    back = db.undrop_table("t", to="sales.t", csn=first)
+    assert (back.name, back.rows, back.properties["comment"]) == ("sales.t", 3, "kept")
+    for other in dbs:
+        with other.snapshot(csn=back.csn) as snapshot:
+            assert sorted(snapshot.read("sales.t")["k"].to_pylist()) == [1, 2, 3]
+        assert sorted(other.read("t", csn=before)["k"].to_pylist()) == [1, 2, 3]
+        for csn in (first, second, back.csn - 1):
+            with pytest.raises(UnknownTableError):
+                other.table("sales.t", csn=csn)
+        assert other.table("t", csn=second - 1).columns[0].name == "x"
+    with pytest.raises(DuplicateKeyError):
+        db.insert("sales.t", rows(3))
+    db.insert("sales.t", rows(4))
+    gone_again = db.drop_table("sales.t") or 0
+    with db.begin() as tx:
+        tx.undrop_table("sales.t")
+        tx.insert("sales.t", rows(5))
+        tx.rename_table("sales.t", "u")
+        assert keys(tx, "u") == [1, 2, 3, 4, 5]
+    assert keys(db, "u") == [1, 2, 3, 4, 5]
+    with pytest.raises(UnknownTableError, match="was dropped"):
+        db.undrop_table("never_dropped")
+    with pytest.raises(UnknownTableError):
+        db.undrop_table("sales.t", csn=gone_again + 1)
+
+
+def test_a_dropped_table_without_its_history_stays_gone(dbs: list[Database]) -> None:
+    """Its parts may have been deleted on any replica: the error says so; so does one about its source."""
+    db = dbs[0]
+    db.create_table("s", COLUMNS)
+    db.create_table("d", COLUMNS, derived_from="s", derived_sql="select k + 1 as k from inserted")
+    db.insert("s", rows(1))
+    db.drop_table("d")
+    db.drop_table("s")
+    with pytest.raises(BadRequestError, match=r"derived from default\.s"):
+        db.undrop_table("d")
+    with db.begin(fresh=True) as tx:
+        tx.undrop_table("s")
+        tx.undrop_table("d")
+        tx.insert("s", rows(2))
+    assert at(db, tx.csn or 0) == {"default.d": [2, 3], "default.s": [1, 2]}
+    db.drop_table("d")
+    last = db.drop_table("s") or 0
+    db.create_table("other", COLUMNS)
+    eventually(lambda: db.raise_horizon(last + 1, drop_pins=True).horizon > last)
+    eventually(lambda: (db.status().horizon or 0) > last)
+    with pytest.raises(SnapshotTooOldError, match="horizon"):
+        db.undrop_table("s")

@@ -21,10 +21,16 @@ def test_the_programs_of_the_page(
     (tmp_path / "demo").symlink_to(local.folder)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    assert len(pages.blocks(PAGE, "python")) == 5
+    assert len(pages.blocks(PAGE, "python")) == 6
     pages.run(PAGE, names)
     with names["db"] as db:
         found = {table.name: table for table in db.tables()}
-        assert found.keys() == {"sales.orders", "sales.returns", "default.stock", "default.per_day"}
+        assert found.keys() == {
+            "sales.orders",
+            "sales.returns",
+            "default.stock",
+            "default.per_day",
+            "sales.pieces",
+        }
         assert found["sales.orders"].properties == {"comment": "with returns"}
         assert found["sales.returns"].rows == 1

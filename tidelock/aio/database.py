@@ -142,6 +142,7 @@ class AsyncDatabase(Twin[Database]):
     create_table = in_thread(Database.create_table)
     alter_table = in_thread(Database.alter_table)
     rename_table = in_thread(Database.rename_table)
+    undrop_table = in_thread(Database.undrop_table)
     drop_table = in_thread(Database.drop_table)
     tables = in_thread(Database.tables)
     table = in_thread(Database.table)

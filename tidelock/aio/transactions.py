@@ -111,6 +111,7 @@ class AsyncTransaction(Twin[Transaction]):
     definition = in_thread(Transaction.definition)
     create_table = _statement(Transaction.create_table)
     drop_table = _statement(Transaction.drop_table)
+    undrop_table = _statement(Transaction.undrop_table)
     rename_table = _statement(Transaction.rename_table)
     alter_table = _statement(Transaction.alter_table)
     heartbeat = in_thread(Transaction.heartbeat)

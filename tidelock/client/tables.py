@@ -19,6 +19,7 @@ from tidelock.wire.rows import RowList
 from tidelock.wire.tables import (
     AlterTableRequest,
     CommittedTable,
+    CreateTableRequest,
     DefinedTable,
     DroppedTable,
     PartInfo,
@@ -89,21 +90,6 @@ class Tables:
             NotCommittedError: The table was not created, as a commit is not possible now; call again.
             CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
         """
-        if sql is not None and schema is None:
-            with self._begin_fresh() as tx:
-                made = tx.create_table(
-                    name,
-                    sql=sql,
-                    params=params,
-                    if_not_exists=if_not_exists,
-                    or_replace=or_replace,
-                    partition_by=partition_by,
-                    sort_by=sort_by,
-                    properties=properties,
-                    derived_from=derived_from,
-                    derived_sql=derived_sql,
-                )
-            return made if isinstance(made, TableInfo) else _committed(made, tx.csn or 0)
         body = create_request(
             name,
             schema,
@@ -116,6 +102,14 @@ class Tables:
             sql=sql,
             params=params,
         )
+        return self._create(body, if_not_exists=if_not_exists)
+
+    def _create(self, body: CreateTableRequest, *, if_not_exists: bool) -> CommittedTable | TableInfo:
+        name = body.name
+        if body.sql is not None:
+            with self._begin_fresh() as tx:
+                made = tx.send_create(body, if_not_exists=if_not_exists)
+            return made if isinstance(made, TableInfo) else _committed(made, tx.csn or 0)
         try:
             table = self._define("POST", "/tables", CommittedTable, body, f"table {name} was created", name)
         except TableExistsError:
@@ -151,6 +145,29 @@ class Tables:
             return None
         self._connection.highest_csn.note(dropped.csn)
         return dropped.csn
+
+    def undrop_table(self, name: str, *, to: str | None = None, csn: int | None = None) -> CommittedTable:
+        """Bring a dropped table back with the rows that it had, while its history is kept.
+
+        It is the same table again: its history and its change feed go on. At the CSNs in between there is no
+        table. No byte of its rows is written. `rows` of the result is their number.
+
+        Args:
+            name: The name that it had when it was dropped.
+            to: Its name from now on; default: the same.
+            csn: The CSN of the drop, as `drop_table` has returned it; default: the last drop of a table of
+                that name.
+
+        Raises:
+            UnknownTableError: No table of this name was dropped, or its definition is not known any more.
+            TableExistsError: There is a table of that name; give `to`.
+            SnapshotTooOldError: Its rows are not kept any more (`history_retention_s`).
+            BadRequestError: It was derived from a table that does not exist any more.
+            NotCommittedError, CommitUnknownError: As of `drop_table`.
+        """
+        with self._begin_fresh() as tx:
+            made = tx.undrop_table(name, to=to, csn=csn)
+        return _committed(made, tx.csn or 0)
 
     def rename_table(self, name: str, to: str) -> CommittedTable:
         """Give a table another name, also in another namespace; return its definition as `create_table` does.

@@ -49,6 +49,18 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     properties: dict[str, str | None] = {}
 
 
+class UndropRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /tables/{table}/undrop.
+
+    Attributes:
+        name: Another name, `name` or `namespace.name`; None: the name that it had.
+        csn: The CSN of the drop; None: the last drop of a table of that name.
+    """
+
+    name: str | None = None
+    csn: int | None = None
+
+
 class DroppedTable(msgspec.Struct, frozen=True):
     """A table that was dropped: its name, and the CSN from which it does not exist."""
 
@@ -95,7 +107,7 @@ class DefinedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=Tru
 
     Attributes:
         version: Version of its definition.
-        rows: Number of rows of the SELECT that were inserted; None without one.
+        rows: Number of rows that came with it: those of the SELECT, or of the dropped table; else None.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("name", "version", "columns", "partition_by", "rows")
@@ -110,7 +122,7 @@ class CommittedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=T
     Attributes:
         csn: The CSN of the commit.
         version: Version of its definition.
-        rows: Number of rows of the SELECT that were inserted; None without one.
+        rows: Number of rows that came with it: those of the SELECT, or of the dropped table; else None.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("name", "csn", "version", "columns", "partition_by", "rows")

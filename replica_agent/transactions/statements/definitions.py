@@ -19,14 +19,15 @@ import msgspec
 import pyarrow as pa
 
 from tidelock.csnlog.core.codec import encode_entries
-from tidelock.csnlog.core.ids import TableId
-from tidelock.csnlog.core.model import DefineTable
-from tidelock.errors import TooLargeError, UnsealedWriteError
+from tidelock.csnlog.core.ids import Csn, TableId
+from tidelock.csnlog.core.model import ChangeTable, DefineTable
+from tidelock.errors import TooLargeError, UnknownTableError, UnsealedWriteError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.storage.table_reads import DroppedTable
 from tidelock.replica_agent.storage.tables import SeenTables, Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables import definitions
@@ -110,6 +111,54 @@ class TableStatements:
             return definitions.dropping(self._look_up(tx, name), seen)
 
         return await self._define(tx, make)
+
+    async def undrop(self, tx: Transaction, name: str, *, to: str | None, csn: Csn | None) -> Made:
+        """Bring a dropped table back, with the rows that it had; no byte of them is written.
+
+        The parts are new ones that have the bytes of those which left with the drop, so at the CSNs in
+        between there is no table.
+
+        Args:
+            tx: An open transaction of this home.
+            name: The name that it had when it was dropped.
+            to: Its name from now on; None: the same.
+            csn: The CSN of the drop; None: the last drop of a table of that name.
+
+        Raises:
+            UnknownTableError: The transaction sees no such drop.
+            SnapshotTooOldError: Its rows are not kept any more.
+            Others as `definitions.undropping`; PartDamagedError, which leaves the transaction rollback only.
+        """
+        full = self._look_up(tx, name)
+        new = None if to is None else self._look_up(tx, to)
+        gone = self._gone(tx, full, csn)
+
+        async def make(seen: SeenTables) -> list[DefineTable]:
+            dropped = ChangeTable(gone.id, gone.version, gone.definition)
+            return definitions.undropping(dropped, new, seen)
+
+        before = Csn(gone.csn - 1)
+        made = await self._define(tx, make)
+        async with self.transactions.removing(tx):
+            parts = await self.catalog.read(lambda reader: reader.parts(gone.id, before))
+            self.catalog.reader.require_kept(before, gone.id)
+            await self.inserts.staging.share(tx, gone.id, parts)
+        return Made(made.definition, sum(part.rows for part in parts))
+
+    def _gone(self, tx: Transaction, name: TableName, csn: Csn | None) -> DroppedTable:
+        """Return a dropped table whose rows are kept."""
+        reader = self.catalog.reader
+        at = tx.begin_statement(self.waiters.reached)
+        gone = reader.dropped(name, at, csn)
+        if gone is None:
+            when = "" if csn is None else f" at CSN {csn}"
+            raise UnknownTableError(
+                f"no table {name} was dropped{when}, as far as is known at CSN {at}; a dropped table "
+                "has the name that it had then",
+                table=name,
+            )
+        reader.require_kept(Csn(gone.csn - 1), gone.id)
+        return gone
 
     async def alter(
         self, tx: Transaction, name: str, *, to: str | None, properties: Mapping[str, str | None]

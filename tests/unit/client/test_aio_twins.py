@@ -39,7 +39,7 @@ from tidelock.client.membership import Membership
 from tidelock.wire.members import MembersAnswer
 
 #: Public names of the synchronous classes that are not for programs: they join its own modules together.
-_HOOKS: Final = {"stream", "collect", "renew", "begin_first", "after_fork", "at_end"}
+_HOOKS: Final = {"stream", "collect", "renew", "begin_first", "after_fork", "at_end", "send_create"}
 #: Names that the protocol of async iterators asks for, and an attribute that has to be awaited.
 _OWN: Final = {"aclose", "schema"}
 PAIRS: Final[list[tuple[type, type, set[str]]]] = [

@@ -12,7 +12,7 @@ from tidelock.client.values.columns import Columns, schema_of
 from tidelock.client.values.results import InsertResult
 from tidelock.client.writes.statements import Statements
 from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
-from tidelock.wire.tables import AlterTableRequest, CreateTableRequest, DefinedTable, TableInfo
+from tidelock.wire.tables import AlterTableRequest, CreateTableRequest, DefinedTable, TableInfo, UndropRequest
 
 T = TypeVar("T")
 
@@ -109,15 +109,19 @@ class TableStatements(Statements):
             sql=sql,
             params=params,
         )
+        return self.send_create(request, if_not_exists=if_not_exists)
+
+    def send_create(self, request: CreateTableRequest, *, if_not_exists: bool) -> DefinedTable | TableInfo:
+        """Create the table of a request; see :meth:`create_table`."""
         how: dict[str, Any] = {"body": request}
-        if sql is not None:
+        if request.sql is not None:
             how |= {"timeout_s": self._transport.timeouts.change_s, "working": True}
         try:
             made = self._definition(lambda: self._call("tables", answer=DefinedTable, **how))
         except TableExistsError:
             if not if_not_exists:
                 raise
-            return self.definition(name)
+            return self.definition(request.name)
         if made.rows is not None:
             self._count(InsertResult(made.rows, 0))
         return made
@@ -145,6 +149,21 @@ class TableStatements(Statements):
                 raise
             return False
         return True
+
+    def undrop_table(self, name: str, *, to: str | None = None, csn: int | None = None) -> DefinedTable:
+        """Bring a dropped table back, as `Database.undrop_table` does; its rows come with it.
+
+        Raises:
+            UnknownTableError: The transaction sees no drop of a table of this name.
+            TableExistsError: It sees a table of that name; give `to`.
+            SnapshotTooOldError, BadRequestError: As of `Database.undrop_table`.
+            TransactionClosedError, UnavailableError: As of `create_table`.
+        """
+        path, body = f"tables/{segment(name)}/undrop", UndropRequest(to, csn)
+        how: dict[str, Any] = {"timeout_s": self._transport.timeouts.change_s, "working": True}
+        made = self._definition(lambda: self._call(path, answer=DefinedTable, body=body, **how))
+        self._count(InsertResult(made.rows or 0, 0))
+        return made
 
     def rename_table(self, name: str, to: str) -> DefinedTable:
         """Give a table another name, also in another namespace; it has it in the statements that follow.
