@@ -341,6 +341,10 @@ class CsnLog:
         """Return the version of ``tables``, which every definition raises, as :meth:`head` does."""
         return await self._version_and_end(tree.TABLES)
 
+    async def tags(self) -> tuple[int, Csn]:
+        """Return the version of ``tags``, which every change of tags raises, as :meth:`head` does."""
+        return await self._version_and_end(tree.TAGS)
+
     async def _version_and_end(self, path: str) -> tuple[int, Csn]:
         for attempt in range(_ATTEMPTS):
             session = await self._connected_session(attempt)

@@ -42,7 +42,7 @@ REBUILD: Final = faults.step("rebuild.write")
 #: The znodes below the root, those first that decide whether an agent starts.
 _TOPS: Final = (
     *(tree.CLUSTER, tree.CSN, tree.REPLICAS, tree.TABLES),
-    *(tree.LOCKS, tree.LABELS, tree.PINS, tree.SKIPS),
+    *(tree.LOCKS, tree.LABELS, tree.PINS, tree.TAGS, tree.SKIPS),
     tree.SKIPPED_RECORDS,
 )
 #: Znodes of one request.
@@ -71,6 +71,7 @@ class TreePlan(msgspec.Struct, frozen=True):
         labels: Labels, each with its newest commit.
         skips: Parts that were declared lost.
         skipped: Records that were skipped.
+        tags: The CSNs of the tags; the horizon is not above them.
     """
 
     cluster: ClusterState
@@ -83,6 +84,7 @@ class TreePlan(msgspec.Struct, frozen=True):
     labels: Mapping[str, LabelState]
     skips: Sequence[SkipPart]
     skipped: Sequence[SkippedRecord]
+    tags: Mapping[str, Csn]
 
 
 async def require_idle(store: Store, cluster_id: str, *, silence_s: float, patience_s: float) -> None:
@@ -170,7 +172,7 @@ def _frame(plan: TreePlan) -> list[tuple[Op, ...]]:
 
 
 def _contents(plan: TreePlan) -> Iterator[Op]:
-    """Yield the writes of tables, labels, lost parts and skipped records.
+    """Yield the writes of tables, labels, lost parts, skipped records and tags.
 
     ZooKeeper counts the definitions of a table: their number is the version of the znode. So the first ones
     of all tables come first, then the second ones, and so on.
@@ -187,6 +189,8 @@ def _contents(plan: TreePlan) -> Iterator[Op]:
         yield Create(tree.skip(one.part), codec.encode_skip(SkipState(one)))
     for word in plan.skipped:
         yield Create(tree.skipped_record(word.csn), codec.encode_skipped(word))
+    if plan.tags:
+        yield SetData(tree.TAGS, codec.encode_tags(plan.tags), 0)
 
 
 async def _living(store: Store, patience_s: float) -> list[str]:

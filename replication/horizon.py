@@ -5,7 +5,7 @@ protocol:
 
 * The version of ``pins`` is read before the pins are listed, all in one session, and is checked in the multi
   that sets the horizon: a pin that the list lacks was made after that version, so the multi is refused
-  (F6).
+  (F6). So are the tags: the multi of a tag sets ``pins`` too (rule tags).
 * The progress of the replicas is read after the list of the pins: a replica that returns takes a pin first,
   and releases it when its progress is published. In the opposite order both could be missed.
 
@@ -16,7 +16,7 @@ each answer that is waited for makes a move less likely where many clients take 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -33,7 +33,7 @@ from tidelock.csnlog.core.results import Ok, Reason, Refused, Unknown
 from tidelock.csnlog.core.store import Check, Delete, Node, SetData, Store
 from tidelock.replication.core.horizon_rules import PinWatch
 
-_NO_PIN: Final = Refused(Reason.NO_NODE)
+_NO_NODE: Final = Refused(Reason.NO_NODE)
 #: Deletes a pin at any version: its id is never used again.
 _ANY_VERSION: Final = -1
 
@@ -44,7 +44,8 @@ class HorizonReading(msgspec.Struct, frozen=True):
     Attributes:
         at: When it began, by the clock of the observer.
         horizon: ``csn/horizon``, and its version.
-        pins_version: Version of ``pins``, read before the list.
+        pins_version: Version of ``pins``, read before the list, and before the tags.
+        tags: The CSNs of the tags.
         replicas: The progress of the replicas, read after the pins.
     """
 
@@ -52,16 +53,19 @@ class HorizonReading(msgspec.Struct, frozen=True):
     horizon: Csn
     horizon_version: int
     pins_version: int
+    tags: Mapping[str, Csn]
     replicas: ReplicaProgress
 
 
 async def read_horizon(store: Store, watch: PinWatch, clock: Callable[[], float]) -> HorizonReading | None:
     """Read what decides the horizon; None when a read failed, or the session has changed meanwhile."""
     session, begun = store.session, clock()
-    horizon, (pins, names), members = await asyncio.gather(
+    horizon, (pins, names, tags), members = await asyncio.gather(
         store.get(tree.HORIZON), _list_pins(store), read_members(store)
     )
     if not (isinstance(horizon, Ok) and isinstance(pins, Ok) and isinstance(names, Ok)) or members is None:
+        return None
+    if tags is None:
         return None
     are_read, replicas = await asyncio.gather(
         _read_pins(store, watch, watch.listed(names.value, begun), clock), read_published(store, members)
@@ -69,16 +73,29 @@ async def read_horizon(store: Store, watch: PinWatch, clock: Callable[[], float]
     if not are_read or replicas is None or store.session != session:
         return None
     return HorizonReading(
-        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, replicas
+        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, tags, replicas
     )
 
 
 async def _list_pins(
     store: Store,
-) -> tuple[Ok[Node] | Refused | Unknown, Ok[tuple[str, ...]] | Refused | Unknown]:
-    """Read the version of the pins, then their list."""
+) -> tuple[Ok[Node] | Refused | Unknown, Ok[tuple[str, ...]] | Refused | Unknown, Mapping[str, Csn] | None]:
+    """Read the version of the pins, then their list and the tags."""
     pins = await store.get(tree.PINS)
-    return pins, await store.children(tree.PINS)
+    names, tags = await asyncio.gather(store.children(tree.PINS), read_tags(store))
+    return pins, names, tags
+
+
+async def read_tags(store: Store) -> Mapping[str, Csn] | None:
+    """Read the CSNs of the tags; None when the read failed.
+
+    Raises:
+        CorruptError: This version cannot read them.
+    """
+    node = await store.get(tree.TAGS)
+    if node == _NO_NODE:
+        return {}
+    return codec.decode_tags(node.value.data) if isinstance(node, Ok) else None
 
 
 async def read_pins(store: Store, watch: PinWatch, clock: Callable[[], float]) -> bool:
@@ -96,7 +113,7 @@ async def _read_pins(
     for pin, node in zip(to_read, await asyncio.gather(*map(store.get, map(tree.pin, to_read))), strict=True):
         if isinstance(node, Ok):
             watch.read(pin, node.value, clock())
-        elif node == _NO_PIN:
+        elif node == _NO_NODE:
             watch.gone(pin)
         else:
             return False
@@ -123,7 +140,7 @@ async def end_below(fenced: Fenced, watch: PinWatch, horizon: Csn) -> None:
 
 async def _delete(fenced: Fenced, watch: PinWatch, pin: str, version: int) -> None:
     result = await fenced((Delete(tree.pin(pin), version),))
-    if isinstance(result, Ok) or result == _NO_PIN:
+    if isinstance(result, Ok) or result == _NO_NODE:
         watch.gone(pin)
 
 

@@ -27,7 +27,7 @@ def attach(
     prefix: str = "",
     replica: str | None = None,
     failover: bool = True,
-    csn: int | None = None,
+    csn: int | str | None = None,
     at: datetime | int | str | None = None,
 ) -> SparkSnapshot:
     """Make tables of a Tidelock cluster readable in a Spark session: temporary views, all at one CSN.
@@ -43,8 +43,8 @@ def attach(
         replica: The replica to read from as long as it answers; None = any.
         failover: Go on to another replica, at the same CSN, if a replica is dead, frozen, behind or has a
             damaged part. Without failover such a job fails.
-        csn: The CSN to read. Default: the newest CSN that is applied on `replica` and on as many replicas as
-            a commit has copies, and that contains everything `db` has committed or read.
+        csn: The CSN to read, or a tag. Default: the newest CSN that is applied on `replica` and on as many
+            replicas as a commit has copies, and that contains everything `db` has committed or read.
         at: The newest CSN whose effective time is not after this, in place of `csn`: a datetime with time
             zone, its ISO 8601 text, or ms since 1970.
 
@@ -102,7 +102,7 @@ class SparkSnapshot:
         prefix: str,
         replica: str | None,
         failover: bool,
-        csn: int | None,
+        csn: int | str | None,
         at: datetime | int | str | None,
     ) -> None:
         self._spark = spark
@@ -174,7 +174,7 @@ class SparkSnapshot:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _attach(self, csn: int | None, at: datetime | int | str | None) -> _Attached:
+    def _attach(self, csn: int | str | None, at: datetime | int | str | None) -> _Attached:
         """Pin a snapshot and make its views; if that fails, nothing remains pinned."""
         snapshot, status = pin(self._db, csn, self._replica, at=at)
         try:

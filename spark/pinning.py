@@ -12,7 +12,7 @@ from tidelock.wire.rows import Fields
 
 def pin(
     db: Database,
-    csn: int | None,
+    csn: int | str | None,
     replica: str | None,
     *,
     at: datetime | int | str | None = None,

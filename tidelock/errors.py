@@ -251,6 +251,22 @@ class TableChangedError(RefusedError):
     retriable = True
 
 
+class TagExistsError(RefusedError):
+    """The tag names another CSN already (``csn``); move it, or choose another name."""
+
+
+class TagsMovedError(RefusedError):
+    """Other tags were made or ended, or the horizon rose, while a tag was made; try again."""
+
+    retriable = True
+
+
+class UnknownTagError(RefusedError):
+    """There is no tag of this name; it was ended, or it never existed."""
+
+    http_status = 404
+
+
 class TableModeError(RefusedError):
     """Rows of a landing table come by land() alone, and those of other tables by transactions alone."""
 

@@ -40,7 +40,8 @@ class Proposal(msgspec.Struct, frozen=True):
     Attributes:
         record: Its entry in the record of the log.
         tables: Every table that it touches, with the version of the definition that it was made for.
-        ddl: Creates or sets of ``tables/<table>``, in the same multi.
+        ddl: Creates or sets of ``tables/<table>``, in the same multi; or the writes and checks of a change of
+            tags.
         label: Its label, or None; the znode of the label is created in the same multi, or moved.
         move: The versions at which an existing label was read and is moved; None creates the label.
         roster: The version of ``replicas`` at which its copies were counted; None if it has no parts.
@@ -52,7 +53,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
     record: TidRecord
     tables: Mapping[TableId, int]
-    ddl: tuple[Create | SetData, ...] = ()
+    ddl: tuple[Create | SetData | Check, ...] = ()
     label: str | None = None
     head_version: int | None = None
     move: Move | None = None
@@ -143,12 +144,23 @@ class ElementRole(enum.Enum):
     LABELS = "labels"
     #: The word that a part is lost, which nobody has said before.
     SKIP = "skip"
+    #: Neither the tags nor the horizon have changed since they were read.
+    TAGS = "tags"
     #: Elements that no other replica can make fail while the checks before them hold.
     OWN = "own"
 
 
 #: Checks that transactions of a batch share.
 _SHARED: Final = frozenset({ElementRole.TABLE, ElementRole.HEAD, ElementRole.ROSTER, ElementRole.LABELS})
+
+
+#: The roles of the elements besides definitions that a proposal brings, by the folders of their paths.
+_ROLES: Final[Mapping[str, ElementRole]] = {
+    tree.SKIPS: ElementRole.SKIP,
+    tree.TAGS: ElementRole.TAGS,
+    tree.CSN: ElementRole.TAGS,
+    tree.PINS: ElementRole.OWN,
+}
 
 
 class Element(msgspec.Struct, frozen=True):
@@ -345,7 +357,7 @@ def _elements(proposal: Proposal) -> Iterable[tuple[Op, ElementRole]]:
         if path not in checked:
             yield Check(path, version), ElementRole.TABLE
     for op in proposal.ddl:
-        yield op, ElementRole.SKIP if tree.is_skip(op.path) else ElementRole.DEFINITION
+        yield op, _ROLES.get(op.path.partition("/")[0], ElementRole.DEFINITION)
     if proposal.label is not None:
         path = tree.label(proposal.label)
         data = codec.encode_label(LabelState(proposal.tid, proposal.record.batch))

@@ -41,6 +41,7 @@ from tidelock.csnlog.core.model import (
     SessionState,
     SkippedRecord,
     SkipState,
+    TagsState,
     TidRecord,
 )
 from tidelock.errors import CorruptError, UpgradeNeededError
@@ -104,7 +105,18 @@ encode_lock, decode_lock = _form(LockState, "removal lock")
 encode_skip, decode_skip = _form(SkipState, "lost part")
 #: ``skipped-records/<csn>``.
 encode_skipped, decode_skipped = _form(SkippedRecord, "skipped record")
+_encode_tags, _decode_tags = _form(TagsState, "tags")
 _encode_entry_list, _decode_entry_list = _form(EntryList, "manifest")
+
+
+def encode_tags(tags: Mapping[str, Csn]) -> bytes:
+    """Return the bytes of ``tags``."""
+    return _encode_tags(TagsState(dict(tags)))
+
+
+def decode_tags(data: bytes) -> Mapping[str, Csn]:
+    """Decode ``tags``, which is empty before the first tag; raise UpgradeNeededError or CorruptError."""
+    return _decode_tags(data).tags if data else {}
 
 
 def decode_log_record(csn: Csn, data: bytes, stamp: Stamp) -> LogRecord:

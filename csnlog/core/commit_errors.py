@@ -20,6 +20,7 @@ from tidelock.errors import (
     RefusedError,
     TableChangedError,
     TableExistsError,
+    TagsMovedError,
     TidelockError,
     TooLargeError,
     TransactionClosedError,
@@ -57,6 +58,10 @@ def _error(proposal: Proposal, decision: Rejected | Undecided) -> TidelockError:
         case Cause.DECLARED_LOST:
             part = detail.removeprefix(tree.skip(PartId("")))
             return RefusedError(f"tid {tid}: part {part} is declared lost already", tid=tid, part=part)
+        case Cause.TAGS_MOVED:
+            return TagsMovedError(
+                f"tid {tid}: tags or horizon changed after they were read; read them again", tid=tid
+            )
         case Cause.LABEL_EXISTS:
             return LabelExistsError(
                 f"tid {tid}: label {proposal.label!r} was committed before", tid=tid, label=proposal.label

@@ -33,6 +33,8 @@ class Cause(enum.Enum):
     TABLE_EXISTS = "table_exists"
     #: The part was declared lost before.
     DECLARED_LOST = "declared_lost"
+    #: Tags or horizon are not what they were when they were read.
+    TAGS_MOVED = "tags_moved"
     LABEL_EXISTS = "label_exists"
     #: The label is not what it was when it was read; read it again.
     LABEL_MOVED = "label_moved"

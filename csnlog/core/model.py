@@ -115,9 +115,44 @@ class ChangeTable(DefineTable, frozen=True, tag="alter", tag_field="k", forbid_u
         return bool(self.definition.get("dropped"))
 
 
+class TagEntry(msgspec.Struct, frozen=True):
+    """A log entry that concerns all tables, and no table alone."""
+
+    @property
+    def table(self) -> TableId:
+        """No table, as of a lost manifest."""
+        return TableId("")
+
+
+class TagCsn(TagEntry, frozen=True, tag="tag", tag_field="k", forbid_unknown_fields=True):
+    """Log entry: a CSN gets a name, or a name gets another CSN; the history from it on is kept (rule tags).
+
+    Attributes:
+        name: The tag.
+        csn: The CSN.
+        keep_s: The tag ends so many seconds after this record; None: it stays until it is ended.
+    """
+
+    name: str = msgspec.field(name="g")
+    csn: Csn = msgspec.field(name="n")
+    keep_s: float | None = msgspec.field(name="e", default=None)
+
+
+class EndTag(TagEntry, frozen=True, tag="untag", tag_field="k", forbid_unknown_fields=True):
+    """Log entry: a tag ends, and holds no history any more.
+
+    Attributes:
+        name: The tag.
+        expired: Its time was over; otherwise a user has ended it.
+    """
+
+    name: str = msgspec.field(name="g")
+    expired: bool = msgspec.field(name="x", default=False)
+
+
 #: A definition of a table.
 Definition = DefineTable | ChangeTable
-Entry = AddPart | SharePart | RemovePart | Definition | SkipPart
+Entry = AddPart | SharePart | RemovePart | Definition | SkipPart | TagCsn | EndTag
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -233,6 +268,12 @@ class SkipState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VER
     """
 
     entry: SkipPart
+
+
+class TagsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=VERSION, tag_field="v"):
+    """Data of ``tags``: the CSN of each tag. The data version of the znode orders all changes of tags."""
+
+    tags: dict[str, Csn]
 
 
 class SkippedRecord(

@@ -59,6 +59,8 @@ _BY_ELEMENT: Final[dict[tuple[ElementRole, Reason], Judgement]] = {
     (ElementRole.DEFINITION, Reason.NO_NODE): Reject(msg.Cause.TABLE_CHANGED),
     (ElementRole.DEFINITION, Reason.NODE_EXISTS): Reject(msg.Cause.TABLE_EXISTS),
     (ElementRole.SKIP, Reason.NODE_EXISTS): Reject(msg.Cause.DECLARED_LOST),
+    (ElementRole.TAGS, Reason.BAD_VERSION): Reject(msg.Cause.TAGS_MOVED),
+    (ElementRole.TAGS, Reason.NO_NODE): Reject(msg.Cause.TAGS_MOVED),
     (ElementRole.LABEL, Reason.NODE_EXISTS): Reject(msg.Cause.LABEL_EXISTS),
     (ElementRole.LABEL, Reason.BAD_VERSION): Reject(msg.Cause.LABEL_MOVED),
     (ElementRole.LABEL, Reason.NO_NODE): Reject(msg.Cause.LABEL_MOVED),

@@ -24,6 +24,7 @@ TABLES = "tables"
 LOCKS = "locks"
 LABELS = "labels"
 PINS = "pins"
+TAGS = "tags"
 SKIPS = "skips"
 SKIPPED_RECORDS = "skipped-records"
 
@@ -147,11 +148,6 @@ def pin(pin_id: str) -> str:
 def skip(part: PartId) -> str:
     """Return the path of an operator's word that a part is lost."""
     return f"skips/{part}"
-
-
-def is_skip(path: str) -> bool:
-    """Return whether a path is that of a word that a part is lost."""
-    return path.startswith(f"{SKIPS}/")
 
 
 def skipped_record(value: Csn) -> str:

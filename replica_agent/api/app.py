@@ -17,6 +17,7 @@ from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definit
 from tidelock.replica_agent.api.statements import StatementRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.tables import TableRoutes
+from tidelock.replica_agent.api.tags import TagRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.readers.webhdfs import no_content_type
@@ -50,6 +51,7 @@ def application(services: Services, damage: Damage) -> web.Application:
         StatementRoutes(services.transactions),
         WriteRoutes(services.uploads),
         TableRoutes(services.administration, services.definitions),
+        TagRoutes(services.tags),
         ReadingRoutes(services.reads),
         ChangeRoutes(services.reads),
         HistoryRoutes(services.history),

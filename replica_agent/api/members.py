@@ -1,12 +1,16 @@
-"""The route by which operators change the members."""
+"""The route by which operators change the members: its handler, and its line in the table of routes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from aiohttp import web
 
+from tidelock.errors import FencedError, MembershipError
 from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.api.route import ApiRoute
+from tidelock.replica_agent.config.states import AgentAction
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.wire.members import MembersAnswer, MembersRequest
 
@@ -33,3 +37,12 @@ class MembersRoutes:
                 states={replica: found.session.state for replica, found in sorted(seen.replicas.items())},
             )
         )
+
+
+ROUTES: Final = (
+    ApiRoute(
+        method="POST", path="/api/v1/admin/members", handler=MembersRoutes.change, subject="admin",
+        request=MembersRequest, response=MembersAnswer, errors=(FencedError, MembershipError),
+        action=AgentAction.LATEST,
+    ),
+)  # fmt: skip

@@ -19,7 +19,6 @@ from tidelock.errors import (
     DiskFullError,
     FencedError,
     LabelExistsError,
-    MembershipError,
     NoSuchCsnError,
     PartDamagedError,
     RefusedError,
@@ -33,7 +32,7 @@ from tidelock.errors import (
     UnsealedWriteError,
     UnsupportedInTransactionError,
 )
-from tidelock.replica_agent.api import openapi
+from tidelock.replica_agent.api import members, openapi, tags
 from tidelock.replica_agent.api.administration import AdministrationRoutes
 from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.channel import ChannelRoutes
@@ -62,6 +61,7 @@ from tidelock.replica_agent.api.statements import StatementRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
 from tidelock.replica_agent.api.table_routes import TABLES
 from tidelock.replica_agent.api.tables import TableRoutes
+from tidelock.replica_agent.api.tags import TagRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
 from tidelock.replica_agent.api.uploads import OPEN_ROUTE, WriteRoutes
 from tidelock.replica_agent.config.states import AgentAction
@@ -72,7 +72,6 @@ from tidelock.wire import (
     channel,
     cluster,
     history,
-    members,
     peers,
     reads,
     statements,
@@ -378,14 +377,6 @@ _ADMIN: Final = (
     ),
 )  # fmt: skip
 
-_MEMBERS: Final = (
-    ApiRoute(
-        method="POST", path=f"{V1}/admin/members", handler=MembersRoutes.change, subject="admin",
-        request=members.MembersRequest, response=members.MembersAnswer, errors=(FencedError, MembershipError),
-        action=AgentAction.LATEST,
-    ),
-)  # fmt: skip
-
 _UPLOAD: Final = (*ABOUT_TX, FencedError, TokenFinishedError, TooLargeError)
 _PEERS: Final = (
     ApiRoute(
@@ -472,7 +463,8 @@ ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     HistoryRoutes: _HISTORY,
     StatusRoutes: _STATUS,
     AdministrationRoutes: (*_AUDIT, *_ADMIN),
-    MembersRoutes: _MEMBERS,
+    MembersRoutes: members.ROUTES,
+    TagRoutes: tags.ROUTES,
     PeerRoutes: _PEERS,
     ChannelRoutes: _CHANNELS,
     DescriptionRoutes: _DESCRIPTION,

@@ -8,7 +8,17 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, RemovePart, SkipPart, TidRecord
+from tidelock.csnlog.core.model import (
+    AddPart,
+    DefineTable,
+    EndTag,
+    Entry,
+    LogRecord,
+    RemovePart,
+    SkipPart,
+    TagCsn,
+    TidRecord,
+)
 from tidelock.replica_agent.api.http import answer, number
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.config.states import AgentState
@@ -18,6 +28,9 @@ from tidelock.wire.cluster import (
     DefinedTable,
     Health,
     LogEntry,
+    LoggedEntry,
+    LoggedTag,
+    LoggedTagEnd,
     LoggedTransaction,
     ManifestInfo,
     RemovedPart,
@@ -47,7 +60,7 @@ def _shown_tid(tid: TidRecord) -> LoggedTransaction:
     )
 
 
-def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable | SkippedPart:
+def _shown_entry(entry: Entry) -> LoggedEntry:
     fields = msgspec.structs.asdict(entry)
     match entry:
         case AddPart():
@@ -58,6 +71,10 @@ def _shown_entry(entry: Entry) -> AddedPart | RemovedPart | DefinedTable | Skipp
             return DefinedTable(**fields)
         case SkipPart():
             return SkippedPart(**fields)
+        case TagCsn():
+            return LoggedTag(**fields)
+        case EndTag():
+            return LoggedTagEnd(**fields)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -412,6 +412,9 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     )
     snapshot_ttl_s: Positive = Field(60.0, description="Lease of a snapshot when the client names none.")
     snapshots_max: Count = Field(10_000, description="Most snapshots that clients may hold at this replica.")
+    tags_max: Count = Field(
+        100, description="Most tags of the cluster; each keeps the history from its CSN on."
+    )
     snapshot_ttl_max_s: Positive = Field(24 * 3600.0, description="Longest lease of a snapshot.")
     sql_workers: Count = Field(2, description="Processes for SQL over snapshots.")
     sql_memory_bytes: Bytes = Field(

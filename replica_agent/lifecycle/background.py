@@ -60,6 +60,7 @@ class BackgroundTasks:
         self._transactions, self._commits = parts.transactions.registry, parts.transactions.commits
         self._locks, self._phase = parts.transactions.locks, replication.own_phase
         self._skips = replication.skips
+        self._tags = parts.services.tags
         self._snapshots, self._horizon = parts.snapshots.pinned, parts.snapshots.horizon
         #: The start has noted its boot in a forced transaction, so all that the catalog had then is durable.
         self._durable = self._local.waiters.reached
@@ -273,6 +274,8 @@ class BackgroundTasks:
     async def _move_horizon(self) -> None:
         """Move horizon and tail, then delete what is below them, whichever replica moved them."""
         await self._snapshots.forget_ended()
+        if self._condition.allows(AgentAction.BEGIN):
+            await self._tags.end_expired()
         try:
             await self._horizon.advance()
         except TidelockError:  # but not a cancellation: then this boot is to end

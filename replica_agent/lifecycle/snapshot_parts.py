@@ -55,6 +55,7 @@ def make_snapshots(means: Means, replication: ReplicationParts) -> SnapshotParts
         store=means.store,
         log=replication.log,
         members=replication.members.snapshot,
+        tags=means.reader.tag_csns,
         retained=replication.retention.newest_before,
         records_kept=replication.strikes.records_to_keep,
         clock=time.monotonic,

@@ -37,6 +37,7 @@ from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
+from tidelock.replica_agent.services.tags import TagService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.transactions.statements.definitions import TableStatements
@@ -77,6 +78,7 @@ class AgentParts:
             definitions=_definitions(self),
             members=MembersService(replica=self.means.replica, changes=self.replication.changes),
             status=status,
+            tags=_tags(self),
         )
 
 
@@ -247,6 +249,23 @@ def _definitions(parts: AgentParts) -> DefinitionService:
         ),
         transactions=transactions.registry,
         commits=transactions.commits,
+        clock=time.monotonic,
+    )
+
+
+def _tags(parts: AgentParts) -> TagService:
+    means, transactions = parts.means, parts.transactions
+    return TagService(
+        settings=means.settings,
+        condition=means.condition,
+        log=parts.replication.log,
+        store=means.store,
+        reader=means.reader,
+        snapshots=parts.snapshots.pinned,
+        waiters=means.local.waiters,
+        transactions=transactions.registry,
+        commits=transactions.commits,
+        retained=parts.replication.retention.newest_before,
         clock=time.monotonic,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
-from tidelock.errors import BadRequestError, StandbyError
+from tidelock.errors import BadRequestError, StandbyError, UnknownTagError
 from tidelock.replica_agent.footers import combined
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
@@ -83,6 +85,9 @@ class MetadataNode(msgspec.Struct, frozen=True):
         return hdfs.file_entry("", len(self.data), 0)
 
 
+#: Pause between two looks for a tag that is not known here, in seconds.
+_TAG_LOOK_S: Final = 0.05
+
 FileNode = PartsNode | MetadataNode
 Node = FolderNode | FileNode
 
@@ -93,7 +98,8 @@ class Resolver:
     The error of :meth:`resolve` decides whether rows can get lost:
 
     NoSuchPathError: The name does not exist at a CSN that is served here. BadRequestError: The CSN is
-    malformed. SnapshotTooOldError, NoSuchCsnError, FencedError: The CSN is not served; the message says why.
+    malformed. SnapshotTooOldError, NoSuchCsnError, UnknownTagError, FencedError: The CSN is not served; the
+    message says why.
     StandbyError: Another replica may have it.
     """
 
@@ -111,8 +117,10 @@ class Resolver:
     async def resolve(self, target: RequestTarget) -> Node:
         """Return the node of a path below ``/``."""
         path = parse_snapshot(target.segments)
+        if path.tag is not None:
+            path = msgspec.structs.replace(path, csn=await self._tagged(path.tag))
         if path.csn is None:
-            return _names(["snapshots"] if not target.segments else [str(self.catalog.snapshot_csn())])
+            return _names(["snapshots"] if not target.segments else self._snapshots())
         await self._admit(path.csn)
         self._link.read(path.csn)
         if path.table is None:
@@ -128,6 +136,26 @@ class Resolver:
         if name is not None:
             return await self._combined(name, table, path.inner, path.csn)
         return await self._folder(path.csn, table, path.inner)
+
+    def _snapshots(self) -> list[str]:
+        return [str(self.catalog.snapshot_csn()), *self.catalog.tag_csns()]
+
+    async def _tagged(self, name: str) -> Csn:
+        """Return the CSN that a tag names; a new tag is awaited for as long as a new CSN is.
+
+        Raises:
+            UnknownTagError: No tag of this name is applied here. It must never look like a missing file.
+        """
+        until = asyncio.get_running_loop().time() + self._read_wait_s
+        while (found := self.catalog.tag(name)) is None:
+            if asyncio.get_running_loop().time() > until:
+                raise UnknownTagError(
+                    f"there is no tag {name!a} at replica {self._replica}, which is at CSN "
+                    f"{self.catalog.snapshot_csn()}; `tidelock tags` lists the tags",
+                    name=name,
+                )
+            await asyncio.sleep(_TAG_LOOK_S)
+        return Csn(found.csn)
 
     def _table(self, name: TableName, csn: Csn) -> TableId:
         """Return the table that has a name at a CSN, which never changes while the CSN is promised."""

@@ -1,8 +1,8 @@
 """Names of the snapshot file system: parsing of request targets. Pure.
 
-The tree is ``/snapshots/<csn>/<namespace>/<table>/<folder>/<part>.parquet`` (rule snapshot-folders). A
-partition folder is named by the *escaped* partition path of the catalog: the client percent-encodes that name
-once more, so one decoding restores it.
+The tree is ``/snapshots/<csn>/<namespace>/<table>/<folder>/<part>.parquet`` (rule snapshot-folders); a tag
+may stand for its CSN (rule tags). A partition folder is named by the *escaped* partition path of the catalog:
+the client percent-encodes that name once more, so one decoding restores it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, parse_part_id
 from tidelock.errors import BadRequestError, RefusedError
 from tidelock.wire.ids import TableName
+from tidelock.wire.tags import is_tag_name
 
 COMMON_METADATA = "_common_metadata"
 PART_SUFFIX = ".parquet"
@@ -64,7 +65,8 @@ class SnapshotPath(msgspec.Struct, frozen=True):
     """A position in the snapshot tree; the levels below a None are None as well.
 
     Attributes:
-        csn: The snapshot, None for ``/`` and ``/snapshots``.
+        csn: The snapshot, None for ``/`` and ``/snapshots``, and where a tag names it.
+        tag: The tag that names the snapshot.
         namespace: First half of the table's name.
         table: Full table name.
         inner: Path below the table's folder, ``""`` for that folder.
@@ -74,6 +76,7 @@ class SnapshotPath(msgspec.Struct, frozen=True):
     namespace: str | None = None
     table: TableName | None = None
     inner: str = ""
+    tag: str | None = None
 
 
 def parse_target(raw: str) -> RequestTarget:
@@ -104,7 +107,8 @@ def parse_csn(text: str) -> Csn:
     """Read the CSN of a path; BadRequestError if it is malformed: it must never look like a missing file."""
     if not _CSN.fullmatch(text) or int(text) > CSN_MAX:
         raise BadRequestError(
-            f"{text!a} is not a CSN: expected a decimal number from 0 to {CSN_MAX}, without leading zeros"
+            f"{text!a} is not a CSN: expected a decimal number from 0 to {CSN_MAX}, without leading zeros, "
+            "or the name of a tag"
         )
     return Csn(int(text))
 
@@ -122,14 +126,14 @@ def parse_snapshot(segments: tuple[str, ...]) -> SnapshotPath:
         raise NoSuchPathError(
             f"/{segments[0]} does not exist: tables are below /snapshots/<csn>/<namespace>/<table>"
         )
-    csn = parse_csn(segments[1])
+    csn, tag = (None, segments[1]) if is_tag_name(segments[1]) else (parse_csn(segments[1]), None)
     match segments[2:]:
         case ():
-            return SnapshotPath(csn)
+            return SnapshotPath(csn, tag=tag)
         case (namespace,):
-            return SnapshotPath(csn, namespace)
+            return SnapshotPath(csn, namespace, tag=tag)
         case (namespace, name, *inner):
-            return SnapshotPath(csn, namespace, TableName(f"{namespace}.{name}"), "/".join(inner))
+            return SnapshotPath(csn, namespace, TableName(f"{namespace}.{name}"), "/".join(inner), tag)
     raise AssertionError(segments)
 
 

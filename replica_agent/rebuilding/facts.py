@@ -65,6 +65,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
         labels: The newest commit under each label.
         skips: Parts that were declared lost.
         skipped: Records that were passed over, by CSN.
+        tags: The CSNs of the tags.
         parts: Visible parts.
         part_bytes: Their bytes.
         outcomes: Number of outcomes that are kept.
@@ -87,6 +88,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     labels: Mapping[str, LabelState]
     skips: tuple[SkipPart, ...]
     skipped: Mapping[Csn, SkippedRecord]
+    tags: Mapping[str, Csn]
     parts: int
     part_bytes: int
     outcomes: int
@@ -190,6 +192,7 @@ def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
         labels=_labels(db),
         skips=_skips(db),
         skipped=skipped_records(db),
+        tags={name: Csn(csn) for name, csn in db.execute("SELECT name, csn FROM tags")},
         parts=int(parts),
         part_bytes=int(part_bytes),
         outcomes=int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]),

@@ -156,6 +156,7 @@ def plan(
         labels=base.labels,
         skips=base.skips,
         skipped=tuple(base.skipped.values()),
+        tags=base.tags,
     )
 
 

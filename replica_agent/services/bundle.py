@@ -13,6 +13,7 @@ from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
+from tidelock.replica_agent.services.tags import TagService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
 
@@ -31,3 +32,4 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     definitions: DefinitionService
     members: MembersService
     status: StatusService
+    tags: TagService

@@ -57,6 +57,7 @@ class HorizonMover:
     Attributes:
         members: The registered replicas.
         records_kept: Returns how many of the records that all have applied are kept in ZooKeeper.
+        tags: Returns the CSNs of the tags that are applied here.
         retained: Returns the CSN that was the newest one so many seconds ago, 0 if no CSN existed then.
         clock: Monotonic seconds.
     """
@@ -67,6 +68,7 @@ class HorizonMover:
     log: CsnLog
     members: Callable[[], Mapping[ReplicaId, MemberView]]
     records_kept: Callable[[], int]
+    tags: Callable[[], Mapping[str, Csn]]
     retained: Callable[[float], Csn]
     clock: Callable[[], float]
     _watch: PinWatch = field(default_factory=PinWatch, init=False)
@@ -135,7 +137,7 @@ class HorizonMover:
             and found.session.state not in LEFT_OUT
         }
         kept = Bound(self.retained(self.settings.history_retention_s), "retention")
-        return bounds(self._watch.csns, counting, kept=kept)[0]
+        return bounds(self._watch.csns, counting, kept=kept, tags=self.tags())[0]
 
     @property
     def pins(self) -> int:
@@ -148,7 +150,7 @@ class HorizonMover:
         if seen is None:
             return None
         await end_expired(self.log.fenced, self._watch, seen.at)
-        lowest = bounds(self._watch.csns, seen.replicas.progress, kept=kept)[0]
+        lowest = bounds(self._watch.csns, seen.replicas.progress, kept=kept, tags=seen.tags)[0]
         horizon = await raise_horizon(self.log.fenced, seen, lowest.csn)
         return None if horizon is None else Moved(seen.horizon, horizon, lowest)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tidelock.csnlog.core.visibility import VISIBLE_SQL
 from tidelock.wire.peers import PartMeta
 
-FORMAT = 15
+FORMAT = 16
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -74,6 +74,10 @@ CREATE TABLE history (
     rows_removed INTEGER NOT NULL, parts_added INTEGER NOT NULL, parts_removed INTEGER NOT NULL,
     label TEXT, batch INTEGER, meta TEXT, PRIMARY KEY (csn, tid, table_name)
 ) WITHOUT ROWID;
+CREATE TABLE tags (
+    name TEXT PRIMARY KEY, csn INTEGER NOT NULL, made_csn INTEGER NOT NULL, made_ms INTEGER NOT NULL,
+    keep_s REAL
+) WITHOUT ROWID;
 """
 
 #: For each earlier format that can be read the statements that lead to the next format. A new column is the
@@ -130,6 +134,12 @@ MIGRATIONS = {
         time_ms INTEGER NOT NULL, action TEXT NOT NULL, rows_added INTEGER NOT NULL,
         rows_removed INTEGER NOT NULL, parts_added INTEGER NOT NULL, parts_removed INTEGER NOT NULL,
         label TEXT, batch INTEGER, meta TEXT, PRIMARY KEY (csn, tid, table_name)
+    ) WITHOUT ROWID;
+    """,
+    15: """
+    CREATE TABLE tags (
+        name TEXT PRIMARY KEY, csn INTEGER NOT NULL, made_csn INTEGER NOT NULL, made_ms INTEGER NOT NULL,
+        keep_s REAL
     ) WITHOUT ROWID;
     """,
 }

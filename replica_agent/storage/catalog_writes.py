@@ -19,11 +19,13 @@ from tidelock.csnlog.core.model import (
     AddPart,
     ChangeTable,
     DefineTable,
+    EndTag,
     Entry,
     RemovePart,
     SharePart,
     SkipPart,
     SkippedRecord,
+    TagCsn,
 )
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
@@ -435,6 +437,11 @@ def _apply_tid(
                         "there to be removed; this replica stops at the CSN before"
                     )
                     raise CorruptError(msg, removed=entry.part, csn=csn)
+            case TagCsn(name, at, keep_s):
+                row = (name, at, csn, record.time_ms, keep_s)
+                db.execute("INSERT OR REPLACE INTO tags VALUES (?, ?, ?, ?, ?)", row)
+            case EndTag(name):
+                db.execute("DELETE FROM tags WHERE name = ?", (name,))
             case DefineTable():
                 _define(db, entry, tid, csn, record.tables[entry.table, entry.version])
     db.execute("UPDATE parts SET creation_csn = ? WHERE creation_tid = ? AND kind = 'manifest'", (csn, tid))

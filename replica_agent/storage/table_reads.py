@@ -11,6 +11,7 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.replica_agent.tables.names import no_table
 from tidelock.wire.ids import TableName
+from tidelock.wire.tags import TagInfo
 
 _TABLE = "id, name, version, from_csn, definition, arrow_schema, common_metadata"
 
@@ -37,13 +38,28 @@ class DroppedTable(msgspec.Struct, frozen=True):
 
 
 class TableReads:
-    """The methods of a catalog's reader that read definitions."""
+    """The methods of a catalog's reader that read definitions and tags."""
 
     _db: sqlite3.Connection
 
     def snapshot_csn(self) -> Csn:
         """Return the largest CSN up to which everything is applied here."""
         raise NotImplementedError
+
+    def tags(self) -> list[TagInfo]:
+        """Return all tags, by name."""
+        rows = self._db.execute("SELECT name, csn, made_csn, made_ms, keep_s FROM tags ORDER BY name")
+        return [TagInfo(*row) for row in rows]
+
+    def tag(self, name: str) -> TagInfo | None:
+        """Return a tag, or None."""
+        sql = "SELECT name, csn, made_csn, made_ms, keep_s FROM tags WHERE name = ?"
+        row = self._db.execute(sql, (name,)).fetchone()
+        return None if row is None else TagInfo(*row)
+
+    def tag_csns(self) -> dict[str, Csn]:
+        """Return the CSN of each tag."""
+        return {tag.name: Csn(tag.csn) for tag in self.tags()}
 
     def retentions(self) -> dict[TableId, float]:
         """Return the retention in seconds of each table that has its own."""

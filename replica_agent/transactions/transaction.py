@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+import msgspec
+
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, TableId, Tid
-from tidelock.csnlog.core.model import DefineTable, SkipPart
+from tidelock.csnlog.core.model import DefineTable, EndTag, SkipPart, TagCsn
 from tidelock.csnlog.core.results import Committed
 from tidelock.errors import (
     BadRequestError,
@@ -93,6 +95,22 @@ class TransactionLease:
         self.until = now + self.seconds
 
 
+class StagedTag(msgspec.Struct, frozen=True):
+    """A change of tags (rule tags).
+
+    Attributes:
+        entry: Its entry in the log.
+        tags: All tags after it.
+        version: The version of ``tags`` before it; the commit checks it.
+        horizon: The version of ``csn/horizon`` at which the CSN was not below it; None for a tag that ends.
+    """
+
+    entry: TagCsn | EndTag
+    tags: Mapping[str, Csn]
+    version: int
+    horizon: int | None = None
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class StagedChanges:
     """The changes that a transaction would make if it were committed now.
@@ -102,6 +120,7 @@ class StagedChanges:
         definitions: Tables that it creates, changes and drops, in the order of its statements.
         defined_at: The version of ``tables`` at which these are right; None: the commit finds one.
         skip: A part that an operator declares lost.
+        tag: A tag that it makes, moves or ends; it has nothing else then.
         rows: Small inserts of a transaction of one request, not yet encoded; it has nothing else then.
         memory: Small parts, not yet on disk.
         stored: Parts whose files and rows are durable here.
@@ -115,6 +134,7 @@ class StagedChanges:
     definitions: list[DefineTable] = field(default_factory=list)
     defined_at: int | None = None
     skip: SkipPart | None = None
+    tag: StagedTag | None = None
     rows: list[CheckedRows] = field(default_factory=list)
     memory: dict[PartId, StagedBytes] = field(default_factory=dict)
     stored: dict[PartId, PartMeta] = field(default_factory=dict)
@@ -125,7 +145,8 @@ class StagedChanges:
     @property
     def any(self) -> bool:
         """Return whether there is anything to commit."""
-        return bool(self.rows or self.memory or self.stored or self.removed or self.definitions or self.skip)
+        rows = self.rows or self.memory or self.stored or self.removed
+        return bool(rows or self.definitions or self.skip or self.tag)
 
     @property
     def parts(self) -> Iterator[PartMeta]:

@@ -3,6 +3,7 @@
 Any agent may raise ``csn/horizon``, at most to the smallest of
 
 * the CSN of every pin: the promises to clients on every replica;
+* the CSN of every tag: a promise of all replicas that needs no process (rule tags);
 * ``progress.oldest`` of every replica that is neither struck nor removed: the oldest S of its live
   transactions and snapshots, at most its snapshot CSN. So it also bounds the transactions that begin there
   later, and the parts that a lagging replica may still have to apply or fetch;
@@ -31,18 +32,22 @@ class Bound(msgspec.Struct, frozen=True):
 
     Attributes:
         csn: The horizon may rise to it, not above it.
-        kind: ``pin``; ``oldest``: live transactions or snapshots of a replica, or that it has applied no
-            more; ``retention``; ``asked``: no higher horizon was requested.
-        name: Id of the pin, or of the replica.
+        kind: ``pin``; ``tag``; ``oldest``: live transactions or snapshots of a replica, or that it has
+            applied no more; ``retention``; ``asked``: no higher horizon was requested.
+        name: Id of the pin or of the replica, or the tag.
     """
 
     csn: Csn
-    kind: Literal["pin", "oldest", "retention", "asked"]
+    kind: Literal["pin", "tag", "oldest", "retention", "asked"]
     name: str = ""
 
 
 def bounds(
-    pins: Mapping[str, Csn], progress: Mapping[ReplicaId, Progress], *, kept: Bound
+    pins: Mapping[str, Csn],
+    progress: Mapping[ReplicaId, Progress],
+    *,
+    kept: Bound,
+    tags: Mapping[str, Csn],
 ) -> Sequence[Bound]:
     """Return all bounds of the horizon, the lowest first.
 
@@ -50,9 +55,11 @@ def bounds(
         pins: CSNs of the pins, by id.
         progress: The published progress of the replicas that are neither struck nor removed.
         kept: The bound of history that is kept even if it is not used.
+        tags: CSNs of the tags, by name.
     """
     found = [
         *(Bound(csn, "pin", pin) for pin, csn in pins.items()),
+        *(Bound(csn, "tag", name) for name, csn in tags.items()),
         *(Bound(one.oldest, "oldest", replica) for replica, one in progress.items()),
         kept,
     ]

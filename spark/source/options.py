@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tidelock.client.values.arguments import milliseconds
 from tidelock.errors import BadRequestError
+from tidelock.wire.tags import is_tag_name
 
 #: Options with a default from an environment variable, on the driver and on executors.
 ENVIRONMENT: Final[Mapping[str, str]] = {"url": "TIDELOCK_URL", "token": "TIDELOCK_SECRET"}
@@ -60,6 +61,15 @@ def _number(text: str) -> int:
     if not re.fullmatch(r"\d{1,18}", text.strip(), re.ASCII):
         raise ValueError("a whole number, not negative")
     return int(text)
+
+
+def _csn_or_tag(text: str) -> int | str:
+    if is_tag_name(text.strip()):
+        return text.strip()
+    try:
+        return _number(text)
+    except ValueError:
+        raise ValueError("a CSN, or the name of a tag") from None
 
 
 def _seconds(text: str) -> float:
@@ -131,7 +141,7 @@ OPTIONS: Final = (
     Option("token", _ALL),
     Option("replica", _ALL),
     Option("failover", _READS, _switch),
-    Option("csnAsOf", frozenset({Use.READ}), _number),
+    Option("csnAsOf", frozenset({Use.READ}), _csn_or_tag),
     Option("timestampAsOf", frozenset({Use.READ}), _instant),
     Option("where", frozenset({Use.READ})),
     Option("partitionBytes", _READS, _size),
@@ -176,10 +186,10 @@ class TableTarget:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a batch read; `csn` and `at_ms` None = the newest CSN."""
+    """Options of a batch read; `csn` (or a tag) and `at_ms` None = the newest CSN."""
 
     target: TableTarget
-    csn: int | None
+    csn: int | str | None
     at_ms: int | None
     where: str | None
     failover: bool

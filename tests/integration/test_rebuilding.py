@@ -128,9 +128,10 @@ def require_whole(local: LocalCluster, rows: int) -> None:
 
 
 def test_an_emptied_zookeeper_is_made_again(local: LocalCluster) -> None:
-    """All replicas go on with what they have applied; one that was behind clones the rest."""
+    """All replicas go on with what they have applied; one that was behind clones the rest. Tags stay."""
     local.kill("r3")
     with local.connect("r1") as db:
+        tag = db.tag("before")
         last = db.insert("t", ROWS)
     with local.connect("r2") as db, db.snapshot(csn=last.csn) as snap:
         assert len(snap.read("t")) == 9
@@ -146,6 +147,10 @@ def test_an_emptied_zookeeper_is_made_again(local: LocalCluster) -> None:
     with local.connect("r1") as db:
         outcome = db.outcome(last.tid)
         assert outcome.csn == last.csn
+        assert db.tags() == [tag]
+        assert len(db.read("t", csn="before")) == 6
+        assert last.csn is not None
+        assert db.tag("before", move=True).csn > last.csn
     require_whole(local, rows=9)
 
 

@@ -148,6 +148,10 @@ class AsyncDatabase(Twin[Database]):
     table = in_thread(Database.table)
     parts = in_thread(Database.parts)
 
+    tag = in_thread(Database.tag)
+    tags = in_thread(Database.tags)
+    untag = in_thread(Database.untag)
+
     outcome = in_thread(Database.outcome)
     label = in_thread(Database.label)
     csn_at = in_thread(Database.csn_at)

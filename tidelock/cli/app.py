@@ -20,6 +20,7 @@ from tidelock.cli import (
     local,
     output,
     querying,
+    tagging,
     writing,
 )
 from tidelock.errors import TidelockError
@@ -78,7 +79,7 @@ def version() -> None:
     output.say(metadata.version("tidelock"))
 
 
-for group in (local, inspecting, describing, history, writing, changing, querying, auditing, admin):
+for group in (local, inspecting, describing, history, writing, changing, querying, tagging, auditing, admin):
     group.add_to(app)
 
 

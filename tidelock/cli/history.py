@@ -18,6 +18,8 @@ from tidelock.wire.cluster import (
     AddedPart,
     DefinedTable,
     LogEntry,
+    LoggedTag,
+    LoggedTagEnd,
     LoggedTransaction,
     RemovedPart,
     SkippedPart,
@@ -116,6 +118,8 @@ def _changes(one: LoggedTransaction) -> dict[str, dict[str, Any]]:
                 of(entry.table)["version"] = entry.version
             case RemovedPart() | SkippedPart():
                 of(entry.table)["parts_removed"] += 1
+            case LoggedTag() | LoggedTagEnd():
+                pass  # no table has changed
             case _:
                 assert_never(entry)
     return found

@@ -17,7 +17,10 @@ from tidelock.client.values.arguments import seconds
 ROWS_SHOWN: Final = 100
 _PANEL = "Reading"
 
-Csn = Annotated[int | None, typer.Option(help="At this CSN; default: the newest.", show_default=False)]
+Csn = Annotated[
+    str | None,
+    typer.Option(help="At this CSN or tag; default: the newest.", metavar="CSN", show_default=False),
+]
 RowsShown = Annotated[int, typer.Option("--rows", min=1, help="Rows to show (not with --json).")]
 At = Annotated[
     str | None,
@@ -105,7 +108,7 @@ def create(
 
 def show(
     target: ClusterOptions,
-    csn: Annotated[int, typer.Argument(help="The CSN.", show_default=False)],
+    csn: Annotated[str, typer.Argument(help="The CSN, or a tag.", show_default=False)],
     as_json: Json = False,
 ) -> None:
     """Show the tables at a CSN, and their folders, without keeping it readable."""

@@ -223,7 +223,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         where: str | None = None,
         params: Params = (),
         *,
-        csn: int | None = None,
+        csn: int | str | None = None,
         at: datetime | int | str | None = None,
     ) -> pa.Table:
         """Return rows of a table at a separate snapshot, the newest one or that of `csn` or `at`.
@@ -239,7 +239,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         where: str | None = None,
         params: Params = (),
         *,
-        csn: int | None = None,
+        csn: int | str | None = None,
         at: datetime | int | str | None = None,
     ) -> Scan:
         """Return a scan of a table as `Snapshot.scan` does; each of its methods reads at a separate snapshot.
@@ -253,7 +253,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         sql: str,
         params: Params = (),
         *,
-        csn: int | None = None,
+        csn: int | str | None = None,
         at: datetime | int | str | None = None,
     ) -> pa.Table:
         """Run one SELECT at a separate snapshot, the newest one or that of `csn` or `at`.
@@ -262,12 +262,12 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         """
         return self._each(csn, at).sql(sql, params)
 
-    def _each(self, csn: int | None, at: datetime | int | str | None) -> SnapshotEach:
+    def _each(self, csn: int | str | None, at: datetime | int | str | None) -> SnapshotEach:
         return SnapshotEach(lambda: self.snapshot(csn, at=at))
 
     def snapshot(
         self,
-        csn: int | None = None,
+        csn: int | str | None = None,
         *,
         at: datetime | int | str | None = None,
         min_csn: int | None = None,
@@ -276,7 +276,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         """Open a snapshot: all tables at one CSN, readable until it is closed, also with `with`.
 
         Args:
-            csn: Exactly this CSN, also one below what this client has seen.
+            csn: Exactly this CSN, also one below what this client has seen; or the name of a tag.
             at: The newest CSN whose effective time is not after this: a datetime with time zone, its ISO 8601
                 text, or ms since 1970.
             min_csn: This CSN or a newer one.
@@ -288,6 +288,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
 
         Raises:
             NoSuchCsnError: Above the end of the log; `at` has not come yet.
+            UnknownTagError: There is no tag of this name.
             SnapshotTooOldError: Below the horizon; `min_csn` in its details is the oldest that can be read.
             StandbyError: No replica has reached it within its waiting bound.
             BadRequestError: More than one of `csn` and `at`, or a datetime without time zone.
@@ -295,7 +296,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         exact = csn is not None or at is not None
         min_csn = csn_or_none(min_csn, "min_csn")
         body = SnapshotRequest(
-            csn=csn_or_none(csn),
+            csn=self._tagged(csn),
             at_ms=None if at is None else milliseconds(at),
             min_csn=min_csn if exact else self._connection.highest_csn.at_least(min_csn),
             ttl_s=seconds(lease),

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import msgspec
 
-from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
+from tidelock.client.tags import Tags
 from tidelock.client.values.columns import Columns
 from tidelock.client.writes.table_statements import create_request
 from tidelock.client.writes.transaction import Transaction
@@ -29,10 +29,8 @@ from tidelock.wire.tables import (
 T = TypeVar("T")
 
 
-class Tables:
+class Tables(Tags):
     """The tables of a cluster; part of `Database`."""
-
-    _connection: Connection
 
     def _begin_fresh(self) -> Transaction:
         """Begin a transaction that sees every commit that was acknowledged before."""
@@ -217,23 +215,23 @@ class Tables:
                 f"it is not known whether {what} ({error.message}); check with table({name!r})"
             ) from error
 
-    def tables(self, *, csn: int | None = None) -> RowList[TableInfo]:
+    def tables(self, *, csn: int | str | None = None) -> RowList[TableInfo]:
         """Return every table: its definition, `version`, `rows`, `bytes` and number of `parts`.
 
         Args:
-            csn: At this CSN; default: the newest of the replica that answers, not below what this client has
-                seen.
+            csn: At this CSN, or that of a tag; default: the newest of the replica that answers, not below
+                what this client has seen.
 
         Raises:
             SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
         """
         return RowList(self._at_csn("/tables", csn, list[TableInfo]))
 
-    def table(self, name: str, *, csn: int | None = None) -> TableInfo:
+    def table(self, name: str, *, csn: int | str | None = None) -> TableInfo:
         """Return one table as `tables` does; UnknownTableError when it does not exist at that CSN."""
         return self._at_csn(f"/tables/{segment(name)}", csn, TableInfo)
 
-    def parts(self, table: str, *, csn: int | None = None) -> RowList[PartInfo]:
+    def parts(self, table: str, *, csn: int | str | None = None) -> RowList[PartInfo]:
         """Return a table's parts as `Snapshot.parts` does, without a pin: its retention keeps them.
 
         Args:
@@ -246,7 +244,8 @@ class Tables:
         """
         return RowList(self._at_csn("/parts", csn, list[PartInfo], table=table))
 
-    def _at_csn(self, path: str, csn: int | None, kind: type[T], **query: str) -> T:
+    def _at_csn(self, path: str, csn: int | str | None, kind: type[T], **query: str) -> T:
+        csn = self._tagged(csn)
         csn = self._newest() if csn is None else csn
         answer = self._connection.ask("GET", path, answer=kind, query={"csn": csn, **query})
         self._connection.highest_csn.note(csn)

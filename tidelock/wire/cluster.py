@@ -106,13 +106,13 @@ class HorizonBound(Row, frozen=True):
 
     Attributes:
         csn: The horizon may rise to this CSN, not above it.
-        kind: `pin`; `oldest`: the oldest CSN that a replica uses, or has not applied; `retention`; `asked`:
-            no higher CSN was requested.
-        name: Id of the pin, or of the replica.
+        kind: `pin`; `tag`; `oldest`: the oldest CSN that a replica uses, or has not applied; `retention`;
+            `asked`: no higher CSN was requested.
+        name: Id of the pin or of the replica, or the tag.
     """
 
     csn: int
-    kind: Literal["pin", "oldest", "retention", "asked"]
+    kind: Literal["pin", "tag", "oldest", "retention", "asked"]
     name: str
 
 
@@ -389,6 +389,25 @@ class DefinedTable(Row, frozen=True, tag="DefineTable", tag_field="action"):
     definition: dict[str, Any]
 
 
+class LoggedTag(Row, frozen=True, tag="TagCsn", tag_field="action"):
+    """A CSN gets a name, or a name another CSN; `keep_s`: seconds until the tag ends by itself."""
+
+    name: str
+    csn: int
+    keep_s: float | None = None
+
+
+class LoggedTagEnd(Row, frozen=True, tag="EndTag", tag_field="action"):
+    """A tag ends: its time was over, or a user has ended it."""
+
+    name: str
+    expired: bool = False
+
+
+#: An entry of a record, as its `action` names it.
+LoggedEntry = AddedPart | RemovedPart | DefinedTable | SkippedPart | LoggedTag | LoggedTagEnd
+
+
 class ManifestInfo(Row, frozen=True):
     """The part that holds the entries of a large transaction, and their number."""
 
@@ -415,7 +434,7 @@ class LoggedTransaction(Row, frozen=True):
     """
 
     tid: str
-    entries: list[AddedPart | RemovedPart | DefinedTable | SkippedPart]
+    entries: list[LoggedEntry]
     manifest: ManifestInfo | None
     holders: list[str]
     label: str | None

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.codec import encode_definition, encode_entries, encode_skip
+from tidelock.csnlog.core.codec import encode_definition, encode_entries, encode_skip, encode_tags
 from tidelock.csnlog.core.ids import ReplicaId, TableId
 from tidelock.csnlog.core.model import (
     AddPart,
@@ -22,7 +22,7 @@ from tidelock.csnlog.core.model import (
     SkipState,
     TidRecord,
 )
-from tidelock.csnlog.core.store import Create, SetData
+from tidelock.csnlog.core.store import Check, Create, SetData
 from tidelock.csnlog.log import Proposal
 from tidelock.errors import TidelockError, TooLargeError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -30,7 +30,7 @@ from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import Removals
-from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replica_agent.transactions.transaction import StagedTag, Transaction
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import CountedCopies, PartMeta
 
@@ -78,7 +78,8 @@ class ProposalBuilder:
 
     async def _build(self, tx: Transaction, timeout_s: float) -> Proposal:
         staged = tx.staged
-        written: tuple[Entry, ...] = (*staged.definitions, *_declared(staged.skip))
+        tag = () if staged.tag is None else (staged.tag.entry,)
+        written: tuple[Entry, ...] = (*staged.definitions, *_declared(staged.skip), *tag)
         changes: tuple[Entry, ...] = (
             *(RemovePart(table, part) for part, table in staged.removed.items()),
             *(_adding(part) for part in staged.parts),
@@ -107,6 +108,7 @@ class ProposalBuilder:
         ddl = (
             *_defining(staged.definitions),
             *(Create(tree.skip(item.part), encode_skip(SkipState(item))) for item in _declared(staged.skip)),
+            *_tagging(staged.tag),
         )
         version = None if counted is None else counted.version
         return Proposal(record, dict(staged.tables), ddl, tx.label, roster=version)
@@ -162,6 +164,15 @@ def _defining(items: Sequence[DefineTable]) -> Iterator[Create | SetData]:
     for item in items:
         path, data = tree.table(item.table), encode_definition(item.definition)
         yield SetData(path, data, item.version - 1) if item.version else Create(path, data)
+
+
+def _tagging(tag: StagedTag | None) -> Iterator[Check | SetData]:
+    """Yield the checks and writes of a change of tags; those who raise the horizon check ``pins``."""
+    if tag is not None:
+        if tag.horizon is not None:
+            yield Check(tree.HORIZON, tag.horizon)
+        yield SetData(tree.TAGS, encode_tags(tag.tags), tag.version)
+        yield SetData(tree.PINS)
 
 
 def _declared(skip: SkipPart | None) -> tuple[SkipPart, ...]:

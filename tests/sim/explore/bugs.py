@@ -262,7 +262,7 @@ async def _list_before_version(
     assert isinstance(pins, Ok)
     assert replicas is not None
     return HorizonReading(
-        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, replicas
+        begun, codec.decode_csn(horizon.value.data), horizon.value.version, pins.value.version, {}, replicas
     )
 
 

@@ -384,7 +384,7 @@ class Cloning:
             store: Any = AnsweredStore(self.ensemble, script)
             log: Any = FencedLog(store, SOURCE, 0)
             mover = HorizonMover(
-                replica=SOURCE, settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
+                replica=SOURCE, settings=None, store=store, members=dict, tags=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
                 log=log, clock=lambda: 0.0, records_kept=lambda: 1,
             )  # fmt: skip
             work = (

@@ -295,7 +295,8 @@ class Collecting:
             store = AnsweredStore(self.ensemble, one.raising)
             history = HorizonMover(
                 replica=NAMES[which], settings=None, store=store, members=dict, retained=lambda _: LAST,  # type: ignore[arg-type]
-                records_kept=lambda: 1, log=FencedLog(store, NAMES[which], one.fence), clock=lambda: 0.0,  # type: ignore[arg-type]
+                tags=dict, records_kept=lambda: 1,
+                log=FencedLog(store, NAMES[which], one.fence), clock=lambda: 0.0,  # type: ignore[arg-type]
             )  # fmt: skip
             self._turns[key] = self._replays.run(history._raise(Bound(LAST, "retention")))
         return self._turns[key]

@@ -42,13 +42,11 @@ from tidelock.errors import (
 from tidelock.wire import writes
 from tidelock.wire.cluster import (
     AddedPart,
-    DefinedTable,
     ExplainedPart,
     Explanation,
     LogEntry,
+    LoggedEntry,
     LoggedTransaction,
-    RemovedPart,
-    SkippedPart,
 )
 from tidelock.wire.tables import PartInfo
 from tidelock.wire.transactions import TransactionInfo
@@ -399,7 +397,7 @@ class FakeAgent:
         return [msgspec.to_builtins(record) for record in records[:limit]]
 
     def _logged(self, tid: str, csn: int) -> LoggedTransaction:
-        added: list[AddedPart | RemovedPart | DefinedTable | SkippedPart] = [
+        added: list[LoggedEntry] = [
             AddedPart(table, f"r1-1-{csn}", "", rows.num_rows, rows.nbytes, "0" * 32)
             for table, parts in self.cluster.rows.items()
             for at, rows in parts

@@ -198,7 +198,7 @@ def test_a_cluster_that_is_down_is_told_in_one_sentence(fake_cluster: FakeCluste
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"csn": "2026-11-22"}, "csn as an integer.*give a point in time as at="),
+        ({"csn": "2026-11-22T10:00:00Z"}, "csn as an integer.*give a point in time as at="),
         ({"csn": True}, "csn as an integer"),
         ({"min_csn": 1.5}, "min_csn as an integer"),
         ({"at": "yesterday"}, "expected a point in time"),

@@ -18,6 +18,7 @@ from tidelock.csnlog.core.model import (
     BlockedBy,
     ClusterState,
     DefineTable,
+    EndTag,
     Entry,
     LabelState,
     LockState,
@@ -29,6 +30,8 @@ from tidelock.csnlog.core.model import (
     RemovePart,
     ReplicaPhase,
     SessionState,
+    SharePart,
+    TagCsn,
     TidRecord,
 )
 from tidelock.errors import CorruptError, UpgradeNeededError
@@ -46,6 +49,9 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
     st.builds(AddPart, TEXT.map(TableId), TEXT.map(PartId), TEXT, INT, INT, TEXT),
     st.builds(RemovePart, TEXT.map(TableId), TEXT.map(PartId)),
     st.builds(DefineTable, TEXT.map(TableId), INT, OBJECT),
+    st.builds(SharePart, TEXT.map(TableId), TEXT.map(PartId), TEXT, INT, INT, TEXT, source=TEXT.map(PartId)),
+    st.builds(TagCsn, TEXT, INT.map(Csn), st.none() | st.floats(0, 1e9)),
+    st.builds(EndTag, TEXT, st.booleans()),
 )
 TIDS = st.builds(
     TidRecord,

@@ -54,6 +54,7 @@ PLAN = TreePlan(
     labels={"job": LabelState("4-r1-1-1", None)},
     skips=(),
     skipped=(),
+    tags={"2026Q3": Csn(9)},
 )
 
 
@@ -92,6 +93,7 @@ async def test_the_tree_is_that_of_the_plan() -> None:
     assert codec.decode_cluster(found[tree.CLUSTER][0]) == PLAN.cluster
     assert found[tree.table(TableId("t"))] == (codec.encode_definition({"v": 3}), 2)
     assert tree.label("old") not in found
+    assert codec.decode_tags(found[tree.TAGS][0]) == {"2026Q3": 9}
     assert PLAN.cluster.closed == Csn(42)
     assert codec.decode_record(found[tree.record(Csn(42))][0]).kind is RecordKind.END
 

@@ -26,6 +26,7 @@ from tidelock.replication.horizon import HorizonReading, end_below, end_expired,
 
 TID = Tid(Csn(1), R1, 1, 1)
 KEPT = Bound(Csn(50), "retention")
+Q3 = Bound(Csn(3), "tag", "2026Q3")
 
 
 def test_a_part_between_creation_and_removal_is_kept() -> None:
@@ -47,13 +48,16 @@ def test_what_is_collected_is_seen_by_nobody(created: int, lived: int, horizon: 
 
 
 def test_the_lowest_bound_counts() -> None:
-    """Pins, use and progress of replicas, and the retention are bounds; the lowest one is named."""
+    """Pins, tags, use and progress of replicas, and the retention are bounds; the lowest one is named."""
     progress = {R1: Progress(Csn(90), Csn(70)), R2: Progress(Csn(60), Csn(60))}
-    assert bounds({"p": Csn(55)}, progress, kept=KEPT)[0] == KEPT
-    assert bounds({"p": Csn(40)}, progress, kept=KEPT)[0] == Bound(Csn(40), "pin", "p")
-    found = bounds({}, progress, kept=Bound(Csn(80), "asked"))
+    assert bounds({"p": Csn(55)}, progress, kept=KEPT, tags={})[0] == KEPT
+    assert bounds({"p": Csn(40)}, progress, kept=KEPT, tags={})[0] == Bound(Csn(40), "pin", "p")
+    assert bounds({"p": Csn(40)}, progress, kept=KEPT, tags={"2026Q3": Csn(3)})[0] == Q3
+    found = bounds({}, progress, kept=Bound(Csn(80), "asked"), tags={})
     assert [(one.csn, one.name) for one in found] == [(60, "r2"), (70, "r1"), (80, "")]
-    assert bounds({}, {R3: Progress(Csn(0), Csn(0))}, kept=KEPT)[0].name == "r3"  # it was never started
+    assert (
+        bounds({}, {R3: Progress(Csn(0), Csn(0))}, kept=KEPT, tags={})[0].name == "r3"
+    )  # it was never started
 
 
 def node(version: int, csn: int = 5, ttl_s: float = 10.0) -> Node:
@@ -252,6 +256,17 @@ async def test_the_horizon_is_read_in_three_answers(world: World) -> None:
     assert await busy.answers(read_horizon(cast("Any", busy), world.watch, world.clock)) == 3
 
 
+async def test_a_tag_holds_the_horizon_and_refuses_a_move_that_has_missed_it(world: World) -> None:
+    """The maker of a tag sets the version of the pins, which the move checks: one sees the other (F6)."""
+    before = await world.look()
+    tags = codec.encode_tags({"2026Q3": Csn(4)})
+    await world.write(Create(tree.TAGS, tags), SetData(tree.PINS))
+    assert await world.raise_to(before, 8) is None
+    seen = await world.look()
+    assert (before.tags, seen.tags) == ({}, {"2026Q3": 4})
+    assert await world.raise_to(seen, 4) == 4
+
+
 async def test_a_move_that_pins_refuse_is_tried_again_in_the_same_turn(world: World) -> None:
     """Clients that take pins all the time once kept a horizon where it was for 41 minutes."""
     busy = Busy(world, 3)
@@ -261,6 +276,7 @@ async def test_a_move_that_pins_refuse_is_tried_again_in_the_same_turn(world: Wo
         store=cast("Any", busy),
         log=world.log.log,
         members=dict,
+        tags=dict,
         records_kept=lambda: 100,
         retained=lambda _: Csn(8),
         clock=world.clock,

@@ -19,7 +19,7 @@ class Following(HistoryQuestions):
 
     def snapshot(
         self,
-        csn: int | None = None,
+        csn: int | str | None = None,
         *,
         at: datetime | int | str | None = None,
         min_csn: int | None = None,

@@ -26,6 +26,7 @@ from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
+from tidelock.replica_agent.services.tags import TagService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.storage.catalog_damage import catalog_damage
@@ -74,13 +75,14 @@ class Agent:
             definitions=self._service(DefinitionService),
             status=self._service(StatusService),
             members=self._service(MembersService),
+            tags=self._service(TagService),
         )
 
     def _service(self, service: Callable[..., T], **parts: object) -> T:
         """Return a service with these parts, its condition and its waiters; the others are left out."""
         parts |= {"settings": settings(), "condition": self.condition, "waiters": CsnWaiters(APPLIED)}
         fields = cast("Any", service).__dataclass_fields__
-        return service(**{name: parts.get(name) for name in fields})
+        return service(**{name: parts.get(name) for name, found in fields.items() if found.init})
 
     def damage(self, error: Exception) -> TidelockError | None:
         """Note what a request has found, as the agent does."""

@@ -122,3 +122,17 @@ def test_another_tree_does_not_exist() -> None:
 def test_parts_are_known_by_their_names(inner: str, part: str | None) -> None:
     """A part's file is recognised by the form of its name; a partition may have any name."""
     assert part_of(inner) == part
+
+
+@pytest.mark.parametrize("name", ["2026Q3", "v1.0", "A", "x" * 64])
+def test_a_tag_stands_for_its_csn(name: str) -> None:
+    """A name that is no number is that of a tag; the rest of the path is below the same folders."""
+    found = parse_snapshot(("snapshots", name, "default", "t", "y=1"))
+    assert found == SnapshotPath(None, "default", TableName("default.t"), "y=1", name)
+
+
+@pytest.mark.parametrize("name", ["-1", "..", "a b", "x" * 65, "é"])
+def test_what_is_neither_csn_nor_tag_is_malformed(name: str) -> None:
+    """It is an error of the request: a missing file would be rows that are silently missing."""
+    with pytest.raises(BadRequestError, match="or the name of a tag"):
+        parse_snapshot(("snapshots", name))

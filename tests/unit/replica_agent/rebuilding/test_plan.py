@@ -45,6 +45,7 @@ def facts(replica: ReplicaId, csn: int, **others: Any) -> CatalogFacts:
         labels={},
         skips=(),
         skipped={},
+        tags={},
         parts=0,
         part_bytes=0,
         outcomes=0,
