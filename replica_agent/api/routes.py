@@ -179,6 +179,11 @@ _REMOVALS: Final = (
         subject="statements", request=statements.MoveRequest, response=statements.RemoveResult,
         errors=ADDING, action=AgentAction.INSERT,
     ),
+    ApiRoute(
+        method="POST", path=f"{TX}/restore/{{table}}", handler=StatementRoutes.restore, subject="statements",
+        request=statements.RestoreRequest, response=statements.RestoreResult, errors=(*ADDING, *AT_CSN),
+        action=AgentAction.INSERT,
+    ),
 )  # fmt: skip
 
 _MUTATIONS: Final = (

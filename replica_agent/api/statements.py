@@ -21,6 +21,7 @@ from tidelock.wire.statements import (
     MergeSpec,
     MoveRequest,
     PartitionRequest,
+    RestoreRequest,
     UpdateRequest,
 )
 
@@ -87,6 +88,11 @@ class StatementRoutes:
         tx, asked = self._find(request), await body(request, MoveRequest)
         table = request.match_info["table"]
         return answer(await self.service.move_partition(tx, table, asked.into, asked.partition))
+
+    async def restore(self, request: web.Request) -> web.Response:
+        """Make a table, or one partition, again as it was at a CSN."""
+        tx, asked = self._find(request), await body(request, RestoreRequest)
+        return answer(await self.service.restore(tx, request.match_info["table"], asked))
 
     def _find(self, request: web.Request) -> Transaction:
         return self.service.find_for_statement(request.match_info["tid"])

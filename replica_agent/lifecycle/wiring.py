@@ -41,6 +41,7 @@ from tidelock.replica_agent.services.tags import TagService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
 from tidelock.replica_agent.transactions.statements.definitions import TableStatements
+from tidelock.replica_agent.transactions.statements.restores import Restores
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -63,13 +64,13 @@ class AgentParts:
     def __post_init__(self) -> None:
         """Make the services, which stand on all other parts."""
         failures = QueryFailures(transactions=self.transactions.registry, damage=self.means.damage)
-        status = _status(self)
+        status, tags = _status(self), _tags(self)
         live = LiveState(status=status, locks_here=self.transactions.locks, store=self.means.store)
         reads, peers = _reads(self, failures, live), _peers(self)
         self.services = Services(
             settings=self.means.settings,
             condition=self.means.condition,
-            transactions=_transactions(self, failures),
+            transactions=_transactions(self, failures, tags),
             reads=reads,
             history=_history(self),
             uploads=_uploads(self),
@@ -78,7 +79,7 @@ class AgentParts:
             definitions=_definitions(self),
             members=MembersService(replica=self.means.replica, changes=self.replication.changes),
             status=status,
-            tags=_tags(self),
+            tags=tags,
         )
 
 
@@ -116,7 +117,7 @@ def assemble(means: Means) -> AgentParts:
     )
 
 
-def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionService:
+def _transactions(parts: AgentParts, failures: QueryFailures, tags: TagService) -> TransactionService:
     means, transactions, snapshots = parts.means, parts.transactions, parts.snapshots
     return TransactionService(
         settings=means.settings,
@@ -128,6 +129,8 @@ def _transactions(parts: AgentParts, failures: QueryFailures) -> TransactionServ
         transactions=transactions.registry,
         inserts=transactions.inserts,
         removals=transactions.removals,
+        restores=Restores(removals=transactions.removals),
+        tags=tags,
         mutations=transactions.inserts.mutations,
         landings=parts.landing.landings,
         commits=transactions.commits,

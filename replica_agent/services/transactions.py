@@ -15,6 +15,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.csnlog.core.skipped import Skips, may_hide
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import (
+    BadRequestError,
     DeclaredLostError,
     TidelockError,
     TooLargeError,
@@ -25,6 +26,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.landing.landings import Landings
 from tidelock.replica_agent.services.failures import QueryFailures
+from tidelock.replica_agent.services.tags import TagService
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -37,8 +39,9 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.restores import Restores
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
-from tidelock.wire.statements import ChangeResult, RemoveResult
+from tidelock.wire.statements import ChangeResult, RemoveResult, RestoreRequest, RestoreResult
 from tidelock.wire.transactions import TransactionInfo
 from tidelock.wire.writes import LandAnswer
 
@@ -58,6 +61,8 @@ class TransactionService:
     transactions: Transactions
     inserts: Inserts
     removals: Removals
+    restores: Restores
+    tags: TagService
     mutations: Mutations
     landings: Landings
     commits: Commits
@@ -201,6 +206,23 @@ class TransactionService:
     ) -> RemoveResult:
         """Move one partition; see :meth:`Removals.move_partition`."""
         return await self._keep_alive(tx, self.removals.move_partition(tx, source, target, values))
+
+    async def restore(self, tx: Transaction, table: str, asked: RestoreRequest) -> RestoreResult:
+        """Make a table, or one partition, again as it was; see :meth:`Restores.restore`.
+
+        Its CSN is pinned meanwhile, so that no part that comes back is collected.
+        """
+        if sum(point is not None for point in (asked.csn, asked.tag, asked.at_ms)) != 1:
+            msg = "a restore goes back to a CSN, a tag or a time: give one of them"
+            raise BadRequestError(msg)
+        number = asked.csn if asked.tag is None else (await self.tags.find(asked.tag)).csn
+        csn = None if number is None else Csn(number)
+        pin = await self.snapshots.open(csn=csn, at_ms=asked.at_ms, min_csn=None, ttl_s=None)
+        try:
+            work = self.restores.restore(tx, table, pin.csn, asked.partition)
+            return await self._keep_alive(tx, work)
+        finally:
+            await self.snapshots.close(pin.id)
 
     async def _keep_alive(self, tx: Transaction, work: Awaitable[_T]) -> _T:
         """Return the result of a statement; its successful end is a sign of life."""

@@ -133,6 +133,7 @@ class AsyncDatabase(Twin[Database]):
     truncate = in_thread(Database.truncate)
     move_partition = in_thread(Database.move_partition)
     replace_partition = in_thread(Database.replace_partition)
+    restore_table = in_thread(Database.restore_table)
     delete = in_thread(Database.delete)
     update = in_thread(Database.update)
     upsert = in_thread(Database.upsert)

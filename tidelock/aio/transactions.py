@@ -100,6 +100,7 @@ class AsyncTransaction(Twin[Transaction]):
     truncate = _statement(Transaction.truncate)
     move_partition = _statement(Transaction.move_partition)
     replace_partition = _statement(Transaction.replace_partition)
+    restore_table = _statement(Transaction.restore_table)
     delete = _statement(Transaction.delete)
     update = _statement(Transaction.update)
     upsert = _statement(Transaction.upsert)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tidelock.cli import output
+from tidelock.cli.querying import At
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.cli.writing import FormatOption, WaitFor, checked_wait, columns_of, reading, split
 from tidelock.client import CommitResult
+from tidelock.errors import BadRequestError
 
 _PANEL = "Writing"
 
@@ -39,6 +42,7 @@ def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     for command in (delete, update, upsert, merge, truncate):
         app.command(rich_help_panel=_PANEL)(on_target(command))
+    app.command("restore", rich_help_panel=_PANEL)(on_target(restore))
 
 
 def delete(
@@ -154,6 +158,41 @@ def truncate(
     options = _options(label, wait)
     with target.connect() as db:
         _tell(db.truncate(table, **options), as_json)
+
+
+def restore(
+    target: ClusterOptions,
+    table: Table,
+    to: Annotated[str | None, typer.Option(help="As at this CSN or tag.", show_default=False)] = None,
+    at: At = None,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One partition alone: column=value (JSON, or text) for each of its columns.",
+            metavar="COLUMN=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    label: Label = None,
+    wait: WaitFor = "home",
+    as_json: Json = False,
+) -> None:
+    """Make a table, or a partition, again as it was; no file is read or written."""
+    options = _options(label, wait)
+    values = dict(map(_column_value, partition)) if partition else None
+    with target.connect() as db:
+        _tell(db.restore_table(table, to, at=at, partition=values, **options), as_json)
+
+
+def _column_value(text: str) -> tuple[str, Any]:
+    """Return a column and its value, from `column=value`."""
+    column, found, value = text.partition("=")
+    if not found:
+        raise BadRequestError(f"expected column=value for --partition, found {text!r}")
+    try:
+        return column, json.loads(value)
+    except json.JSONDecodeError:
+        return column, value
 
 
 def _options(label: str | None, wait: str) -> dict[str, Any]:

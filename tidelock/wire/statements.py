@@ -36,6 +36,40 @@ class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     into: str
 
 
+class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of restore: what of a table becomes again as it was.
+
+    Attributes:
+        csn: As at this CSN.
+        tag: Instead: as at the CSN of this tag.
+        at_ms: Instead: as at the newest CSN whose effective time is not after this (Unix, ms).
+        partition: One partition alone: each partition column with its value; default: the whole table.
+    """
+
+    csn: int | None = None
+    tag: str | None = None
+    at_ms: int | None = None
+    partition: dict[str, Any] | None = None
+
+
+class RestoreResult(msgspec.Struct, frozen=True):
+    """The changes of a restore.
+
+    Attributes:
+        csn: The table is as it was there.
+        rows_removed: Rows of the parts that have left the table.
+        parts_removed: Their number.
+        rows_restored: Rows of the parts that have come back.
+        parts_restored: Their number.
+    """
+
+    csn: int
+    rows_removed: int
+    parts_removed: int
+    rows_restored: int
+    parts_restored: int
+
+
 class DeleteRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Body of delete.
 

@@ -35,7 +35,7 @@ from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
-from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable, Wide
+from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable
 from tidelock.replication.locks.removal_locks import Locks
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.statements import RemoveResult
@@ -84,14 +84,14 @@ class Removals:
             UnknownTableError, BadRequestError: No such table, or the values do not name a partition.
         """
         async with self.transactions.removing(tx):
-            schema = self._table(tx, table)
+            schema = self.table(tx, table)
             path = path_in(schema, values)
-            return await self._cover(tx, schema.id, OnePartition(path), path)
+            return await self._cover(tx, schema.id, path)
 
     async def truncate(self, tx: Transaction, table: str) -> RemoveResult:
         """Remove all rows of a table that the statement sees; errors as :meth:`drop_partition`."""
         async with self.transactions.removing(tx):
-            return await self._cover(tx, self._table(tx, table).id, WholeTable(), None)
+            return await self._cover(tx, self.table(tx, table).id, None)
 
     async def move_partition(
         self, tx: Transaction, source: str, target: str, values: Mapping[str, Any]
@@ -105,7 +105,7 @@ class Removals:
             Others as :meth:`drop_partition`.
         """
         async with self.transactions.removing(tx):
-            schema, other = self._table(tx, source), self._table(tx, target)
+            schema, other = self.table(tx, source), self.table(tx, target)
             other.require_mode(lands=False)
             _require_equal(schema, other)
             if other.unique_key:
@@ -115,15 +115,16 @@ class Removals:
                     table=other.name,
                 )
             path = path_in(schema, values)
-            parts = await self._covered(tx, schema.id, OnePartition(path), path)
+            parts = await self.covered(tx, schema.id, path)
             await self.staging.share(tx, other.id, parts)
-            return await self._take(tx, schema.id, parts)
+            return await self.take(tx, schema.id, parts)
 
-    async def _cover(self, tx: Transaction, table: TableId, wide: Wide, path: str | None) -> RemoveResult:
-        return await self._take(tx, table, await self._covered(tx, table, wide, path))
+    async def _cover(self, tx: Transaction, table: TableId, path: str | None) -> RemoveResult:
+        return await self.take(tx, table, await self.covered(tx, table, path))
 
-    async def _covered(self, tx: Transaction, table: TableId, wide: Wide, path: str | None) -> list[PartRow]:
+    async def covered(self, tx: Transaction, table: TableId, path: str | None) -> list[PartRow]:
         """Lock a partition (None: the table), and return its parts that the statement sees."""
+        wide = WholeTable() if path is None else OnePartition(path)
         await self.staging.write_out(tx)
         for left in reversed(range(TRIES)):
             at = self.adopt(tx, table)
@@ -164,7 +165,8 @@ class Removals:
         paths = await self.catalog.read(lambda reader: reader.partitions(table, at))  # of S: merges add none
         tx.note_reads({table: frozenset(paths - {path})})
 
-    def _table(self, tx: Transaction, table: str) -> TableSchema:
+    def table(self, tx: Transaction, table: str) -> TableSchema:
+        """Return a table as a statement sees it; the commit checks that it stays so."""
         at = tx.begin_statement(self.waiters.reached)
         version, schema = self.tables.seen(at, tx.staged.definitions).named(full_name(table))
         tx.use(schema.id, version)
@@ -181,7 +183,7 @@ class Removals:
         others = {part.part: part.path for part in parts if part.creation_tid != str(tx.tid)}
         if others:
             await self._lock(tx, LockAsk(table, others, ()))
-        return await self._take(tx, table, parts)
+        return await self.take(tx, table, parts)
 
     async def replace_parts(self, tx: Transaction) -> None:
         """Lock and mark the parts that a compaction replaces; at a conflict it yields, without waiting."""
@@ -206,7 +208,8 @@ class Removals:
         await self.locks.take(tx.tid, ask, at=at, wait_s=self.switches.lock_wait_s)
         self.transactions.require_open(tx)  # after a kill, or an expired lease, the rollback has run before
 
-    async def _take(self, tx: Transaction, table: TableId, parts: Collection[PartRow]) -> RemoveResult:
+    async def take(self, tx: Transaction, table: TableId, parts: Collection[PartRow]) -> RemoveResult:
+        """Remove parts whose locks are held: mark those of others, and drop those of the transaction."""
         own = [part for part in parts if part.creation_tid == str(tx.tid) and part.creation_csn is None]
         mine = {part.part for part in own}
         others = [part for part in parts if part.part not in mine]

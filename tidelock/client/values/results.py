@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tidelock.wire.rows import instant
-from tidelock.wire.statements import ChangeResult, InsertResult, RemoveResult
+from tidelock.wire.statements import ChangeResult, InsertResult, RemoveResult, RestoreResult
 from tidelock.wire.transactions import CommitAnswer, TransactionInfo
 
 __all__ = [
@@ -100,6 +100,8 @@ class ChangedRows:
                 return replace(self, inserted=self.inserted + rows)
             case RemoveResult(rows=rows):
                 return replace(self, deleted=self.deleted + rows)
+            case RestoreResult(rows_removed=gone, rows_restored=back):
+                return replace(self, inserted=self.inserted + back, deleted=self.deleted + gone)
             case ChangeResult():
                 return ChangedRows(
                     self.inserted + result.rows_inserted,

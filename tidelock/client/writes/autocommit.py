@@ -6,6 +6,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Concatenate, Final, ParamSpec, TypedDict, Unpack
 
 from tidelock.client.agents.connection import Connection
@@ -146,6 +147,19 @@ class AutocommitStatements:
     ) -> CommitResult:
         """As `Transaction.move_partition`, in a separate transaction, begun again as in `insert`."""
         return self._run(options, True, Transaction.move_partition, table, partition, into)
+
+    def restore_table(
+        self,
+        table: str,
+        to: int | str | None = None,
+        *,
+        at: datetime | int | str | None = None,
+        partition: Mapping[str, Any] | None = None,
+        **options: Unpack[CommitOptions],
+    ) -> CommitResult:
+        """As `Transaction.restore_table`, in a separate transaction, begun again as in `insert`."""
+        restore = functools.partial(Transaction.restore_table, at=at, partition=partition)
+        return self._run(options, True, restore, table, to)
 
     def replace_partition(
         self, table: str, partition: Mapping[str, Any], data: Data, **options: Unpack[CommitOptions]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.transport import Transport, json_text, segment
 from tidelock.client.reads.scan import Params
-from tidelock.client.values.arguments import Values, full_name, literals, plain, values_or_flag
+from tidelock.client.values.arguments import Values, full_name, literals, milliseconds, plain, values_or_flag
 from tidelock.client.values.data import Data, ipc_stream, open_rows
 from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
 from tidelock.loopback_names import reachable
@@ -20,6 +21,8 @@ from tidelock.wire.statements import (
     MergeSpec,
     MoveRequest,
     PartitionRequest,
+    RestoreRequest,
+    RestoreResult,
     UpdateRequest,
 )
 from tidelock.wire.tables import TableInfo
@@ -110,6 +113,47 @@ class Statements(HomeRequests):
         moved = self._remove("move_partition", table, MoveRequest(plain(partition), into))
         self._count(InsertResult(moved.rows, moved.parts))
         return moved
+
+    def restore_table(
+        self,
+        table: str,
+        to: int | str | None = None,
+        *,
+        at: datetime | int | str | None = None,
+        partition: Mapping[str, Any] | None = None,
+    ) -> RestoreResult:
+        """Make a table, or one partition, again as it was; no file is read or written.
+
+        Rows that were there then and are not now come back, and rows that have come since leave, as in any
+        change: the change feed shows them, and snapshots of before stay as they are. Rows that others insert
+        while the transaction is open stay.
+
+        Args:
+            table: `name` or `namespace.name`.
+            to: As at this CSN or tag.
+            at: Instead: as at the newest CSN whose effective time is not after this.
+            partition: Every partition column with its value, None is null; default: the whole table.
+
+        Raises:
+            BadRequestError: Not one of `to` and `at`; the table had other columns then; or `partition` names
+                no partition.
+            SnapshotTooOldError: The history of the CSN is not kept any more.
+            NoSuchCsnError, UnknownTagError: There is no such CSN or tag; `at` has not come yet.
+            UnknownTableError: There is no such table, or it did not exist then.
+            UnsupportedInTransactionError: The table has a unique key.
+            TableModeError: It is a landing table.
+            SerializationConflictError, TransactionClosedError: As in `drop_partition`. After each of these
+                errors: rollback() only.
+        """
+        is_tag = isinstance(to, str) and not (to.isascii() and to.isdecimal())
+        body = RestoreRequest(
+            csn=None if to is None or is_tag else int(to),
+            tag=str(to) if is_tag else None,
+            at_ms=None if at is None else milliseconds(at),
+            partition=None if partition is None else plain(partition),
+        )
+        step = f"restore/{segment(table)}"
+        return self._statement(lambda: self._call(step, answer=RestoreResult, body=body), reads=False)
 
     def replace_partition(self, table: str, partition: Mapping[str, Any], data: Data) -> InsertResult:
         """Replace the rows of one partition by other rows, which must all belong to it.
