@@ -11,6 +11,7 @@ from tidelock.replica_agent.api.channel import ChannelRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.http import Damage, authentication, errors, plain_bodies
 from tidelock.replica_agent.api.members import MembersRoutes
+from tidelock.replica_agent.api.namespaces import NamespaceRoutes
 from tidelock.replica_agent.api.peer import PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.routes import OPENED, DescriptionRoutes, definitions
@@ -51,6 +52,7 @@ def application(services: Services, damage: Damage) -> web.Application:
         StatementRoutes(services.transactions),
         WriteRoutes(services.uploads),
         TableRoutes(services.administration, services.definitions),
+        NamespaceRoutes(services.administration, services.definitions),
         TagRoutes(services.tags),
         ReadingRoutes(services.reads),
         ChangeRoutes(services.reads),

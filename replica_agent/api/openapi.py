@@ -41,6 +41,7 @@ _NAMES: Final = {
     "id": "Id of a snapshot, as POST /api/v1/snapshots gives it.",
     "label": "The label; slashes belong to it.",
     "name": "Name of a clone, chosen by the replica that clones.",
+    "namespace": "Name of a namespace.",
     "part": "Id of a part: <replica>-<boot>-<counter>.",
     "path": "The path below; slashes belong to it.",
     "table": "<name> or <namespace>.<name>.",

@@ -38,6 +38,7 @@ from tidelock.replica_agent.api.changes import ChangeRoutes
 from tidelock.replica_agent.api.channel import ChannelRoutes
 from tidelock.replica_agent.api.history import HistoryRoutes
 from tidelock.replica_agent.api.members import MembersRoutes
+from tidelock.replica_agent.api.namespaces import NamespaceRoutes
 from tidelock.replica_agent.api.peer import BYTES, PeerRoutes
 from tidelock.replica_agent.api.reading import ReadingRoutes
 from tidelock.replica_agent.api.route import ApiRoute, Content, Parameter
@@ -59,7 +60,7 @@ from tidelock.replica_agent.api.route_terms import (
 )
 from tidelock.replica_agent.api.statements import StatementRoutes
 from tidelock.replica_agent.api.status import StatusRoutes
-from tidelock.replica_agent.api.table_routes import TABLES
+from tidelock.replica_agent.api.table_routes import NAMESPACES, TABLES
 from tidelock.replica_agent.api.tables import TableRoutes
 from tidelock.replica_agent.api.tags import TagRoutes
 from tidelock.replica_agent.api.transactions import TransactionRoutes
@@ -463,6 +464,7 @@ ROUTES: Final[Mapping[type, tuple[ApiRoute, ...]]] = {
     StatementRoutes: (*_REMOVALS, *_MUTATIONS),
     WriteRoutes: _WRITES,
     TableRoutes: TABLES,
+    NamespaceRoutes: NAMESPACES,
     ReadingRoutes: _READS,
     ChangeRoutes: _CHANGES,
     HistoryRoutes: _HISTORY,

@@ -16,6 +16,7 @@ from tidelock.errors import (
     UnsealedWriteError,
     UnsupportedTypeError,
 )
+from tidelock.replica_agent.api.namespaces import NamespaceRoutes
 from tidelock.replica_agent.api.route import AnyToken, ApiRoute, Parameter
 from tidelock.replica_agent.api.route_terms import ABOUT_TX, AT_CSN, COMMIT, CSN, TOKEN, TX, V1
 from tidelock.replica_agent.api.tables import TableRoutes
@@ -87,5 +88,34 @@ TABLES: Final = (
         method="GET", path=f"{V1}/parts", handler=TableRoutes.parts, subject="tables",
         response=list[tables.PartInfo], errors=(*AT_CSN, UnknownTableError), action=AgentAction.READ,
         query=(Parameter(name="table", kind="string", required=True, meaning="Name of the table."), CSN),
+    ),
+)  # fmt: skip
+
+_CASCADE: Final = (Parameter(name="cascade", kind="integer", meaning="1: drop its tables, too."),)
+
+NAMESPACES: Final = (
+    ApiRoute(
+        method="GET", path=f"{V1}/namespaces", handler=NamespaceRoutes.list, subject="tables",
+        response=list[tables.NamespaceInfo], query=(CSN,), errors=AT_CSN, action=AgentAction.READ,
+    ),
+    ApiRoute(
+        method="POST", path=f"{V1}/namespaces", handler=NamespaceRoutes.create, subject="tables",
+        request=tables.CreateNamespaceRequest, response=tables.DefinedNamespace, action=AgentAction.BEGIN,
+        errors=(*COMMIT, TableExistsError), status=201,
+    ),
+    ApiRoute(
+        method="DELETE", path=f"{V1}/namespaces/{{namespace}}", handler=NamespaceRoutes.drop,
+        subject="tables", response=tables.DefinedNamespace, action=AgentAction.BEGIN, query=_CASCADE,
+        errors=(*COMMIT, TableExistsError),
+    ),
+    ApiRoute(
+        method="POST", path=f"{TX}/namespaces", handler=NamespaceRoutes.create_inside,
+        subject="statements", request=tables.CreateNamespaceRequest, response=tables.DefinedNamespace,
+        action=AgentAction.INSERT, errors=DEFINING, status=201,
+    ),
+    ApiRoute(
+        method="DELETE", path=f"{TX}/namespaces/{{namespace}}", handler=NamespaceRoutes.drop_inside,
+        subject="statements", response=tables.DefinedNamespace, action=AgentAction.INSERT,
+        query=_CASCADE, errors=DEFINING,
     ),
 )  # fmt: skip

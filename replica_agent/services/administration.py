@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +30,12 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.own_tables import defined
 from tidelock.replica_agent.storage.table_reads import TableRow
 from tidelock.replica_agent.storage.tables import Tables
-from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, full_name
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.wire.audit import Digests
 from tidelock.wire.cluster import SwitchInfo
-from tidelock.wire.tables import TableInfo
+from tidelock.wire.tables import NamespaceInfo, TableInfo
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -93,6 +94,18 @@ class AdministrationService:
             row = reader.table(table, csn)
             assert row is not None, "it was found at this CSN"
             return _table_info(reader, row, csn)
+
+        return await self.catalog.read(read)
+
+    async def namespaces(self, csn: Csn) -> list[NamespaceInfo]:
+        """Describe the namespaces at a readable CSN: those that are defined, and those that have tables."""
+
+        def read(reader: CatalogReader) -> list[NamespaceInfo]:
+            counts = Counter(name.partition(".")[0] for name in reader.table_names(csn).values())
+            rows = reader.namespaces(csn)
+            found = {row.name.removesuffix("."): row.definition["properties"] for row in rows}
+            names = sorted({DEFAULT_NAMESPACE, *counts, *found})
+            return [NamespaceInfo(name, found.get(name, {}), counts[name]) for name in names]
 
         return await self.catalog.read(read)
 

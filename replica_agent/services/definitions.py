@@ -74,6 +74,14 @@ class DefinitionService:
         """Return the statement that brings a dropped table back; see :meth:`TableStatements.undrop`."""
         return lambda tx: self.statements.undrop(tx, name, to=to, csn=csn)
 
+    def founding(self, namespace: str, properties: Mapping[str, str]) -> Statement:
+        """Return the statement that creates a namespace; see :meth:`TableStatements.found`."""
+        return lambda tx: self.statements.found(tx, namespace, properties)
+
+    def clearing(self, namespace: str, *, cascade: bool) -> Statement:
+        """Return the statement that drops a namespace; see :meth:`TableStatements.clear`."""
+        return lambda tx: self.statements.clear(tx, namespace, cascade=cascade)
+
     async def inside(self, tid: str, statement: Statement) -> DefinedInside:
         """Run a statement in an open transaction of this home; if it is refused, the transaction goes on.
 

@@ -29,6 +29,7 @@ from tidelock.csnlog.core.model import (
 )
 from tidelock.errors import CorruptError
 from tidelock.replica_agent.storage.catalog_reads import last_outcome_before
+from tidelock.replica_agent.tables.names import is_namespace
 from tidelock.replication.core.model import Location, PartMeta, Wanted
 
 
@@ -462,11 +463,12 @@ def _define(db: sqlite3.Connection, entry: DefineTable, tid: str, csn: Csn, made
     added later (rule tables).
     """
     drops = isinstance(entry, ChangeTable) and entry.drops
+    state = "dropped" if drops else "namespace" if is_namespace(made.definition["name"]) else "active"
     db.execute(
         "INSERT OR IGNORE INTO tables VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(entry.table, entry.version, csn, json.dumps(made.definition), made.arrow_schema),
-            *(made.common_metadata, "dropped" if drops else "active", made.definition["name"]),
+            *(made.common_metadata, state, made.definition["name"]),
         ),
     )
     if drops:

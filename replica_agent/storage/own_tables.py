@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tidelock.csnlog.core.ids import CSN_NONE
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.replica_agent.storage.table_reads import TableRow
+from tidelock.replica_agent.tables.names import is_namespace
 from tidelock.replica_agent.tables.schema import TableSchema
 
 
@@ -15,7 +16,7 @@ def after(rows: Iterable[TableRow], made: Iterable[DefineTable]) -> list[TableRo
     found = {row.id: row for row in rows}
     for one in made:
         found.pop(one.table, None)
-        if not one.drops:
+        if not one.drops and not is_namespace(one.definition["name"]):
             found[one.table] = defined(one)
     return list(found.values())
 

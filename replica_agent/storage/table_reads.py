@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -13,6 +14,8 @@ from tidelock.replica_agent.tables.names import no_table
 from tidelock.wire.ids import TableName
 from tidelock.wire.tags import TagInfo
 
+#: States of what exists.
+_DEFINED = ("active", "namespace")
 _TABLE = "id, name, version, from_csn, definition, arrow_schema, common_metadata"
 
 
@@ -70,7 +73,7 @@ class TableReads:
 
     def table(self, table: TableId, at: Csn) -> TableRow | None:
         """Return a table as defined at ``at``, or None if it does not exist there."""
-        rows = self._tables("AND id = :id", {"s": at, "id": table})
+        rows = self._tables("AND id = :id", {"s": at, "id": table}, _DEFINED)
         return rows[0] if rows else None
 
     def named(self, name: TableName, at: Csn) -> TableRow | None:
@@ -92,7 +95,7 @@ class TableReads:
         """
         sql = "SELECT from_csn, version, state FROM tables WHERE id = ? ORDER BY version DESC"
         found = self._db.execute(sql, (table,))
-        return [(Csn(csn), version if state == "active" else None) for csn, version, state in found]
+        return [(Csn(csn), version if state in _DEFINED else None) for csn, version, state in found]
 
     def bearers(self, name: TableName) -> list[tuple[Csn, TableId | None]]:
         """Return the tables that have had a name, with the CSN from which each has it, the newest first.
@@ -100,7 +103,7 @@ class TableReads:
         None stands for a name that no table has from there on.
         """
         sql = """
-            SELECT from_csn, id, name = :name AND state = 'active' AS bears, max(version) FROM tables
+            SELECT from_csn, id, name = :name AND state <> 'dropped' AS bears, max(version) FROM tables
             WHERE id IN (SELECT id FROM tables WHERE name = :name)
             GROUP BY id, from_csn ORDER BY from_csn, bears
         """
@@ -143,11 +146,17 @@ class TableReads:
         rows = self._db.execute(sql, (at,))
         return {TableId(table): TableName(name) for table, name, state, _ in rows if state == "active"}
 
+    def namespaces(self, at: Csn) -> list[TableRow]:
+        """Return the namespaces that are defined at ``at``, by name (`namespace_key`)."""
+        return self._tables("AND name LIKE '%.'", {"s": at}, ("namespace",))
+
     def tables(self, at: Csn) -> list[TableRow]:
         """Return all tables that exist at ``at``, by name."""
         return self._tables("", {"s": at})
 
-    def _tables(self, condition: str, args: dict[str, Any]) -> list[TableRow]:
+    def _tables(
+        self, condition: str, args: dict[str, Any], states: Collection[str] = ("active",)
+    ) -> list[TableRow]:
         sql = f"""
             SELECT {_TABLE}, state, max(version) FROM tables WHERE from_csn <= :s {condition}
             GROUP BY id ORDER BY name
@@ -155,5 +164,5 @@ class TableReads:
         return [
             TableRow(TableId(table), TableName(name), version, Csn(csn), json.loads(text), schema, common)
             for table, name, version, csn, text, schema, common, state, _ in self._db.execute(sql, args)
-            if state == "active"
+            if state in states
         ]

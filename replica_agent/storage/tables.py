@@ -7,7 +7,7 @@ here until a record that defines it is applied. All of this runs in the thread o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -148,6 +148,10 @@ class SeenTables:
         """Return the error about a name that no table has."""
         return self._after.missing(name)
 
+    def names(self) -> Mapping[TableId, TableName]:
+        """Return the names of all tables, without namespaces."""
+        return self._after.names()
+
 
 @dataclass(frozen=True, slots=True)
 class _At:
@@ -171,6 +175,9 @@ class _At:
 
     def missing(self, name: TableName) -> UnknownTableError:
         return no_table(name, self.at, self.tables.reader.table_names(self.at).values())
+
+    def names(self) -> Mapping[TableId, TableName]:
+        return self.tables.reader.table_names(self.at)
 
 
 def _at(history: Sequence[tuple[Csn, T | None]], at: Csn) -> T | None:

@@ -7,17 +7,21 @@ other tables too, which name the table. The commit is refused if any table was d
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from tidelock.csnlog.core.ids import TableId
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.errors import BadRequestError, TableChangedError, TableExistsError, UnknownTableError
+from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, is_namespace
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire.ids import TableName
 
 #: The properties that a table may get or lose. The others decide which rows it takes, and those that it has.
 CHANGEABLE: Final = frozenset({"comment", "compaction", "retention_s"})
+
+#: Tables that an error names.
+_SHOWN: Final = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,6 +43,9 @@ class KnownTables(Protocol):
 
     def missing(self, name: TableName) -> UnknownTableError:
         """Return the error about a name that no table has."""
+
+    def names(self) -> Mapping[TableId, TableName]:
+        """Return the names of all tables, without namespaces."""
 
 
 class After:
@@ -70,6 +77,12 @@ class After:
     def missing(self, name: TableName) -> UnknownTableError:
         """Return the error about a name that no table has."""
         return self._tables.missing(name)
+
+    def names(self) -> Mapping[TableId, TableName]:
+        """Return the names of all tables, without namespaces."""
+        found = {table: name for table, name in self._tables.names().items() if table not in self._made}
+        made = {one.table: TableName(one.definition["name"]) for one in self._made.values() if not one.drops}
+        return found | {table: name for table, name in made.items() if not is_namespace(name)}
 
 
 def joined(made: Sequence[DefineTable], more: Sequence[DefineTable]) -> list[DefineTable]:
@@ -106,20 +119,88 @@ def require_right(
             name = before.schema.name
             what = "changed" if now.bearer(name) == table else "dropped, or got another name,"
             raise TableChangedError(
-                f"table {name} was {what} after the snapshot of the transaction, which uses it; begin again",
+                f"{_called(name)} was {what} after the snapshot of the transaction, which uses it; "
+                "begin again",
                 table=name,
             )
     mine = {one.table: one for one in made}
     for one in mine.values():
         name = TableName(one.definition["name"])
         bearer = None if one.drops else now.bearer(name)
+        if one.drops and is_namespace(name):
+            _require_empty(name, [other for table, other in now.names().items() if table not in mine])
         given = one.table not in used and now.last(one.table) is not None
         if given or (bearer is not None and bearer not in mine):
             raise TableExistsError(
-                f"another transaction has created a table {name}, or given one that name, after the snapshot "
+                f"another transaction has created {_called(name)}, or given it that name, after the snapshot "
                 "of this transaction; begin again, or choose another name",
                 table=name,
             )
+
+
+def _called(name: TableName) -> str:
+    return f"namespace {name[:-1]}" if is_namespace(name) else f"table {name}"
+
+
+def _require_empty(namespace: TableName, names: Iterable[TableName]) -> None:
+    inside = sorted(name for name in names if name.startswith(namespace))
+    if inside:
+        raise TableExistsError(
+            f"{_called(namespace)} cannot be dropped: table {inside[0]} came into it after the snapshot of "
+            "the transaction; begin again",
+            table=inside[0],
+        )
+
+
+def founding(namespace: TableName, properties: Mapping[str, str], tables: KnownTables) -> list[DefineTable]:
+    """Return the definition of a namespace.
+
+    Args:
+        namespace: Its name, as of `namespace_key`.
+        properties: Its properties.
+        tables: The tables.
+
+    Raises:
+        BadRequestError: It is defined already, or a property is unknown.
+    """
+    name = namespace.removesuffix(".")
+    if unknown := sorted(properties.keys() - {"comment"}):
+        raise BadRequestError(
+            f"namespace {name} has the unknown property {unknown[0]!r}; known is comment", property=unknown[0]
+        )
+    if tables.bearer(namespace) is not None:
+        raise BadRequestError(f"namespace {name} exists already", namespace=name, exists=True)
+    [made] = creating(TableSchema(TableId(namespace), namespace, (), properties=properties), tables)
+    return [ChangeTable(made.table, made.version, made.definition)]
+
+
+def clearing(namespace: TableName, tables: KnownTables, *, cascade: bool) -> list[DefineTable]:
+    """Return the definitions that drop a namespace, with its tables if ``cascade`` says so.
+
+    Raises:
+        BadRequestError: There is none, or it is the default one; or tables are in it, and ``cascade`` is not
+            given, or tables of other namespaces are derived from them.
+    """
+    name = namespace.removesuffix(".")
+    if name == DEFAULT_NAMESPACE:
+        raise BadRequestError(f"namespace {name} always exists; drop its tables", namespace=name)
+    inside = sorted(table for table in tables.names().values() if table.startswith(namespace))
+    defined = tables.bearer(namespace) is not None
+    if not inside and not defined:
+        raise BadRequestError(f"there is no namespace {name}", namespace=name, missing=True)
+    if inside and not cascade:
+        raise BadRequestError(
+            f"namespace {name} has tables: {', '.join(inside[:_SHOWN])}; drop or rename them first, or drop "
+            "it with them (cascade)",
+            namespace=name,
+        )
+    made: list[DefineTable] = []
+    while inside:
+        now = After(tables, made)
+        free = [table for table in inside if not _named(table, now).schema.dependents]
+        made += dropping((free or inside)[0], now)  # tables that others are derived from come last
+        inside.remove(free[0])
+    return [*made, *(dropping(namespace, After(tables, made)) if defined else ())]
 
 
 def replacing(schema: TableSchema, tables: KnownTables) -> list[DefineTable]:

@@ -67,6 +67,20 @@ def is_system_table(name: str) -> bool:
     return name.lower().startswith(f"{SYSTEM_NAMESPACE}.")
 
 
+def namespace_key(namespace: str) -> TableName:
+    """Return the name under which a namespace is defined: no table can have it.
+
+    Raises:
+        BadRequestError: It is no name of a namespace.
+    """
+    return TableName(full_name(f"{namespace}.t").removesuffix("t"))
+
+
+def is_namespace(name: str) -> bool:
+    """Return whether a defined name is that of a namespace."""
+    return name.endswith(".")
+
+
 def name_in_sql(written: str) -> TableName:
     """Return the full name of a table as SQL writes it, in any case and perhaps in quotes."""
     plain = written.replace('"', "").lower()

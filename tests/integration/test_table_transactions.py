@@ -416,3 +416,64 @@ def test_a_dropped_table_without_its_history_stays_gone(dbs: list[Database]) -> 
     eventually(lambda: (db.status().horizon or 0) > last)
     with pytest.raises(SnapshotTooOldError, match="horizon"):
         db.undrop_table("s")
+
+
+def spaces(db: Database, csn: int | None = None) -> dict[str, tuple[str, int]]:
+    """Return the comments of namespaces, and the numbers of their tables."""
+    return {one.name: (one.properties.get("comment", ""), one.tables) for one in db.namespaces(csn=csn)}
+
+
+def test_namespaces_exist_with_and_without_tables(dbs: list[Database]) -> None:
+    """Created, listed at each CSN, filled by renames, and dropped, alone or with their tables."""
+    db = dbs[0]
+    assert spaces(db) == {"default": ("", 0)}
+    created = db.create_namespace("sales", properties={"comment": "all of them"}) or 0
+    assert db.create_namespace("sales", if_not_exists=True) is None
+    with pytest.raises(BadRequestError, match="sales exists already"):
+        db.create_namespace("sales")
+    for wrong in ("default", "No Name", "system"):
+        with pytest.raises(BadRequestError):
+            db.drop_namespace(wrong)
+    with pytest.raises(BadRequestError, match="known is comment"):
+        db.create_namespace("x", properties={"colour": "red"})
+    db.create_table("a", COLUMNS)
+    moved = db.rename_table("a", "sales.a").csn
+    db.create_table("shop.b", COLUMNS)
+    derived = db.create_table(
+        "sales.d", COLUMNS, derived_from="sales.a", derived_sql="select k from inserted"
+    )
+    for other in dbs:
+        assert spaces(other, created) == {"default": ("", 0), "sales": ("all of them", 0)}
+        assert spaces(other, created - 1) == {"default": ("", 0)}
+        assert spaces(other, moved) == {"default": ("", 0), "sales": ("all of them", 1)}
+        assert spaces(other, derived["csn"]) == {
+            "default": ("", 0), "sales": ("all of them", 2), "shop": ("", 1)
+        }  # fmt: skip
+        assert "sales." not in [row.name for row in other.tables(csn=derived["csn"])]
+    with pytest.raises(BadRequestError, match=r"has tables: sales\.a, sales\.d"):
+        db.drop_namespace("sales")
+    gone = db.drop_namespace("sales", cascade=True) or 0
+    db.drop_namespace("shop", cascade=True)
+    assert db.drop_namespace("shop", if_exists=True) is None
+    for other in dbs:
+        assert spaces(other, gone) == {"default": ("", 0), "shop": ("", 1)}
+        assert at(other, gone - 1).keys() == {"sales.a", "sales.d", "shop.b"}
+    with db.begin() as tx:
+        tx.create_namespace("sales", properties={"comment": "again"})
+        tx.create_table("sales.c", COLUMNS)
+        tx.insert("sales.c", rows(1))
+        assert keys(tx, "sales.c") == [1]
+    assert spaces(db) == {"default": ("", 0), "sales": ("again", 1)}
+    with db.begin(fresh=True) as tx:
+        tx.drop_table("sales.c")
+        tx.drop_namespace("sales")
+    late = dbs[1].begin(fresh=True)
+    late.create_namespace("busy")
+    late.commit()
+    dropping = db.begin(fresh=True)
+    dropping.drop_namespace("busy")
+    dbs[2].create_table("busy.t", COLUMNS)
+    with pytest.raises(TableExistsError, match=r"busy\.t came into it"):
+        dropping.commit()
+    db.drop_namespace("busy", cascade=True)
+    assert spaces(db) == {"default": ("", 0)}

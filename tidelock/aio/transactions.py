@@ -113,6 +113,8 @@ class AsyncTransaction(Twin[Transaction]):
     create_table = _statement(Transaction.create_table)
     drop_table = _statement(Transaction.drop_table)
     undrop_table = _statement(Transaction.undrop_table)
+    create_namespace = _statement(Transaction.create_namespace)
+    drop_namespace = _statement(Transaction.drop_namespace)
     rename_table = _statement(Transaction.rename_table)
     alter_table = _statement(Transaction.alter_table)
     heartbeat = in_thread(Transaction.heartbeat)

@@ -22,6 +22,7 @@ from tidelock.wire.tables import (
     CreateTableRequest,
     DefinedTable,
     DroppedTable,
+    NamespaceInfo,
     PartInfo,
     TableInfo,
 )
@@ -195,6 +196,55 @@ class Tables(Tags):
             NotCommittedError, CommitUnknownError: As of `drop_table`.
         """
         return self._alter(name, AlterTableRequest(properties=dict(properties)))
+
+    def namespaces(self, *, csn: int | None = None) -> RowList[NamespaceInfo]:
+        """Return every namespace with its properties and the number of its tables; `default` always exists.
+
+        Args:
+            csn: As in `tables`.
+
+        Raises:
+            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
+        """
+        return RowList(self._at_csn("/namespaces", csn, list[NamespaceInfo]))
+
+    def create_namespace(
+        self, name: str, *, properties: Mapping[str, str] | None = None, if_not_exists: bool = False
+    ) -> int | None:
+        """Create a namespace, which then exists also without tables; return the CSN of the commit.
+
+        A table may be created in a namespace that nobody has created, which lasts as long as its tables.
+
+        Args:
+            name: Of a-z, 0-9 and _.
+            properties: `comment`.
+            if_not_exists: Return None if it has been created already.
+
+        Raises:
+            BadRequestError: It exists, the name is malformed, or a property is unknown.
+            NotCommittedError, CommitUnknownError: As of `drop_table`.
+        """
+        with self._begin_fresh() as tx:
+            tx.create_namespace(name, properties=properties, if_not_exists=if_not_exists)
+        return tx.csn
+
+    def drop_namespace(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> int | None:
+        """Drop a namespace, and return the CSN from which it does not exist.
+
+        Args:
+            name: Its name.
+            cascade: Drop its tables in the same commit.
+            if_exists: Return None if there is none.
+
+        Raises:
+            BadRequestError: There is none, it is `default`, or it has tables and `cascade` is not given; or
+                tables of other namespaces are derived from its tables.
+            TableExistsError: A table came into it meanwhile; call again.
+            NotCommittedError, CommitUnknownError: As of `drop_table`.
+        """
+        with self._begin_fresh() as tx:
+            tx.drop_namespace(name, cascade=cascade, if_exists=if_exists)
+        return tx.csn
 
     def _alter(self, name: str, body: AlterTableRequest) -> CommittedTable:
         path = f"/tables/{segment(name)}"

@@ -61,6 +61,28 @@ class UndropRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     csn: int | None = None
 
 
+class CreateNamespaceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /namespaces; the one property is `comment`."""
+
+    name: str
+    properties: dict[str, str] = {}
+
+
+class DefinedNamespace(Row, frozen=True):
+    """A namespace that was created or dropped; `csn` is null in an open transaction."""
+
+    name: str
+    csn: int | None
+
+
+class NamespaceInfo(Row, frozen=True):
+    """A namespace at a CSN: its properties, and the number of its tables."""
+
+    name: str
+    properties: dict[str, str]
+    tables: int
+
+
 class DroppedTable(msgspec.Struct, frozen=True):
     """A table that was dropped: its name, and the CSN from which it does not exist."""
 

@@ -31,7 +31,7 @@ from tidelock.replica_agent.storage.table_reads import DroppedTable
 from tidelock.replica_agent.storage.tables import SeenTables, Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables import definitions
-from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.names import full_name, namespace_key
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
@@ -144,6 +144,24 @@ class TableStatements:
             self.catalog.reader.require_kept(before, gone.id)
             await self.inserts.staging.share(tx, gone.id, parts)
         return Made(made.definition, sum(part.rows for part in parts))
+
+    async def found(self, tx: Transaction, namespace: str, properties: Mapping[str, str]) -> Made:
+        """Create a namespace; errors as `definitions.founding`."""
+        key = namespace_key(namespace)
+
+        async def make(seen: SeenTables) -> list[DefineTable]:
+            return definitions.founding(key, properties, seen)
+
+        return await self._define(tx, make)
+
+    async def clear(self, tx: Transaction, namespace: str, *, cascade: bool) -> Made:
+        """Drop a namespace, and its tables with ``cascade``; errors as `definitions.clearing`."""
+        key = namespace_key(namespace)
+
+        async def make(seen: SeenTables) -> list[DefineTable]:
+            return definitions.clearing(key, seen, cascade=cascade)
+
+        return await self._define(tx, make)
 
     def _gone(self, tx: Transaction, name: TableName, csn: Csn | None) -> DroppedTable:
         """Return a dropped table whose rows are kept."""

@@ -12,7 +12,15 @@ from tidelock.client.values.columns import Columns, schema_of
 from tidelock.client.values.results import InsertResult
 from tidelock.client.writes.statements import Statements
 from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
-from tidelock.wire.tables import AlterTableRequest, CreateTableRequest, DefinedTable, TableInfo, UndropRequest
+from tidelock.wire.tables import (
+    AlterTableRequest,
+    CreateNamespaceRequest,
+    CreateTableRequest,
+    DefinedNamespace,
+    DefinedTable,
+    TableInfo,
+    UndropRequest,
+)
 
 T = TypeVar("T")
 
@@ -164,6 +172,34 @@ class TableStatements(Statements):
         made = self._definition(lambda: self._call(path, answer=DefinedTable, body=body, **how))
         self._count(InsertResult(made.rows or 0, 0))
         return made
+
+    def create_namespace(
+        self, name: str, *, properties: Mapping[str, str] | None = None, if_not_exists: bool = False
+    ) -> bool:
+        """Create a namespace, as `Database.create_namespace`; return False if it exists."""
+        body = CreateNamespaceRequest(name, dict(properties or {}))
+        return self._unless(
+            "exists", if_not_exists, lambda: self._call("namespaces", answer=DefinedNamespace, body=body)
+        )
+
+    def drop_namespace(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
+        """Drop a namespace, as `Database.drop_namespace`; return False if there is none."""
+        path, query = f"namespaces/{segment(name)}", {"cascade": int(cascade)}
+        return self._unless(
+            "missing",
+            if_exists,
+            lambda: self._call(path, answer=DefinedNamespace, method="DELETE", query=query),
+        )
+
+    def _unless(self, detail: str, allowed: bool, run: Callable[[], DefinedNamespace]) -> bool:
+        """Run a statement; return False if it is refused with a detail that is allowed."""
+        try:
+            self._definition(run)
+        except BadRequestError as error:
+            if not (allowed and error.details.get(detail)):
+                raise
+            return False
+        return True
 
     def rename_table(self, name: str, to: str) -> DefinedTable:
         """Give a table another name, also in another namespace; it has it in the statements that follow.

@@ -12,7 +12,7 @@ from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.errors import BadRequestError, TableExistsError, TidelockError, UnknownTableError
 from tidelock.replica_agent.tables import definitions
 from tidelock.replica_agent.tables.definitions import Last
-from tidelock.replica_agent.tables.names import full_name
+from tidelock.replica_agent.tables.names import full_name, is_namespace
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.wire.ids import TableName
 
@@ -54,6 +54,11 @@ class Known:
     def last(self, table: TableId) -> Last | None:
         """Return its last definition."""
         return self.tables.get(table)
+
+    def names(self) -> dict[TableId, TableName]:
+        """Return the names of all tables."""
+        found = {table: last.schema.name for table, last in self.tables.items() if table not in self.gone}
+        return {table: name for table, name in found.items() if not is_namespace(name)}
 
     def missing(self, name: TableName) -> UnknownTableError:
         """Return the error."""
@@ -191,3 +196,69 @@ def test_a_change_that_cannot_be_made_is_refused(
     """With what is wrong, before anything is sent."""
     with pytest.raises(error, match=word):
         alter(known, **change)  # type: ignore[arg-type]
+
+
+SALES = TableName("sales.")
+
+
+def test_a_namespace_is_defined_like_a_table_that_no_table_can_be(known: Known) -> None:
+    """It exists once, also without tables; each time that it is created again it gets an id of its own."""
+    [made] = definitions.founding(SALES, {"comment": "x"}, known)
+    assert (type(made), made.table, made.definition["columns"]) == (ChangeTable, "sales.", [])
+    known.apply(made)
+    assert known.names() == {ID: T}
+    with pytest.raises(BadRequestError, match="sales exists already"):
+        definitions.founding(SALES, {}, known)
+    with pytest.raises(BadRequestError, match="known is comment"):
+        definitions.founding(TableName("shop."), {"retention_s": "1"}, known)
+    [gone] = definitions.clearing(SALES, known, cascade=False)
+    known.apply(gone)
+    with pytest.raises(BadRequestError, match="no namespace sales"):
+        definitions.clearing(SALES, known, cascade=True)
+    [again] = definitions.founding(SALES, {}, known)
+    assert again.table == "sales.~2"
+
+
+def test_a_namespace_is_dropped_with_its_tables_in_an_order_that_works(known: Known) -> None:
+    """Derived tables go before their sources; a dependent elsewhere keeps the source, and the namespace."""
+    known.apply(*definitions.founding(SALES, {}, known))
+    known.apply(*definitions.creating(schema("sales.a"), known))
+    known.apply(*definitions.creating(schema("sales.b", source="sales.a"), known))
+    known.apply(*definitions.creating(schema("sales.c", source="sales.b"), known))
+    with pytest.raises(BadRequestError, match=r"has tables: sales\.a, sales\.b, sales\.c"):
+        definitions.clearing(SALES, known, cascade=False)
+    known.apply(*definitions.creating(schema("d", source="sales.c"), known))
+    with pytest.raises(BadRequestError, match=r"derived from sales\.\w+, which"):
+        definitions.clearing(SALES, known, cascade=True)
+    known.apply(*definitions.dropping(TableName("default.d"), known))
+    known.apply(*definitions.clearing(SALES, known, cascade=True))
+    assert known.names() == {ID: T}
+    assert known.bearer(SALES) is None
+    with pytest.raises(BadRequestError, match="always exists"):
+        definitions.clearing(TableName("default."), known, cascade=True)
+
+
+def test_a_dropped_table_comes_back_at_its_source(known: Known) -> None:
+    """With the next version of its id; a name that is taken, and a source that is gone, refuse it."""
+    known.apply(*alter(known, comment="kept"))
+    [gone] = definitions.dropping(T, known)
+    known.apply(gone)
+    known.apply(*definitions.creating(schema(), known))
+    with pytest.raises(TableExistsError, match="give another one"):
+        definitions.undropping(gone, None, known)
+    [back] = definitions.undropping(gone, full_name("old"), known)
+    assert (type(back), back.table, back.version) == (ChangeTable, ID, gone.version + 1)
+    assert back.definition["name"] == "default.old"
+    assert "dropped" not in back.definition
+    assert back.definition["properties"] == {"comment": "kept"}
+    known.gone.discard(ID)
+    known.apply(back)
+    assert known.bearer(full_name("old")) == ID
+    known.apply(*definitions.creating(schema("d", source="default.t"), known))
+    ended, source = definitions.dropping(TableName("default.d"), known)
+    known.apply(ended, source)
+    returned, source = definitions.undropping(ended, None, known)
+    assert (returned.table, source.definition["dependents"]) == ("default.d", ["default.d"])
+    known.apply(*definitions.dropping(TableName("default.old"), known))
+    with pytest.raises(BadRequestError, match=r"derived from default\.old, which does not exist"):
+        definitions.undropping(ended, None, known)
