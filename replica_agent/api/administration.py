@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import answer, body, number
+from tidelock.replica_agent.api.http import answer, body, flag, number
 from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.wire.cluster import (
@@ -65,7 +65,7 @@ class AdministrationRoutes:
     async def audit(self, request: web.Request) -> web.Response:
         """Audit this replica; the answer arrives when the audit is done, or after ``audit_timeout_s``."""
         self.service.admit_audit()
-        deep = _flag(request, "deep")
+        deep = flag(request.query, "deep")
         return answer(await self.service.auditor.run(deep=deep, abandoned=lambda: not is_waiting(request)))
 
     async def digests(self, request: web.Request) -> web.Response:
@@ -73,16 +73,6 @@ class AdministrationRoutes:
         csn, above = number(request.query, "csn"), number(request.query, "above")
         if csn is None:
             raise BadRequestError("digests need a CSN; give csn=")
-        tables = _flag(request, "tables", default=True)
+        tables = flag(request.query, "tables", default=True)
         found = await self.service.digests(Csn(csn), None if above is None else Csn(above), tables=tables)
         return answer(found)
-
-
-def _flag(request: web.Request, name: str, *, default: bool = False) -> bool:
-    text = request.query.get(name)
-    match text:
-        case None:
-            return default
-        case "0" | "1":
-            return text == "1"
-    raise BadRequestError(f"query parameter {name}={text!r} is neither 0 nor 1")

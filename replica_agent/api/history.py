@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from tidelock.csnlog.core.ids import CSN_MAX, Csn
+from tidelock.csnlog.core.ids import CSN_MAX, Csn, PartId, parse_part_id
 from tidelock.errors import BadRequestError
-from tidelock.replica_agent.api.http import answer, number
+from tidelock.replica_agent.api.http import answer, flag, number
 from tidelock.replica_agent.services.history import HistoryService
 
 
@@ -38,6 +38,24 @@ class HistoryRoutes:
         min_csn = number(request.query, "min_csn")
         found = await self.service.last_change(
             request.match_info["table"], None if min_csn is None else Csn(min_csn)
+        )
+        return answer(found)
+
+    async def explain_part(self, request: web.Request) -> web.Response:
+        """Say whether a part is visible at a CSN, and why."""
+        part, csn = request.match_info["part"], number(request.query, "csn")
+        try:
+            parse_part_id(part)
+        except ValueError as error:
+            raise BadRequestError(str(error)) from error
+        return answer(await self.service.explain_part(PartId(part), None if csn is None else Csn(csn)))
+
+    async def statistics(self, request: web.Request) -> web.Response:
+        """Return the size of a table at a CSN, and the values of its columns."""
+        csn = number(request.query, "csn")
+        distinct = flag(request.query, "distinct")
+        found = await self.service.statistics(
+            request.match_info["table"], None if csn is None else Csn(csn), distinct=distinct
         )
         return answer(found)
 

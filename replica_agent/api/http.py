@@ -84,6 +84,17 @@ def seconds(query: Mapping[str, str], name: str) -> float | None:
     return _parsed(query, name, float, "a number of seconds")
 
 
+def flag(query: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Return a parameter of the query that is 0 or 1; BadRequestError when it is neither."""
+    text = query.get(name)
+    match text:
+        case None:
+            return default
+        case "0" | "1":
+            return text == "1"
+    raise BadRequestError(f"query parameter {name}={text!r} is neither 0 nor 1")
+
+
 def _parsed(query: Mapping[str, str], name: str, parse: Callable[[str], T], what: str) -> T | None:
     text = query.get(name)
     if text is None:

@@ -47,6 +47,7 @@ from tidelock.replica_agent.api.route_terms import (
     ADDING,
     AT_CSN,
     COMMIT,
+    CSN,
     LANDING,
     NO_TYPE,
     PEER,
@@ -283,6 +284,8 @@ _CHANGES: Final = (
     ),
 )  # fmt: skip
 
+_FLAGS: Final = ("0", "1")
+
 _HISTORY: Final = (
     ApiRoute(
         method="GET", path=f"{V1}/csns", handler=HistoryRoutes.csn_at, subject="history",
@@ -309,6 +312,23 @@ _HISTORY: Final = (
                 meaning="Changes up to this CSN are included; default: those that are applied here.",
             ),
         ),
+    ),
+    ApiRoute(
+        method="GET", path=f"{V1}/tables/{{table}}/statistics", handler=HistoryRoutes.statistics,
+        subject="history", response=history.TableStatistics, action=AgentAction.READ,
+        errors=(*AT_CSN, CorruptError, PartDamagedError, TooLargeError, UnknownTableError),
+        query=(
+            CSN,
+            Parameter(
+                name="distinct", kind="string", offered=_FLAGS,
+                meaning="1: estimate the numbers of distinct values, which reads all rows.",
+            ),
+        ),
+    ),
+    ApiRoute(
+        method="GET", path=f"{V1}/explain/parts/{{part}}", handler=HistoryRoutes.explain_part,
+        subject="history", response=history.PartExplanation, action=AgentAction.READ, errors=AT_CSN,
+        query=(CSN,),
     ),
 )  # fmt: skip
 
@@ -343,7 +363,6 @@ _STATUS: Final = (
     ),
 )  # fmt: skip
 
-_FLAGS: Final = ("0", "1")
 _AUDIT: Final = (
     ApiRoute(
         method="GET", path=f"{V1}/audit", handler=AdministrationRoutes.audit, subject="audit",

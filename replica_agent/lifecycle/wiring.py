@@ -72,7 +72,7 @@ class AgentParts:
             condition=self.means.condition,
             transactions=_transactions(self, failures, tags),
             reads=reads,
-            history=_history(self),
+            history=_history(self, reads),
             uploads=_uploads(self),
             peers=peers,
             administration=_administration(self, reads, peers),
@@ -161,12 +161,14 @@ def _reads(parts: AgentParts, failures: QueryFailures, live: LiveState) -> ReadS
     )
 
 
-def _history(parts: AgentParts) -> HistoryService:
+def _history(parts: AgentParts, reads: ReadService) -> HistoryService:
     return HistoryService(
         condition=parts.means.condition,
         reader=parts.means.reader,
         snapshots=parts.snapshots.pinned,
         membership=parts.replication.membership,
+        reads=reads,
+        data_dir=parts.means.settings.data_dir,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from tidelock.csnlog.core.model import BlockedBy, LogRecord, SkippedRecord
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.csnlog.core.roster import LEFT_OUT
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import BadRequestError
+from tidelock.errors import BadRequestError, TidelockError
 from tidelock.replica_agent.cloning.missing_parts import MissingParts
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -24,6 +25,7 @@ from tidelock.replica_agent.config.switches import Switches
 from tidelock.replica_agent.replicas.membership import Membership
 from tidelock.replica_agent.replicas.strikes import Strikes
 from tidelock.replica_agent.services.lost_parts import declared_lost
+from tidelock.replica_agent.services.stories import story_of
 from tidelock.replica_agent.snapshots.horizon import HorizonMover
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
@@ -185,12 +187,18 @@ class StatusService:
         """
         outcome = outcome_answer(tid, await self.outcomes.outcome(tid, CLIENT))
         here = self.transactions.find(str(tid)) if self.transactions.outcome(str(tid)) else None
+        csn = None if outcome.csn is None else Csn(outcome.csn)
+        story = await asyncio.to_thread(story_of, self.settings.data_dir, str(tid), csn)
+        replicas: dict[str, int | None] = {
+            replica: self.membership.snapshot_of(replica, view)
+            for replica, view in self.membership.view.items()
+        }
         return Explanation(
             tid=str(tid),
             home=tid.home,
             snapshot_csn=tid.snapshot,
             outcome=outcome.outcome,
-            csn=outcome.csn,
+            csn=csn,
             asked=self.session.replica,
             here=None if here is None else here.describe(self.clock()),
             parts=[
@@ -199,12 +207,33 @@ class StatusService:
                 )
                 for row in self.reader.parts_of(str(tid))
             ],
-            replicas={
-                replica: self.membership.snapshot_of(replica, view)
-                for replica, view in self.membership.view.items()
-            },
+            replicas=replicas,
             waiting_for=self._waiting_for(),
+            time_ms=story.time_ms,
+            label=story.label,
+            batch=story.batch,
+            carrier=story.carrier,
+            holders=await self._holders(str(tid), csn),
+            applied=sorted(name for name, at in replicas.items() if at and csn is not None and at >= csn),
+            changes=[*story.changes],
         )
+
+    async def _holders(self, tid: str, csn: Csn | None) -> list[str]:
+        """Return the replicas that held the parts of a commit, if its record is kept."""
+        if csn is None:
+            return []
+        try:
+            found = await self.log.records(Csn(csn - 1), 1)
+        except TidelockError:
+            return []  # ZooKeeper does not answer, or the record was deleted
+        return [
+            name
+            for record in found
+            if record.csn == csn
+            for one in record.record.tids
+            if one.tid == tid
+            for name in one.holders
+        ]
 
     async def records(self, after: int | None, limit: int | None) -> list[LogRecord]:
         """Return records of the log after a CSN, read from ZooKeeper.

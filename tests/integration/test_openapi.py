@@ -195,6 +195,10 @@ def read(walk: Walk) -> None:
     walk.ask("GET", f"{V1}/csns/{{csn}}", csn=str(walk.csn))
     walk.ask("GET", f"{V1}/csns/{{csn}}/replicas", csn=str(walk.csn))
     walk.ask("GET", f"{V1}/tables/{{table}}/last_change", table="t")
+    statistics = f"{V1}/tables/{{table}}/statistics"
+    assert walk.ask("GET", statistics, query={"distinct": 1}, table="t")["columns"][0]["distinct"]
+    [part, *_] = walk.ask("GET", f"{V1}/parts", query={"table": "t"})
+    assert walk.ask("GET", f"{V1}/explain/parts/{{part}}", part=part["part"])["visible"]
     walk.table("passing")
     walk.ask("PATCH", f"{V1}/tables/{{table}}", {"properties": {"comment": "soon gone"}}, table="passing")
     walk.ask("DELETE", f"{V1}/tables/{{table}}", table="passing")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.project import pages
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, UnknownTableError
@@ -227,3 +228,53 @@ def counted(db: Database, table: str, csn: int) -> dict[str, int]:
     changed = "select sum(rows_added) - sum(rows_removed) as n from system.history where table_name = ?"
     assert one(db, changed, table, csn=csn) == {"n": sum(by_parts.values())}
     return by_parts
+
+
+def test_statistics_and_history_are_typed_answers(local: LocalCluster, db: Database, table: str) -> None:
+    """A planner gets sizes, bounds and estimates of a table; the history of it reads like all results."""
+    with local.connect("r2") as other:
+        known = other.statistics(table, csn=db.seen_csn, distinct=True)
+    assert (known.rows, known.parts, known.csn) == (3, 2, db.seen_csn)
+    assert [(one.name, one.min, one.max, one.nulls, one.distinct) for one in known.columns] == [
+        ("k", "1", "3", 0, 3), ("day", "a", "b", 0, 2), ("n", "10", "30", 0, 3),
+    ]  # fmt: skip
+    assert [one.distinct for one in db.statistics(table).columns] == [None] * 3
+    created, inserted = db.history(table)
+    assert (created.action, inserted.action, inserted.rows_added) == ("create", "insert", 3)
+    assert inserted.time == db.time_of(inserted.csn)
+    assert db.history(table, from_csn=inserted.csn, limit=1) == [inserted]
+    with pytest.raises(UnknownTableError):
+        db.statistics("no.such")
+
+
+def test_a_part_and_a_transaction_tell_their_story(local: LocalCluster, db: Database, table: str) -> None:
+    """Any replica says why a part is visible or not, and what became of a transaction."""
+    part = next(one.part for one in db.parts(table) if one.path == "day=b")
+    before = db.seen_csn
+    with db.begin(f"story of {table}") as tx:
+        tx.delete(table, "day = 'b'")
+    with local.connect("r3") as other:
+        seen, gone = other.explain_part(part, csn=before), other.explain_part(part, csn=tx.csn)
+        assert (seen.visible, seen.why) == (
+            True, f"it was added at CSN {seen.added_csn}, not above {before}, and it is removed at {tx.csn}",
+        )  # fmt: skip
+        assert (gone.visible, gone.why) == (False, f"{tx.tid} removed it at CSN {tx.csn}, not above {tx.csn}")
+    story = db.explain(tx.tid)
+    assert (story.label, story.csn, story.time) == (f"story of {table}", tx.csn, db.time_of(story.csn or 0))
+    assert [(one.table, one.action, one.rows_removed) for one in story.changes] == [
+        (f"default.{table}", "delete", 1)
+    ]
+    assert "r1" in story.holders
+    assert "r1" in story.applied
+
+
+@pytest.fixture(scope="module")
+def page(db: Database, local: LocalCluster) -> dict[str, Any]:
+    """The names that the Python of docs/system-tables.md starts with."""
+    return {"url": local.url("r1")}
+
+
+def test_the_page_of_system_tables_runs(page: dict[str, Any]) -> None:
+    """The Python of docs/system-tables.md does what it shows."""
+    pages.run("docs/system-tables.md", page)
+    assert page["known"].rows == 3

@@ -163,6 +163,9 @@ class AsyncDatabase(Twin[Database]):
     last_change = in_thread(Database.last_change)
     in_sync_replicas = in_thread(Database.in_sync_replicas)
     log = in_thread(Database.log)
+    history = in_thread(Database.history)
+    statistics = in_thread(Database.statistics)
+    explain_part = in_thread(Database.explain_part)
 
     status = in_thread(Database.status)
     transactions = in_thread(Database.transactions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -22,6 +23,8 @@ from tidelock.wire.tables import TableInfo
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
 _PANEL = "Inspecting"
+#: Ids of parts; those of transactions begin with a digit.
+_PART = re.compile(r"[a-z][a-z0-9_]*-[0-9]+-[0-9]+")
 #: States of replicas that serve: as they report it, and as the others see them.
 _SERVING = frozenset({"serving", "alive"})
 
@@ -198,23 +201,34 @@ def _logged(record: LogEntry) -> list[Any]:
     ]
 
 
-def explain(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
-    """Show the history of a transaction: its state, record and parts, their holders, what it waits for."""
+def explain(
+    target: ClusterOptions,
+    name: Annotated[str, typer.Argument(metavar="TID|PART", help="A transaction, or a part.")],
+    csn: Annotated[
+        int | None, typer.Option("--at", help="CSN at which the part is judged; default: the newest.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the story of a transaction, or why a part is visible at a CSN or not.
+
+    A transaction has its state, label, record and parts, their holders, its changes, the replicas that have
+    applied it, and what it waits for.
+    """
     with target.connect() as db:
-        history = db.explain(tid)
+        found = db.explain_part(name, csn=csn) if _PART.fullmatch(name) else db.explain(name)
     if as_json:
-        output.print_json(history)
+        output.print_json(found)
         return
-    for name, value in history.items():
+    for field, value in found.items():
         if isinstance(value, list) and value and isinstance(value[0], Row):
             columns = list(value[0])
-            output.print_table(columns, [[row.get(key) for key in columns] for row in value], title=name)
+            output.print_table(columns, [[row.get(key) for key in columns] for row in value], title=field)
         elif isinstance(value, dict | Row):
             output.say(
-                f"{name}: " + ", ".join(f"{key}={item}" for key, item in value.items() if item is not None)
+                f"{field}: " + ", ".join(f"{key}={item}" for key, item in value.items() if item is not None)
             )
         else:
-            output.say(f"{name}: {'-' if value is None else value}")
+            output.say(f"{field}: {'-' if value is None else value}")
 
 
 def iso(time: datetime | None) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from tidelock.wire.history import TableChangeInfo
 from tidelock.wire.rows import Row, instant
 from tidelock.wire.transactions import TransactionInfo
 
@@ -510,6 +511,13 @@ class Explanation(Row, frozen=True):
         parts: Its parts there.
         replicas: The CSN that each replica has applied, as far as is known.
         waiting_for: What keeps this replica from applying the next record.
+        time_ms: Effective time of the commit (Unix, ms).
+        label: The label of the commit; that of an open transaction is in `here`.
+        batch: The number of its batch if the label belongs to a streaming query.
+        carrier: The transaction whose parts have its rows, if it has no own ones.
+        holders: Replicas that had durable copies when the record was written; empty if it is not kept.
+        applied: The replicas that have applied the commit, as far as is known.
+        changes: What it has changed in each table.
     """
 
     tid: str
@@ -522,6 +530,18 @@ class Explanation(Row, frozen=True):
     parts: list[ExplainedPart]
     replicas: dict[str, int | None]
     waiting_for: BlockedRecord | None
+    time_ms: int | None = None
+    label: str | None = None
+    batch: int | None = None
+    carrier: str | None = None
+    holders: list[str] = msgspec.field(default_factory=list)
+    applied: list[str] = msgspec.field(default_factory=list)
+    changes: list[TableChangeInfo] = msgspec.field(default_factory=list)
+
+    @property
+    def time(self) -> datetime | None:
+        """Effective time of the commit (UTC)."""
+        return instant(self.time_ms)
 
 
 class Health(msgspec.Struct, frozen=True):

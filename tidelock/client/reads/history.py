@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
 
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
-from tidelock.client.values.arguments import milliseconds
+from tidelock.client.values.arguments import full_name, milliseconds
 from tidelock.client.values.results import TableChange
 from tidelock.wire.cluster import LogEntry
-from tidelock.wire.history import CsnTime, InSyncReplicas, LastChange
+from tidelock.wire.history import (
+    CsnTime,
+    InSyncReplicas,
+    LastChange,
+    PartExplanation,
+    TableChangeInfo,
+    TableStatistics,
+)
 from tidelock.wire.rows import RowList, instant
 
 
@@ -17,6 +29,79 @@ class HistoryQuestions:
     """The questions of a `Database`."""
 
     _connection: Connection
+
+    def sql(
+        self,
+        sql: str,
+        params: Sequence[Any] = (),
+        *,
+        csn: int | None = None,
+        at: datetime | int | str | None = None,
+    ) -> pa.Table:
+        """Run one SELECT at a separate snapshot."""
+        raise NotImplementedError
+
+    def history(
+        self, table: str | None = None, *, from_csn: int | None = None, limit: int = 100
+    ) -> RowList[TableChangeInfo]:
+        """Return what commits have changed in tables, in the order of CSNs: rows of `system.history`.
+
+        It is kept longer than the log. Merges of compaction change no row and are left out.
+
+        Args:
+            table: The only table, by the name that it had after the commit; None: all tables.
+            from_csn: The first CSN; None: the last `limit` changes.
+            limit: Most changes.
+        """
+        direction = "desc" if from_csn is None else "asc"
+        sql = f"""
+            select csn, epoch_ms(time) as time_ms, namespace || '.' || table_name as table, action,
+                rows_added, rows_removed, parts_added, parts_removed, tid, home, label, batch, meta
+            from system.history
+            where csn >= ? and action <> 'compact' and (? is null or namespace || '.' || table_name = ?)
+            order by csn {direction}, tid {direction}, 3 {direction} limit {int(limit)}
+        """  # noqa: S608 - a word and a number
+        name = None if table is None else full_name(table)
+        found = self.sql(sql, [from_csn or 0, name, name]).to_pylist()
+        rows = [msgspec.convert(row, TableChangeInfo) for row in found]
+        return RowList(rows if from_csn is not None else rows[::-1])
+
+    def statistics(self, table: str, *, csn: int | None = None, distinct: bool = False) -> TableStatistics:
+        """Return the size of a table, and of each column the nulls, the smallest and the largest value.
+
+        They come from the footers of the parts, which the catalog keeps: no file is read.
+
+        Args:
+            table: `name` or `namespace.name`.
+            csn: At this CSN; default: the newest of the replica that answers, not below what this client has
+                seen.
+            distinct: Also estimate the numbers of distinct values, by a sketch (HyperLogLog) with an error
+                of a few per cent. This reads all rows.
+
+        Raises:
+            UnknownTableError: There is no such table at that CSN.
+            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
+            TooLargeError, PartDamagedError: As of a query, with `distinct`.
+        """
+        at = self._connection.highest_csn.at_least(None) if csn is None else csn
+        query = {"csn": at, "distinct": 1 if distinct else None}
+        path = f"/tables/{segment(table)}/statistics"
+        return self._connection.ask("GET", path, answer=TableStatistics, query=query)
+
+    def explain_part(self, part: str, *, csn: int | None = None) -> PartExplanation:
+        """Say whether a part is visible at a CSN, and why, as one replica knows.
+
+        Args:
+            part: Id of the part.
+            csn: The CSN; default: the newest of the replica that answers.
+
+        Raises:
+            BadRequestError: It is no id of a part.
+            SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
+        """
+        at = self._connection.highest_csn.at_least(None) if csn is None else csn
+        path = f"/explain/parts/{segment(part)}"
+        return self._connection.ask("GET", path, answer=PartExplanation, query={"csn": at})
 
     def csn_at(self, at: datetime | int | str) -> int:
         """Return the newest CSN whose effective time is not after a time: that of `snapshot(at=at)`.
