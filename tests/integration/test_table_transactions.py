@@ -6,14 +6,17 @@ The transaction sees its own tables and rows; others see the tables of their CSN
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
+from tidelock.cli import app as cli
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -416,6 +419,31 @@ def test_a_dropped_table_without_its_history_stays_gone(dbs: list[Database]) -> 
     eventually(lambda: (db.status().horizon or 0) > last)
     with pytest.raises(SnapshotTooOldError, match="horizon"):
         db.undrop_table("s")
+
+
+def test_the_command_line_brings_tables_back_and_makes_namespaces(
+    local: LocalCluster, dbs: list[Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a query, dropped, back under another name; a namespace is dropped with its tables."""
+    monkeypatch.setenv("TIDELOCK_URL", local.url("r1"))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def say(*words: str) -> str:
+        done = CliRunner().invoke(cli.app, [*words, "--replica", "r1"])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert "with 2 rows" in say("create-table", "t", "--sql", "select unnest([1, 2]) as k")
+    say("drop-table", "t")
+    assert say("create-namespace", "sales", "--comment", "shops").startswith("namespace sales created")
+    assert say("create-namespace", "sales", "--if-not-exists") == "namespace sales exists already\n"
+    assert "sales.t is back" in say("undrop-table", "t", "--to", "sales.t")
+    assert keys(dbs[0], "sales.t") == [1, 2]
+    found = json.loads(say("namespaces", "--json"))
+    assert {one["name"]: one["tables"] for one in found} == {"default": 0, "sales": 1}
+    assert "shops" in say("namespaces")
+    assert say("drop-namespace", "sales", "--cascade").startswith("namespace sales dropped")
+    assert say("drop-namespace", "sales", "--if-exists") == "namespace sales does not exist\n"
 
 
 def spaces(db: Database, csn: int | None = None) -> dict[str, tuple[str, int]]:

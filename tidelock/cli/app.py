@@ -18,6 +18,7 @@ from tidelock.cli import (
     history,
     inspecting,
     local,
+    namespaces,
     output,
     querying,
     tagging,
@@ -79,7 +80,19 @@ def version() -> None:
     output.say(metadata.version("tidelock"))
 
 
-for group in (local, inspecting, describing, history, writing, changing, querying, tagging, auditing, admin):
+for group in (
+    local,
+    inspecting,
+    describing,
+    history,
+    writing,
+    changing,
+    querying,
+    tagging,
+    namespaces,
+    auditing,
+    admin,
+):
     group.add_to(app)
 
 

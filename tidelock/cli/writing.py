@@ -19,6 +19,7 @@ from tidelock.client import Database, Transaction
 from tidelock.client.values.columns import field_of
 from tidelock.client.writes.transaction import Wait
 from tidelock.column_types import NAMES
+from tidelock.wire.tables import CommittedTable, TableInfo
 
 _PANEL = "Writing"
 
@@ -52,6 +53,10 @@ def create_table(
     like: Annotated[
         Path | None, typer.Option(help="Take the columns of this Parquet file.", show_default=False)
     ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(help="Take the columns and the rows of this SELECT.", show_default=False),
+    ] = None,
     partition_by: Annotated[
         list[str] | None,
         typer.Option(help="Column that becomes folders; may be repeated.", show_default=False),
@@ -81,16 +86,17 @@ def create_table(
     as_json: Json = False,
 ) -> None:
     """Create a table."""
-    if (like is None) == (not columns):
-        raise typer.BadParameter("give columns as `name:type`, or --like FILE")
+    if [like is None, not columns, sql is None].count(False) != 1:
+        raise typer.BadParameter("give columns as `name:type`, or --like FILE, or --sql SELECT")
     if if_not_exists and or_replace:
         raise typer.BadParameter("give --if-not-exists or --or-replace")
-    schema = like or pa.schema([parse_column(text) for text in columns or []])
+    schema = like or (pa.schema([parse_column(text) for text in columns]) if columns else None)
     pairs = [split(text, "=", "--property") for text in properties or []]
     with target.connect() as db:
         made = db.create_table(
             name,
             schema,
+            sql=sql,
             partition_by=partition_by or [],
             sort_by=sort_by or [],
             properties=dict(pairs),
@@ -101,10 +107,15 @@ def create_table(
         )
     if as_json:
         output.print_json(made)
-    elif "csn" not in made:
-        output.say(f"table {made['name']} exists already")
     else:
-        output.say(f"table {made['name']} created at CSN {made['csn']}")
+        output.say(_told_of(made))
+
+
+def _told_of(made: CommittedTable | TableInfo) -> str:
+    if isinstance(made, TableInfo):
+        return f"table {made.name} exists already"
+    filled = "" if made.rows is None else f" with {made.rows:,} rows"
+    return f"table {made.name} created at CSN {made.csn}{filled}"
 
 
 def alter_table(

@@ -1,0 +1,258 @@
+"""Transactions of definitions and rows while replicas die: all of each is there, or nothing, as a model says.
+
+Drawn transactions run at all homes, and replicas are killed and started again. At drawn CSNs each replica
+shows the tables, rows and comments of the model, by the client, by SQL and by the folders of a snapshot. A
+home is also killed at the steps of such a commit; the record in the log alone decides what becomes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates, points
+from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tests.support.waiting import eventually
+from tidelock.client import Database, Transaction
+from tidelock.cluster import LocalCluster
+from tidelock.errors import CommitUnknownError, RefusedError, UnavailableError
+
+HOME: Final = "r1"
+COLUMNS = {"k": "bigint not null"}
+#: Steps of a commit at its home, in their order.
+STEPS: Final = ("agent.seal", "agent.pack", "replication.push", "csnlog.commit", "replication.apply")
+IN_THE_LOG: Final = {"csnlog.commit.after", *points(["replication.apply"])}
+#: Points that run with every change.
+FAST: Final = {"agent.seal.after", "csnlog.commit.before", "csnlog.commit.after", "replication.apply.after"}
+NAMES: Final = ("default.a", "default.b", "sales.a", "sales.b")
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A table of the model."""
+
+    rows: tuple[int, ...] = ()
+    comment: str = ""
+
+
+Shown = dict[str, Table]
+
+
+@pytest.fixture(scope="module")
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """The points at which the home can die."""
+    return Gates(tmp_path_factory.mktemp("gates"), {HOME: dict.fromkeys(points(STEPS), "crash")})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluster]:
+    """Three replicas, which agree at the end, with nothing left over."""
+    made = module_cluster(replicas=3, settings=QUICK, environment_of={HOME: gates.environment(HOME)})
+    yield made
+    for replica in made.replicas:
+        made.start(replica)
+    require_clean_audit(made)
+    for replica in made.replicas:
+        nothing_left(made.data_dir(replica))
+
+
+@pytest.fixture
+def dbs(local: LocalCluster) -> Iterator[dict[str, Database]]:
+    """A client pinned to each replica; no table is left."""
+    with contextlib.ExitStack() as closing:
+        made = {replica: closing.enter_context(local.connect(replica)) for replica in local.replicas}
+        yield made
+        with made["r2"].begin(fresh=True) as tx:
+            for name in shown(made["r2"], tx.snapshot_csn):
+                tx.drop_table(name)
+
+
+def rows(*numbers: int) -> pa.Table:
+    """Return rows."""
+    return pa.table({"k": pa.array(numbers, pa.int64())})
+
+
+def quoted(name: str) -> str:
+    """Return the name of a table for SQL."""
+    return ".".join(f'"{word}"' for word in name.split("."))
+
+
+def shown(db: Database, csn: int) -> Shown:
+    """Return every table at a CSN, as a client, as SQL and as the folders show it."""
+    found: Shown = {}
+    with db.snapshot(csn=csn) as snapshot:
+        for table in snapshot.tables():
+            read = sorted(snapshot.read(table.name)["k"].to_pylist())
+            assert sorted(snapshot.sql(f"select k from {quoted(table.name)}")["k"].to_pylist()) == read
+            assert sum(part["rows"] for part in snapshot.parts(table.name)) == len(read)
+            found[table.name] = Table(tuple(read), table.properties.get("comment", ""))
+    return found
+
+
+def step(tx: Transaction, drawn: random.Random, number: int, now: Shown) -> Shown:
+    """Run a drawn statement, which is refused if the model says so; return the tables after it."""
+    name, other = drawn.choice(NAMES), drawn.choice(NAMES)
+    there, table = name in now, now.get(name, Table())
+    rest = {one: found for one, found in now.items() if one != name}
+    run: Callable[[], object]
+    what = drawn.choice(("create", "replace", "drop", "rename", "comment", "query", *["insert"] * 3))
+    match what:
+        case "create":
+            works, after = not there, {**now, name: Table()}
+            run = lambda: tx.create_table(name, COLUMNS)  # noqa: E731 - one line for each statement
+        case "replace":
+            works, after = True, {**rest, name: Table()}
+            run = lambda: tx.create_table(name, COLUMNS, or_replace=True)  # noqa: E731
+        case "query":
+            works, after = there, {**now, name: Table(table.rows)}
+            run = lambda: tx.create_table(name, sql=f"select k from {quoted(name)}", or_replace=True)  # noqa: E731
+        case "drop":
+            works, after = there, rest
+            run = lambda: tx.drop_table(name)  # noqa: E731
+        case "rename":
+            works, after = there and other not in now, {**rest, other: table}
+            run = lambda: tx.rename_table(name, other)  # noqa: E731
+        case "comment":
+            works, after = there, {**rest, name: Table(table.rows, f"comment {number}")}
+            run = lambda: tx.alter_table(name, {"comment": f"comment {number}"})  # noqa: E731
+        case _:
+            if not there:  # a refused insert ends its transaction
+                return now
+            works, after = True, {**rest, name: Table(tuple(sorted((*table.rows, number))), table.comment)}
+            run = lambda: tx.insert(name, rows(number))  # noqa: E731
+    if works:
+        run()
+        return after
+    with pytest.raises(RefusedError):
+        run()
+    return now
+
+
+def one_transaction(
+    db: Database, asked: Database, drawn: random.Random, number: int, now: Shown, at: dict[int, Shown]
+) -> Shown:
+    """Run a drawn transaction, which may meet a dead replica; return the tables after it."""
+    after = now
+    try:
+        with db.begin(fresh=True) as tx:
+            for part in range(drawn.randint(1, 6)):
+                after = step(tx, drawn, 10 * number + part, after)
+            for name, table in after.items():
+                assert sorted(tx.read(name)["k"].to_pylist()) == list(table.rows)
+            if drawn.random() < 0.2:
+                tx.rollback()
+                return now
+    except (RefusedError, UnavailableError, CommitUnknownError):  # a replica is down
+        with asked.begin(fresh=True) as later:
+            csn = later.snapshot_csn
+        found = shown(asked, csn)
+        assert found in (now, after), "a transaction is there as a whole, or not at all"
+        at[csn] = found
+        return found
+    if tx.csn is not None:
+        at[tx.csn] = after
+    return after
+
+
+def run_history(local: LocalCluster, dbs: dict[str, Database], drawn: random.Random, count: int) -> None:
+    """Run transactions with kills; compare all replicas with the model at drawn CSNs."""
+    now: Shown = {}
+    at: dict[int, Shown] = {}
+    down: str | None = None
+    for number in range(count):
+        if number % 12 == 6:
+            down = drawn.choice(local.replicas)
+            local.kill(down, signal.SIGKILL)
+        elif down is not None and number % 12 == 10:
+            local.start(down)
+            down = None
+        alive = [db for replica, db in dbs.items() if replica != down]
+        now = one_transaction(drawn.choice(alive), alive[0], drawn, number, now, at)
+    if down is not None:
+        local.start(down)
+    for db in dbs.values():
+        for csn in drawn.sample(sorted(at), min(8, len(at))):
+            eventually(lambda db=db, csn=csn: shown(db, csn) == at[csn])  # type: ignore[misc]
+
+
+@pytest.mark.scenario("S05")
+def test_drawn_transactions_are_those_of_the_model(
+    local: LocalCluster, dbs: dict[str, Database], fresh_seed: int
+) -> None:
+    """Many definitions and rows in each, over kills and restarts: each replica shows each CSN as it was."""
+    run_history(local, dbs, random.Random(fresh_seed), 18)
+
+
+@pytest.mark.slow
+@pytest.mark.scenario("S05")
+def test_many_drawn_transactions_are_those_of_the_model(
+    local: LocalCluster, dbs: dict[str, Database], fresh_seed: int
+) -> None:
+    """The same for longer."""
+    run_history(local, dbs, random.Random(fresh_seed), 150)
+
+
+def before_and_after(db: Database) -> tuple[Shown, Shown]:
+    """Return the tables that a transaction finds, after making them, and those that it leaves."""
+    with db.begin(fresh=True) as tx:
+        for name in ("default.a", "default.b", "sales.a"):
+            tx.create_table(name, COLUMNS, or_replace=True)
+            tx.insert(name, rows(1))
+    return (
+        {name: Table((1,)) for name in ("default.a", "default.b", "sales.a")},
+        {"default.a": Table((2,)), "sales.c": Table((1, 3), "kept"), "sales.n": Table((4,))},
+    )
+
+
+@pytest.mark.scenario("S05")
+@pytest.mark.parametrize(
+    "point",
+    [pytest.param(point, marks=[] if point in FAST else [pytest.mark.slow]) for point in points(STEPS)],
+)
+def test_a_home_that_dies_leaves_all_of_it_or_nothing(
+    local: LocalCluster, dbs: dict[str, Database], gates: Gates, point: str
+) -> None:
+    """Replaced, renamed, altered, dropped and created in one commit: the record in the log decides."""
+    others = [dbs["r2"], dbs["r3"]]
+    before, after = before_and_after(others[0])
+    with local.connect(HOME) as db, ThreadPoolExecutor(1) as threads:
+        tx = db.begin(fresh=True)
+        tx.create_table("a", COLUMNS, or_replace=True)
+        tx.insert("a", rows(2))
+        tx.rename_table("b", "sales.c")
+        tx.alter_table("sales.c", {"comment": "kept"})
+        tx.insert("sales.c", rows(3))
+        tx.drop_table("sales.a")
+        tx.create_table("sales.n", COLUMNS)
+        tx.insert("sales.n", rows(4))
+        with gates.open(HOME, point):
+            told = threads.submit(committed, tx)
+            eventually(lambda: local.pid(HOME) is None)
+        local.start(HOME)
+        csn = told.result()
+    assert (csn is not None) == (point in IN_THE_LOG)
+    with others[0].begin(fresh=True) as later:
+        newest = later.snapshot_csn
+    for other in dbs.values():
+        eventually(lambda other=other: shown(other, newest) == (before if csn is None else after))  # type: ignore[misc]
+        if csn is not None:
+            assert shown(other, csn - 1) == before
+
+
+def committed(tx: Transaction) -> int | None:
+    """Commit; return the CSN, or None for a transaction that is certainly not committed."""
+    while True:
+        try:
+            return tx.commit().csn
+        except (CommitUnknownError, UnavailableError):
+            continue
+        except RefusedError:
+            return None
