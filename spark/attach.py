@@ -15,7 +15,7 @@ from tidelock.errors import TransactionClosedError, UnknownTableError
 from tidelock.loopback_names import reachable
 from tidelock.spark.options import ReadRoute, order, route
 from tidelock.spark.pinning import pin
-from tidelock.spark.schema import struct_of
+from tidelock.spark.schema import quoted, struct_of
 from tidelock.spark.sessions import name_services, redact_tokens
 from tidelock.spark.tables import Definitions, full_name, select, view_names
 
@@ -87,7 +87,7 @@ class _Attached:
         schema = struct_of(self.definitions[table])
         rows = spark.read.options(**self.route.options).schema(schema).parquet(self.path(table))
         # Spark puts partition columns last; `select *` must give the columns in the table's order.
-        return rows.select(*schema.names)
+        return rows.select(*map(quoted, schema.names))
 
 
 class SparkSnapshot:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from tidelock.errors import UnsupportedTypeError
+from tidelock.type_text import Array, Map, Plain, Struct, TypeTree, parse
 from tidelock.wire.rows import Fields
 
 _TYPES: Mapping[str, type[spark.DataType]] = {
@@ -43,6 +44,11 @@ def struct_of(definition: Fields) -> spark.StructType:
     )
 
 
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's `select` reads it: without backticks a dot means a field."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def arrow_of(definition: Fields) -> pa.Schema:
     """Return the types that a table's columns have in Arrow, and in files."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(definition["arrow_schema"])))
@@ -50,12 +56,36 @@ def arrow_of(definition: Fields) -> pa.Schema:
 
 def type_of(text: str, column: str) -> spark.DataType:
     """Return Spark's type for a type name; ``column`` is for the message of UnsupportedTypeError."""
-    if kind := _TYPES.get(text):
+    try:
+        return _type_of(parse(text))
+    except ValueError:
+        raise _unknown(text, column) from None
+
+
+def _type_of(tree: TypeTree) -> spark.DataType:
+    """Return Spark's type; ValueError for a name that this version does not know."""
+    match tree:
+        case Array(element):
+            return spark.ArrayType(_type_of(element))
+        case Struct(fields):
+            return spark.StructType([spark.StructField(name, _type_of(kind)) for name, kind in fields])
+        case Map(key, value):
+            return spark.MapType(_type_of(key), _type_of(value))
+        case Plain(name):
+            return _plain(name)
+
+
+def _plain(name: str) -> spark.DataType:
+    if kind := _TYPES.get(name):
         return kind()
-    if match := _DECIMAL.fullmatch(text):
+    if match := _DECIMAL.fullmatch(name):
         return spark.DecimalType(int(match[1]), int(match[2]))
-    known = ", ".join([*_TYPES, "decimal(p,s)"])
-    raise UnsupportedTypeError(
+    raise ValueError(name)
+
+
+def _unknown(text: str, column: str) -> UnsupportedTypeError:
+    known = ", ".join([*_TYPES, "decimal(p,s)", "array<type>", "struct<name:type,...>", "map<type,type>"])
+    return UnsupportedTypeError(
         f"column {column} has type {text!r}; this version of tidelock knows {known}: upgrade it",
         column=column,
     )

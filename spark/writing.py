@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelock.client import Transaction
 from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
+from tidelock.spark.schema import quoted
 from tidelock.spark.sessions import redact_tokens
 
 Mode = Literal["append", "overwrite", "overwrite_partitions"]
@@ -108,7 +109,9 @@ def write(df: DataFrame, tx: Transaction, table: str, mode: Mode = "append") -> 
     _check_names(df, names, table)
     spark = df.sparkSession
     redact_tokens(spark)
-    writer = df.select(*names).write.mode(settings.save_mode).options(**OPTIONS, **settings.options)
+    writer = (
+        df.select(*map(quoted, names)).write.mode(settings.save_mode).options(**OPTIONS, **settings.options)
+    )
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     path = tx.path(table)

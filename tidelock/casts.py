@@ -15,8 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from tidelock.column_names import same
+from tidelock.column_types import is_list
+
 #: The largest scale of a decimal that every integer can take on the way to it.
 _WIDE_DIGITS: Final = 76
+#: Fields of the structs that are the pairs of a map.
+_OF_A_PAIR: Final = 2
 
 
 class LossyCastError(ValueError):
@@ -38,11 +43,24 @@ def may_fit(expected: pa.DataType, found: pa.DataType) -> bool:
 
     Numbers are not read from text, and nothing is written as text. A timestamp with a zone is never taken for
     one without, since that is another moment in every zone. Decimals are not made of floats, nor floats of
-    decimals: one half has an equal, one tenth has none.
+    decimals: one half has an equal, one tenth has none. A list of pairs may be a map. A struct may
+    lack fields, which are null then, and have them in another order.
     """
     found = plain(found)
     if types.is_null(found) or found.equals(expected):
         return True
+    if types.is_map(expected):
+        pair = _pair(found)
+        return (
+            pair is not None and may_fit(expected.key_type, pair[0]) and may_fit(expected.item_type, pair[1])
+        )
+    if is_list(expected):
+        return is_list(found) and may_fit(expected.value_type, found.value_type)
+    if types.is_struct(expected):
+        known = {field.name: field.type for field in expected}
+        return types.is_struct(found) and all(
+            field.name in known and may_fit(known[field.name], field.type) for field in found
+        )
     if types.is_timestamp(found) and types.is_timestamp(expected):
         return (found.tz is None) == (expected.tz is None)
     return any(is_source(found) and is_target(expected) for is_source, is_target in _FAMILIES)
@@ -57,6 +75,10 @@ def cast(values: pa.Array, expected: pa.DataType) -> pa.Array:
     values = _decoded(values)
     if values.type.equals(expected):
         return values
+    if types.is_null(values.type):
+        return pa.nulls(len(values), expected)
+    if types.is_nested(expected):
+        return _nested(values, expected)
     try:
         done = _checked(values, expected)
     except pa.ArrowInvalid:
@@ -72,6 +94,67 @@ def cast(values: pa.Array, expected: pa.DataType) -> pa.Array:
     raise LossyCastError(index, _text(values[index : index + 1]))
 
 
+def equal_but_nulls(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Return whether two types are equal but for which values inside of them may be null."""
+    if types.is_map(expected):
+        return types.is_map(found) and all(
+            equal_but_nulls(one, other)
+            for one, other in ((found.key_type, expected.key_type), (found.item_type, expected.item_type))
+        )
+    if types.is_list(expected):
+        return types.is_list(found) and equal_but_nulls(found.value_type, expected.value_type)
+    if types.is_struct(expected):
+        return (
+            types.is_struct(found)
+            and [field.name for field in found] == [field.name for field in expected]
+            and all(equal_but_nulls(one.type, other.type) for one, other in zip(found, expected, strict=True))
+        )
+    return bool(found.equals(expected))
+
+
+def surplus_field(found: pa.DataType, expected: pa.DataType) -> str | None:
+    """Return a field of a struct, at any depth, that an expected type does not have; None without one."""
+    if types.is_struct(found) and types.is_struct(expected):
+        known = {same(field.name): field.type for field in expected}
+        for field in found:
+            if same(field.name) not in known:
+                return str(field.name)
+        inner = [(field.type, known[same(field.name)]) for field in found]
+    elif is_list(found) and is_list(expected):
+        inner = [(found.value_type, expected.value_type)]
+    elif types.is_map(found) and types.is_map(expected):
+        inner = [(found.key_type, expected.key_type), (found.item_type, expected.item_type)]
+    else:
+        inner = []
+    return next((name for one, other in inner if (name := surplus_field(one, other)) is not None), None)
+
+
+def repeated_key(values: pa.Array) -> int | None:
+    """Return the position of the first value with a map that has a key twice, or a null as a key; or None.
+
+    Arrow has such maps. For DuckDB they are an error, and for Spark the last value of a key is the one.
+    """
+    if types.is_struct(values.type):
+        found = [index for field in values.flatten() if (index := repeated_key(field)) is not None]
+        return min(found, default=None)
+    if not (types.is_list(values.type) or types.is_map(values.type)):
+        return None
+    parents, inner = _items(values)
+    wrong = [parents[index].as_py() for side in _sides(inner) if (index := repeated_key(side)) is not None]
+    if types.is_map(values.type):
+        keys = inner.field(0)
+        codes = keys.dictionary_encode().indices
+        pairs = pc.add(pc.multiply(parents.cast(pa.int64()), len(keys)), codes.cast(pa.int64()))
+        if keys.null_count or len(pairs.unique()) < len(pairs):
+            seen: set[int | None] = {None}
+            for parent, pair in zip(parents.to_pylist(), pairs.to_pylist(), strict=True):
+                if pair in seen:
+                    wrong.append(parent)
+                    break
+                seen.add(pair)
+    return min(wrong, default=None)
+
+
 def plain(arrow: pa.DataType) -> pa.DataType:
     """Return the type of the values behind an encoding: of a dictionary, of runs, of an extension type."""
     while True:
@@ -81,6 +164,62 @@ def plain(arrow: pa.DataType) -> pa.DataType:
             arrow = arrow.storage_type
         else:
             return arrow
+
+
+def _pair(found: pa.DataType) -> tuple[pa.DataType, pa.DataType] | None:
+    """Return the types of keys and values of a map or of a list of pairs; None for other types."""
+    if types.is_map(found):
+        return found.key_type, found.item_type
+    if is_list(found) and types.is_struct(found.value_type) and found.value_type.num_fields == _OF_A_PAIR:
+        return found.value_type.field(0).type, found.value_type.field(1).type
+    return None
+
+
+def _items(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the position of the list or map that each item is in, and all items, one after another.
+
+    Items behind nulls are left out.
+    """
+    if types.is_map(values.type):  # Arrow's functions for lists end the process for maps
+        fields = [values.type.key_field.with_name("key"), values.type.item_field.with_name("value")]
+        values = values.cast(pa.list_(pa.struct(fields)))
+    return pc.list_parent_indices(values), pc.list_flatten(values)
+
+
+def _sides(items: pa.Array) -> list[pa.Array]:
+    return items.flatten() if types.is_struct(items.type) else [items]
+
+
+def _nested(values: pa.Array, expected: pa.DataType) -> pa.Array:
+    """Cast arrays, structs and maps value by value; errors as :func:`cast`, for the outermost value."""
+    nulls = values.is_null()
+    if types.is_struct(expected):
+        given = dict(zip([field.name for field in values.type], values.flatten(), strict=True))
+        arrays = [
+            cast(given[field.name], field.type) if field.name in given else pa.nulls(len(values), field.type)
+            for field in expected
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(expected), mask=nulls)
+    lengths = pc.fill_null(_lengths(values), 0).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    parents, items = _items(values)
+    try:
+        if types.is_map(expected):
+            keys, found = (
+                cast(side, kind)
+                for side, kind in zip(items.flatten(), (expected.key_type, expected.item_type), strict=True)
+            )
+            return pa.MapArray.from_arrays(offsets, keys, found, type=expected, mask=nulls)
+        return pa.ListArray.from_arrays(offsets, cast(items, expected.value_type), type=expected, mask=nulls)
+    except LossyCastError as error:
+        raise LossyCastError(parents[error.index].as_py(), error.text) from None
+
+
+def _lengths(values: pa.Array) -> pa.Array:
+    if types.is_map(values.type):
+        offsets = values.offsets
+        return pc.if_else(values.is_valid(), pc.subtract(offsets[1:], offsets[:-1]), 0)
+    return pc.list_value_length(values)
 
 
 def _decoded(values: pa.Array) -> pa.Array:

@@ -6,6 +6,8 @@ from collections.abc import Collection
 
 import pyarrow.parquet as pq
 
+from tidelock.parquet_leaves import is_of
+
 
 def row_bytes(metadata: pq.FileMetaData, names: Collection[str]) -> int:
     """Return about how many bytes of memory a row takes, in the row group with the widest rows; at least 1.
@@ -18,7 +20,7 @@ def row_bytes(metadata: pq.FileMetaData, names: Collection[str]) -> int:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = (group.column(index) for index in range(group.num_columns))
-        decoded = sum(_decoded_bytes(chunk) for chunk in chunks if chunk.path_in_schema in names)
+        decoded = sum(_decoded_bytes(chunk) for chunk in chunks if is_of(chunk.path_in_schema, names))
         widest = max(widest, decoded // max(group.num_rows, 1))
     return widest
 

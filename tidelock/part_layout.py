@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelock.float_mark import FLOATS_MARK
+from tidelock.parquet_leaves import leaf_paths
 
 #: Decimals of up to 18 digits are stored as integers: Spark's vectorised reader ran TPC-H Q1 in 1.9 s, with
 #: fixed-length byte arrays in 2.4 s (Q6 0.22 and 0.40 s; SF 1, one file, 2 cores). The footer has no Arrow
@@ -35,6 +37,8 @@ _FORMS: Final = 1
 @dataclass(frozen=True, slots=True)
 class FloatColumns:
     """The float and double columns of a file whose values are compared differently by writers and readers.
+
+    Floats inside of arrays, structs and maps are not looked at: they never have a range or a dictionary.
 
     Attributes:
         nan: Columns with a NaN. They have no range (min, max) in the footer: Arrow leaves NaN out of it, but
@@ -72,10 +76,17 @@ def parquet_options(rows: int, small: bool, schema: pa.Schema, floats: FloatColu
         schema: Schema of the file.
         floats: Those of all rows that the file will have.
     """
+    ranged, encoded = schema.names, schema.names
+    if any(pa.types.is_nested(field.type) for field in schema):
+        paths = list(leaf_paths(schema))
+        # Fields with a dot in their names may share a path: one without hints takes them from the other.
+        inside = {path for path, leaf in paths if pa.types.is_floating(leaf) and path not in schema.names}
+        inside |= {path for path, count in Counter(path for path, _ in paths).items() if count > 1}
+        ranged = encoded = [path for path, _ in paths if path not in inside]
     return {
         **_LAYOUT,
-        "write_statistics": [name for name in schema.names if name not in floats.nan],
-        "use_dictionary": [name for name in schema.names if name not in floats.zero],
+        "write_statistics": [name for name in ranged if name not in floats.nan],
+        "use_dictionary": [name for name in encoded if name not in floats.zero],
         "compression": _SMALL_CODEC if small else _LARGE_CODEC,
         "write_page_index": rows >= PAGE_INDEX_ROWS,
     }

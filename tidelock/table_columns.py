@@ -100,6 +100,16 @@ class TableColumns:
         if not batch.schema.equals(self.arrow):
             arrays = [self._cast(column, batch.column(column.name), first_row) for column in self.columns]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+        for index in self._nested:
+            if (found := casts.repeated_key(batch.column(index))) is not None:
+                name, row = self.columns[index].name, first_row + found
+                raise SchemaMismatchError(
+                    f"column {name} of table {self.table} holds in row {row} (from 0) a map that has a key "
+                    "twice, or a null as a key; keep one value for each key, or leave the row out",
+                    table=self.table,
+                    column=name,
+                    row=row,
+                )
         for index in self._required:
             values = batch.column(index)
             if values.null_count:
@@ -112,6 +122,10 @@ class TableColumns:
                     row=row,
                 )
         return batch
+
+    @cached_property
+    def _nested(self) -> tuple[int, ...]:
+        return tuple(index for index, column in enumerate(self.columns) if "map<" in column.type)
 
     @cached_property
     def _required(self) -> tuple[int, ...]:

@@ -105,7 +105,8 @@ class SkipPart(msgspec.Struct, frozen=True, tag="skip", tag_field="k", forbid_un
 class ChangeTable(DefineTable, frozen=True, tag="alter", tag_field="k", forbid_unknown_fields=True):
     """Log entry: as :class:`DefineTable`, with a definition that earlier versions would misread.
 
-    They stop at it. It drops a table, gives it another name, or creates one under the name of an earlier one.
+    They stop at it. It drops a table, gives it another name, or creates one under the name of an earlier one,
+    or one with nested types or other names of columns than they know (ADR 0060).
     A definition with ``dropped`` ends the table: all its parts leave it at this CSN, and it has no later one.
     """
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from tidelock.column_names import split_list
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body
 from tidelock.replica_agent.readers.disconnects import while_waiting
@@ -48,7 +49,7 @@ class StatementRoutes:
 
     async def upsert(self, request: web.Request) -> web.Response:
         """Insert rows and replace the rows with the same key: the body is an Arrow IPC stream."""
-        on = tuple(name for name in request.query.get("on", "").split(",") if name)
+        on = split_list(request.query.get("on", ""))
         return await self._merge(request, MergeRows("", on, update=True, insert=True, upsert=True))
 
     async def merge(self, request: web.Request) -> web.Response:

@@ -19,6 +19,7 @@ from pydantic_settings import (
 
 from tidelock.replica_agent.config.compaction_settings import CompactionSettings
 from tidelock.replica_agent.config.identity_settings import Bytes, Count, IdentitySettings, Positive
+from tidelock.type_text import DEPTH_MAX
 
 #: The levels of the log, the most talkative first.
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -250,6 +251,12 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     meta_bytes_max: Bytes = Field(1024, description="User metadata of a transaction, as JSON.")
     label_bytes_max: Bytes = Field(256, description="Longest label.")
     columns_max: Count = Field(2000, description="Most columns of a table.")
+    nested_depth_max: Count = Field(
+        16, le=DEPTH_MAX, description="Most types inside each other in a column; 1 = none is nested."
+    )
+    column_name_bytes_max: Bytes = Field(
+        255, description="Longest name of a column, in UTF-8. Existing tables keep their names."
+    )
     dependents_max: Count = Field(
         16, description="Most tables that are derived from one table; each insert into it fills them all."
     )

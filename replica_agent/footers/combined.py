@@ -53,7 +53,11 @@ class CombinedFooter(msgspec.Struct, frozen=True):
 
 
 def parts_max(columns: int) -> int:
-    """Return the most parts in a combined file of a table; fewer than two: it has no such files."""
+    """Return the most parts in a combined file of a table; fewer than two: it has no such files.
+
+    Args:
+        columns: Columns that a file of the table has: of an array, a struct or a map all those inside.
+    """
     return min(PARTS_MAX, _CHUNKS_MAX // columns)
 
 

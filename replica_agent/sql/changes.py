@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from tidelock.csnlog.core.ids import Csn
+from tidelock.parquet_leaves import has_floats
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
@@ -126,7 +127,7 @@ class ChangedRows:
             for value, field in zip(commit, list(ADDED)[1:], strict=True)
         ]
         arrays = [
-            column.view(field.type) if pa.types.is_floating(field.type) else column  # some columns hold bits
+            column.view(field.type) if has_floats(field.type) else column  # some columns hold bits
             for column, field in zip([*columns, *constants], self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

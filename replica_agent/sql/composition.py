@@ -2,7 +2,8 @@
 
 Each expression is in separate brackets.
 
-Names with ``#`` are ours, since no table or column has such a name:
+Names with ``#`` are ours, since no table has such a name. Those of columns begin with ``#tidelock:``, which
+is left out here, and no column of a table has such a name:
 
 * views ``#target`` (the table, with the row group of each row), ``#affected`` (only the row groups that are
   rewritten) and ``#stream`` (the rows that were sent for a merge);
@@ -21,12 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from tidelock.column_names import OWN
+from tidelock.column_types import is_nested
 from tidelock.replica_agent.sql.expressions import Expression, literal
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.scan import GROUP_COLUMN
 from tidelock.replica_agent.sql.source import ROW
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.table_columns import Column
+from tidelock.type_text import Array, Map, Plain, Struct, TypeTree, parse
 
 TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#target",
@@ -36,8 +40,8 @@ TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#twice",
     "#hits",
 )
-MATCH, MISFIT = "#match", "#misfit"
-BEFORE, AFTER, NET, COUNT = "#before", "#after", "#net", "#count"
+MATCH, MISFIT, _VALUE = f"{OWN}match", f"{OWN}misfit", f"{OWN}value:"
+BEFORE, AFTER, NET, COUNT = "#before", "#after", "#net", f"{OWN}count"
 #: The kinds of rows in a change feed; the last two are for a key that is on both sides.
 INSERT, DELETE, PREIMAGE, POSTIMAGE = "insert", "delete", "update_preimage", "update_postimage"
 
@@ -72,7 +76,19 @@ _COMPARABLE = {
 
 def type_of(column: Column) -> str:
     """Return DuckDB's name of a column's type."""
-    return _TYPES.get(column.type) or column.type.upper()
+    return _type(parse(column.type))
+
+
+def _type(tree: TypeTree) -> str:
+    match tree:
+        case Plain(name):
+            return _TYPES.get(name) or name.upper()
+        case Array(element):
+            return f"{_type(element)}[]"
+        case Struct(fields):
+            return f"STRUCT({', '.join(f'{quote(name)} {_type(kind)}' for name, kind in fields)})"
+        case Map(key, value):
+            return f"MAP({_type(key)}, {_type(value)})"
 
 
 # -- rows where a predicate is true --------------------------------------------------------------------------
@@ -111,6 +127,11 @@ def scalars(source: str, expressions: Iterable[Expression]) -> str:
     """
     conditions = " OR ".join(f"{expression.text} IS NULL" for expression in expressions)
     return f"SELECT 1 FROM {source} WHERE {conditions or 'TRUE'}"
+
+
+def values_of(source: str, expressions: Iterable[Expression]) -> str:
+    """Select expressions over the rows of ``source``, to learn their types."""
+    return f"SELECT {', '.join(expression.text for expression in expressions)} FROM {source}"
 
 
 def target(alias: str) -> str:
@@ -314,7 +335,7 @@ def in_range(column: Column, *, low: bool, high: bool) -> str:
 
 def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
     """Select the rows of a SELECT, whose columns have these names, as rows of the table."""
-    named = ", ".join(quote(f"#value:{name}") for name in columns)
+    named = ", ".join(quote(_VALUE + name) for name in columns)
     inner = f"SELECT *, TRUE AS {_MATCH} FROM (\n{sql}\n) AS {quote('#rows')}({named})"
     return _fitted(schema, inner, columns, missing_null=True)
 
@@ -365,8 +386,8 @@ def _fitted(schema: TableSchema, inner: str, new: Iterable[str], *, missing_null
                         for column in schema.columns)  # fmt: skip
     misfits = " ".join(
         f"WHEN {_value(column)} IS NOT NULL AND {_try(column)} IS NULL "
-        f"THEN {literal(column.name + ':')} || left(CAST({_value(column)} AS VARCHAR), 80)"
-        for column in schema.columns
+        f"THEN {literal(f'{number}:')} || left(CAST({_value(column)} AS VARCHAR), 80)"
+        for number, column in enumerate(schema.columns)
         if column.name in given
     )
     misfit = f"CASE {misfits} END" if misfits else "CAST(NULL AS VARCHAR)"
@@ -381,14 +402,20 @@ def _column(column: Column, *, given: bool, missing_null: bool) -> str:
 
 
 def _values(texts: Mapping[str, str]) -> str:
-    return ", ".join(f"{text} AS {quote(f'#value:{name}')}" for name, text in texts.items())
+    return ", ".join(f"{text} AS {quote(_VALUE + name)}" for name, text in texts.items())
 
 
 def _value(column: Column) -> str:
-    return quote(f"#value:{column.name}")
+    return quote(_VALUE + column.name)
 
 
 def _try(column: Column) -> str:
+    """Return a new value in the type of its column, null if it has no equal there.
+
+    For arrays, structs and maps it fails instead: TRY_CAST would make nulls of the values inside.
+    """
+    if is_nested(column.type):
+        return f"CAST({_value(column)} AS {type_of(column)})"
     return f"TRY_CAST({_value(column)} AS {type_of(column)})"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import duckdb
 import msgspec
 
+from tidelock.column_names import found_in
 from tidelock.errors import BadRequestError, SchemaMismatchError
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire.statements import Literal, Value
@@ -105,15 +106,18 @@ class Expressions:
         """
         if not given:
             raise BadRequestError(f"{what} names no column of table {table.name}")
-        for name in given:
-            if name not in table.arrow.names:
+        columns = {name: found_in(table.arrow.names, name) for name in given}
+        for name, column in columns.items():
+            if column is None:
                 raise SchemaMismatchError(
                     f"table {table.name} has no column {name}; it has {', '.join(table.arrow.names)}",
                     table=table.name,
                     column=name,
                 )
+        if len(set(columns.values())) < len(columns):
+            raise BadRequestError(f"{what} names a column of table {table.name} twice: {', '.join(given)}")
         return {
-            name: self.parse(value, f"the new value of {name}")
+            columns[name] or name: self.parse(value, f"the new value of {name}")
             if isinstance(value, str)
             else Expression(_constant(name, value), frozenset())
             for name, value in given.items()

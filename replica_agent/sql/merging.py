@@ -15,11 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelock.column_types import FLOATING
+from tidelock.column_types import FLOATING, is_nested, why_no_key
 from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchError
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
 from tidelock.replica_agent.sql.mutation import MergeRows
+from tidelock.replica_agent.sql.nested_values import require_fields
 from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import MergeSource
@@ -39,6 +40,13 @@ def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
     if not (action.on and (action.update or action.delete or action.insert)):
         raise BadRequestError("a merge needs `on`, and what to do with rows that match or do not match")
     session = target.session
+    for column in target.schema.columns:
+        if column.name in action.on and is_nested(column.type):
+            raise BadRequestError(
+                f"rows of table {target.name} cannot be merged on {column.name} ({column.type}): "
+                f"{why_no_key(column.type)}",
+                column=column.name,
+            )
     user = Expressions(session.connection, action.params, session.table_names())
     with closing(MergeSource(Path(action.source), target.schema, action.on, exact=action.upsert)) as source:
         names = source.schema.names[:-1]
@@ -54,6 +62,10 @@ def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
     session.bind(composition.scalars(composition.met(action.on), matched), user.params(*matched))
     added = user.params(*inserts.values())
     session.bind(composition.scalars(composition.source(), inserts.values()), added)
+    for rows, values in ((composition.met(action.on), updates), (composition.source(), inserts)):
+        given = list(values.values())
+        statement = composition.values_of(rows, given)
+        require_fields(session, target.schema, [*values], statement, user.params(*given))
     session.run(composition.repeated_keys(action.on))
     if action.unique == "replace":
         session.run(composition.keep_last(action.on))

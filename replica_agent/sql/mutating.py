@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelock.column_names import found_in
 from tidelock.column_types import FLOATING
 from tidelock.errors import CorruptError, SchemaMismatchError, SerializationConflictError
 from tidelock.part_layout import NO_FLOATS, FloatColumns
@@ -29,6 +30,7 @@ from tidelock.replica_agent.sql.mutation import (
     MutationResult,
     UpdateRows,
 )
+from tidelock.replica_agent.sql.nested_values import require_fields
 from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows
 from tidelock.replica_agent.sql.reading import require_select, shown, without_end
 from tidelock.replica_agent.sql.session import SqlSession
@@ -97,8 +99,8 @@ class MutationRun:
     def _judge(self, misfits: pa.Array) -> None:
         if misfits.null_count == len(misfits):
             return
-        name, _, value = misfits.drop_null()[0].as_py().partition(":")
-        kind = next(column.type for column in self._schema.columns if column.name == name)
+        number, _, value = misfits.drop_null()[0].as_py().partition(":")
+        name, kind = self._schema.columns[int(number)].name, self._schema.columns[int(number)].type
         raise SchemaMismatchError(
             f"column {name} of table {self._schema.name} is {kind}, but a new value of it is {value}; "
             "cast it, or leave the row out",
@@ -152,7 +154,9 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
     session.doing = f"in where, or in the new value of {', '.join(values)}"
     target.show()
     new = list(values.values())
-    session.bind(composition.scalars(composition.target(target.alias), new), user.params(*new))
+    rows = composition.target(target.alias)
+    session.bind(composition.scalars(rows, new), user.params(*new))
+    require_fields(session, target.schema, [*values], composition.values_of(rows, new), user.params(*new))
     if where is None:
         session.note_read(target.id)
         matched, rewrite = all_rows(target.parts)
@@ -207,8 +211,12 @@ def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
         session.view(INSERTED, session.source(session.table(action.source), lambda: parts))
     rows = without_end(sql)
     found = session.bind(rows, action.params)
-    columns = action.columns if action.columns is not None else found
+    names = target.schema.arrow.names
+    columns = tuple(
+        found_in(names, name) or name for name in (found if action.columns is None else action.columns)
+    )
     _check_columns(target.schema, columns, found, by_name=action.columns is None)
+    require_fields(session, target.schema, columns, rows, action.params)
     stream = RowStream(composition.derived(target.schema, rows, columns), action.params, new=True)
     return MutationPlan(target.affected(*all_rows(())), [stream])
 

@@ -17,7 +17,7 @@ from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.sql.system_names import named
 from tidelock.replica_agent.tables.names import full_name
 
-_NAME = r'(?:"[^"]+"|\w+)'
+_NAME = r'(?:"(?:[^"]|"")+"|\w+)'
 _INSERT = re.compile(
     rf"\s*insert\s+into\s+(?P<table>{_NAME}(?:\s*\.\s*{_NAME})?)\s*"
     rf"(?:\(\s*(?P<columns>{_NAME}(?:\s*,\s*{_NAME})*)\s*\)\s*)?(?P<named>by\s+name\b)?(?P<rows>.*)",
@@ -103,7 +103,7 @@ def _insert(
     *,
     by_name: bool,
 ) -> InsertSelect:
-    table = session.named(full_name(".".join(_names(name))))
+    table = session.named(full_name(".".join(_names(name)).lower()))
     if columns is None and not by_name:
         columns = tuple(column["name"] for column in table.definition["columns"])
     return InsertSelect(table.id, DerivedRows(rows, request.params, columns))
@@ -134,6 +134,6 @@ def _is_select(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return the names that identifiers mean: quoted ones unchanged, others in lower case."""
+    """Return the names that identifiers are, without their quotes."""
     names: Sequence[str] = re.findall(_NAME, text)
-    return tuple(name[1:-1] if name.startswith('"') else name.lower() for name in names)
+    return tuple(name[1:-1].replace('""', '"') if name.startswith('"') else name for name in names)

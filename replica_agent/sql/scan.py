@@ -22,9 +22,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from pyarrow import types
 
+from tidelock.column_names import OWN
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import BadRequestError, CorruptError, StandbyError
+from tidelock.parquet_leaves import has_floats, is_of
 from tidelock.parquet_rows import row_bytes
 from tidelock.ranged_file import RangedFile
 from tidelock.replica_agent.footers import cutting
@@ -45,13 +48,25 @@ READ_BYTES = 1 << 20
 
 #: Column with the row group of each row, where requested, as a number for :func:`row_group`; no column of a
 #: table has such a name.
-GROUP_COLUMN = "#group"
+GROUP_COLUMN = f"{OWN}group"
 #: More row groups than a part has.
 _GROUPS = 1 << 32
 
 _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 _FORMAT = ds.ParquetFileFormat()
-_NAME = re.compile(r"[a-z0-9_#]+")
+#: Names that an expression shows as words of their own. Its text shows the others as they are.
+_WORD = re.compile(r"[A-Za-z0-9_]+")
+
+
+def bits_of(arrow: pa.DataType) -> pa.DataType:
+    """Return a type with integers of the same width in place of floating-point numbers, at any depth."""
+    if types.is_map(arrow):
+        return pa.map_(bits_of(arrow.key_type), bits_of(arrow.item_type))
+    if types.is_list(arrow):
+        return pa.list_(arrow.value_field.with_type(bits_of(arrow.value_type)))
+    if types.is_struct(arrow):
+        return pa.struct([field.with_type(bits_of(field.type)) for field in arrow])
+    return _BITS.get(arrow, arrow)
 
 
 def _no_statistics(parts: Sequence[PartRow]) -> Iterable[Statistics]:
@@ -93,7 +108,7 @@ class TableSource(msgspec.Struct, frozen=True):
         """The columns that a scan can request."""
         arrow = self.schema.arrow
         if self.bits:
-            arrow = pa.schema([field.with_type(_BITS.get(field.type, field.type)) for field in arrow])
+            arrow = pa.schema([field.with_type(bits_of(field.type)) for field in arrow])
         if self.numbers is None:
             return arrow
         return arrow.append(pa.field(GROUP_COLUMN, pa.int64(), nullable=False))
@@ -131,7 +146,7 @@ class _Scan:
         self._source = source
         self._condition = condition
         self.projected_schema = pa.schema([arrow.field(name) for name in columns])
-        self._mentioned = mentioned_in(condition)
+        self._mentioned = mentioned_in(condition, arrow.names)
         needed = [name for name in arrow.names if name in columns or name in self._mentioned]
         self._read_schema = pa.schema([arrow.field(name) for name in needed])
         stored = source.schema.file_arrow.names
@@ -219,7 +234,9 @@ class _Scan:
                 for name in self._read_schema.names
             ]
             if self._source.bits:
-                arrays = [array.view(_BITS[array.type]) if array.type in _BITS else array for array in arrays]
+                arrays = [
+                    array.view(bits_of(array.type)) if has_floats(array.type) else array for array in arrays
+                ]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._read_schema)
 
     def _stored(
@@ -256,7 +273,7 @@ class _Sizes(msgspec.Struct, frozen=True):
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             chunks = (group.column(index) for index in range(group.num_columns))
-            read = (chunk for chunk in chunks if chunk.path_in_schema in names)
+            read = (chunk for chunk in chunks if is_of(chunk.path_in_schema, names))
             stored = max([stored, *(chunk.total_compressed_size for chunk in read)])
         rows = BATCH_BYTES // row_bytes(metadata, names)
         return cls(max(1, min(READ_BYTES, stored)), max(BATCH_ROWS_MIN, min(BATCH_ROWS, rows)))
@@ -294,9 +311,13 @@ class _Folders:
         return {paths[number] for number in matching(guarantees, condition, self._schema.arrow)}
 
 
-def mentioned_in(condition: Any) -> set[str]:
-    """Return names that include those of all columns of a condition: an expression does not list them."""
-    return set() if condition is None else set(_NAME.findall(str(condition)))
+def mentioned_in(condition: Any, names: Iterable[str]) -> set[str]:
+    """Return the columns that a condition may have: it does not list them, but its text shows them all."""
+    if condition is None:
+        return set()
+    text = str(condition)
+    words = set(_WORD.findall(text))
+    return {name for name in names if name in words or (name in text and not _WORD.fullmatch(name))}
 
 
 def all_of(conditions: Iterable[Any]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from tidelock.column_types import FLOATING
+from tidelock.column_types import FLOATING, is_nested
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.plan import RowStream, TargetTable, rows_of
 from tidelock.replica_agent.storage.catalog_reads import PartRow
@@ -53,7 +53,7 @@ def _ranges(target: TargetTable, parts: Sequence[PartRow]) -> int:
     columns, config = target.schema.columns, target.session.config
     rows = max(1, rows_of(parts))
     size = rows * _VALUE_BYTES * len(columns)
-    if any(column.type in _VARIABLE for column in columns):
+    if any(column.type in _VARIABLE or is_nested(column.type) for column in columns):
         size += 2 * sum(part.length for part in parts)
     merged = min(size, size // rows * MERGED_ROWS * config.threads)
     if merged <= config.engine_bytes * _MERGE_SHARE:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
 
+from tidelock.column_names import OWN, same
 from tidelock.errors import BadRequestError
 from tidelock.replica_agent.storage.arrow_body import END
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.table_columns import Column
 
 #: Column with the number of each row, from 0 in the order of the stream.
-ROW = "#row"
+ROW = f"{OWN}row"
 #: Rows that are passed on at a time.
 BATCH_ROWS = 16 * 1024
 
@@ -99,11 +101,12 @@ class MergeSource:
 
 
 def _check_names(names: Sequence[str], table: TableSchema, on: Sequence[str]) -> None:
-    lower = [name.lower() for name in names]
-    for name in lower:
-        if lower.count(name) > 1 or name.startswith("#"):
+    counts = Counter(map(same, names))
+    for name in names:
+        if counts[same(name)] > 1 or same(name).startswith(OWN):
             raise BadRequestError(
-                f"the rows have the column {name!r} twice (ignoring case), or it begins with #; rename it",
+                f"the rows have the column {name!r} twice (ignoring case), or it begins with {OWN}; "
+                "rename it",
                 column=name,
             )
     for name in on:

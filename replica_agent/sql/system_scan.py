@@ -45,7 +45,7 @@ class _Scan:
         self._source, self._condition = source, condition
         arrow = source.table.arrow
         self.projected_schema = pa.schema([arrow.field(name) for name in columns])
-        self._mentioned = mentioned_in(condition)
+        self._mentioned = mentioned_in(condition, arrow.names)
         self._columns = [
             column for column in source.table.columns if column.name in {*columns, *self._mentioned}
         ]

@@ -53,7 +53,7 @@ def cut_part(maker: PartMaker, data_dir: Path, source: PartRow, kept: Sequence[i
         length=digest.length,
         checksum=digest.checksum(),
         blocks=digest.blocks(),
-        stats=statistics_of(metadata, maker.schema),
+        stats=statistics_of(metadata, maker.schema, metadata.schema.to_arrow_schema()),
         data=data,
         form=None,
     )

@@ -222,7 +222,7 @@ def creating(schema: TableSchema, tables: KnownTables) -> list[DefineTable]:
     while tables.last(table) is not None:
         number += 1
         table = TableId(f"{schema.name}~{number}")
-    kind = DefineTable if number == 1 else ChangeTable
+    kind = DefineTable if number == 1 and schema.is_plain else ChangeTable
     made = kind(table, 0, schema.definition())
     if schema.derivation is None:
         return [made]

@@ -18,9 +18,18 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelock.column_types import NO_KEY, NO_PARTITION, to_text
+from tidelock.column_names import NAME_BYTES_MAX, problem_of, same, split_list
+from tidelock.column_types import (
+    NESTED_DEPTH_MAX,
+    is_nested,
+    to_text,
+    why_no_key,
+    why_no_order,
+    why_no_partition,
+)
 from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import BadRequestError, TableModeError, TooLargeError
+from tidelock.parquet_leaves import first_leaves, leaf_paths
 from tidelock.part_layout import form_of
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.table_columns import Column, TableColumns
@@ -37,11 +46,9 @@ PROPERTIES: dict[str, tuple[str, ...] | None] = {
     "unique_key": None,
 }
 
+_PLAIN_NAME = re.compile(r"[a-z0-9_]{1,128}")
 #: Seconds, up to 300 years.
 _SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?", re.ASCII)
-_COLUMN = re.compile(r"[a-z0-9_]{1,128}")
-#: Columns that a change feed adds to those of the table (rule change-feed).
-_RESERVED = frozenset({"_change_type", "_commit_csn", "_commit_time"})
 
 
 class Derivation(msgspec.Struct, frozen=True):
@@ -91,6 +98,8 @@ class TableSchema:
         *,
         derivation: Derivation | None = None,
         columns_max: int = COLUMNS_MAX,
+        name_bytes_max: int = NAME_BYTES_MAX,
+        depth_max: int = NESTED_DEPTH_MAX,
         retention_s_min: float = 0.0,
     ) -> TableSchema:
         """Check the definition of a new table and return its schema.
@@ -105,17 +114,19 @@ class TableSchema:
             TooLargeError: More than ``columns_max`` columns.
         """
         table = full_name(name)
-        if len(arrow_schema) > columns_max:
-            found = len(arrow_schema)
+        found = sum(1 for _ in leaf_paths(arrow_schema))
+        if found > columns_max:
             raise TooLargeError(
-                f"table {table} would have {found} columns; the limit is {columns_max} (columns_max): spread "
-                "them over several tables",
+                f"table {table} would have {found} columns, those inside of others counted; the limit is "
+                f"{columns_max} (columns_max): spread them over several tables",
                 limit=columns_max,
                 found=found,
             )
         try:
-            _check_names(table, arrow_schema.names)
-            columns = tuple(Column(f.name, to_text(f.name, f.type), bool(f.nullable)) for f in arrow_schema)
+            _check_names(table, arrow_schema.names, name_bytes_max)
+            columns = tuple(
+                Column(f.name, to_text(f.name, f.type, depth_max), bool(f.nullable)) for f in arrow_schema
+            )
         except UnicodeDecodeError as error:  # Arrow passes on the bytes that it received
             raise BadRequestError(
                 f"the schema of table {table} holds a text that is not UTF-8: {error}"
@@ -158,12 +169,17 @@ class TableSchema:
             definition["dependents"] = list(self.dependents)
         return definition
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether versions before ADR 0060 read the definition."""
+        return all(
+            _PLAIN_NAME.fullmatch(column.name) and not is_nested(column.type) for column in self.columns
+        )
+
     @cached_property
     def unique_key(self) -> tuple[str, ...]:
         """Return the columns of the unique key; empty for a table that accepts any rows."""
-        return tuple(
-            name.strip() for name in self.properties.get("unique_key", "").split(",") if name.strip()
-        )
+        return split_list(self.properties.get("unique_key", ""))
 
     @property
     def replaces(self) -> bool:
@@ -200,6 +216,11 @@ class TableSchema:
     def file_arrow(self) -> pa.Schema:
         """Return the columns that are stored in the files."""
         return pa.schema([column.arrow for column in self.columns if column.name not in self.partition_by])
+
+    @cached_property
+    def first_leaves(self) -> dict[str, int]:
+        """Return the number of the first column that a file of ours has for each column."""
+        return first_leaves(self.file_arrow)
 
     @cached_property
     def form(self) -> str:
@@ -255,12 +276,22 @@ class TableSchema:
                         column=name,
                     )
         for name in self.partition_by:
-            if why := NO_PARTITION.get(by_name[name].type):
+            if name.startswith("."):
+                raise BadRequestError(
+                    f"table {self.name} cannot be partitioned by {name}: Spark does not see folders whose "
+                    "names begin with a dot; rename the column",
+                    column=name,
+                )
+            if why := why_no_partition(by_name[name].type):
                 raise BadRequestError(
                     f"table {self.name} cannot be partitioned by {name} ({by_name[name].type}): {why}",
                     column=name,
                 )
         for name in self.sort_by:
+            if why := why_no_order(by_name[name].type):
+                raise BadRequestError(
+                    f"table {self.name} cannot be sorted by {name} ({by_name[name].type}): {why}", column=name
+                )
             if name in self.partition_by:
                 raise BadRequestError(
                     f"sort_by of table {self.name} names {name}, which has one value per file; leave it out",
@@ -309,9 +340,8 @@ class TableSchema:
             problem = f"{missing[0]} is not a column; its columns are {', '.join(by_name)}"
         elif null := [name for name in key if by_name[name].nullable]:
             problem = f"{null[0]} may hold nulls, which are equal to nothing; make it required"
-        elif none := [name for name in key if by_name[name].type in NO_KEY]:
-            kind = by_name[none[0]].type
-            problem = f"{none[0]} is {kind}: {NO_KEY[kind]}"
+        elif none := [(name, why) for name in key if (why := why_no_key(by_name[name].type))]:
+            problem = f"{none[0][0]} is {by_name[none[0][0]].type}: {none[0][1]}"
         elif outside := [name for name in self.partition_by if name not in key]:
             problem = (
                 f"partition column {outside[0]} is not in it, and a key could be in two partitions: add it"
@@ -342,19 +372,12 @@ def _doubled(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def _check_names(table: str, names: Sequence[str]) -> None:
+def _check_names(table: str, names: Sequence[str], bytes_max: int) -> None:
     if not names:
         raise BadRequestError(f"table {table} has no column", table=table)
-    if doubled := _doubled(name.lower() for name in names):
-        raise BadRequestError(f"table {table} has column {doubled} twice (ignoring case)", column=doubled)
+    if doubled := _doubled(map(same, names)):
+        found = next(name for name in names if same(name) == doubled)
+        raise BadRequestError(f"table {table} has column {found} twice (ignoring case)", column=found)
     for name in names:
-        if not _COLUMN.fullmatch(name):
-            raise BadRequestError(
-                f"column {name!r} of table {table} is not a name of a-z, 0-9 and _ "
-                "(at most 128 characters); rename it",
-                column=name,
-            )
-        if name in _RESERVED:
-            raise BadRequestError(
-                f"column {name} of table {table} is reserved for change feeds; rename it", column=name
-            )
+        if problem := problem_of(name, bytes_max):
+            raise BadRequestError(f"the name of column {name!r} of table {table} {problem}", column=name)

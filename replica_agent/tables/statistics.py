@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelock.column_types import FLOATING
+from tidelock.column_types import FLOATING, is_nested
+from tidelock.parquet_leaves import first_leaves
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.table_columns import Column
 
@@ -22,13 +23,21 @@ TEXT_MAX = 64
 Statistics = dict[str, list[Any]]
 
 
-def statistics_of(metadata: Any, schema: TableSchema) -> Statistics:
-    """Return the statistics in a Parquet footer, over all row groups; a column without any is left out."""
+def statistics_of(metadata: Any, schema: TableSchema, stored: pa.Schema | None = None) -> Statistics:
+    """Return the statistics in a Parquet footer, over all row groups; a column without any is left out.
+
+    So are arrays, structs and maps: what a footer says of them are numbers of the values inside.
+
+    Args:
+        metadata: The footer.
+        schema: The table.
+        stored: The columns of the file, if they are in another order than those of the table.
+    """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    places = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    places = schema.first_leaves if stored is None else first_leaves(stored)
     found = {}
     for column in schema.columns:
-        if column.name not in schema.partition_by:
+        if column.name not in schema.partition_by and not is_nested(column.type):
             known = [group.column(places[column.name]).statistics for group in groups]
             if all(item is not None and item.has_null_count for item in known):
                 found[column.name] = _of_column(column.type, known)

@@ -7,7 +7,7 @@ file that claims to have right hints about them. An accepted file means the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelock.column_types import FLOATING
+from tidelock.casts import equal_but_nulls
+from tidelock.column_types import is_nested
 from tidelock.errors import CorruptError, SchemaMismatchError
 from tidelock.float_mark import FLOATS_MARK
+from tidelock.parquet_leaves import first_leaves, has_floats, leaf_paths
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
@@ -30,6 +32,7 @@ _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
 #: Spark's version. Before 3.0 only that calendar existed, without a mark; Spark reads such files accordingly.
 _SPARK_VERSION = b"org.apache.spark.version"
 _GREGORIAN_SINCE = 3
+_FLOATS = frozenset({"FLOAT", "DOUBLE"})
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.write does)"
 
@@ -64,7 +67,7 @@ def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, S
             _check_required(file, schema)
             _check_bounds(file, schema)
             _check_floats(file, schema)
-            return file.metadata.num_rows, statistics_of(file.metadata, schema)
+            return file.metadata.num_rows, statistics_of(file.metadata, schema, file.schema_arrow)
     except (pa.ArrowException, OSError) as error:
         raise SchemaMismatchError(
             f"a file for table {schema.name} cannot be read as Parquet: {error}; write it again",
@@ -82,7 +85,7 @@ def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
         )
     version = keys.get(_SPARK_VERSION, b"").decode(errors="replace")
     major = version.partition(".")[0]
-    dated = any(column.type in _DATES for column in schema.columns)
+    dated = any(name in column.type for column in schema.columns for name in _DATES)
     if dated and major.isdecimal() and int(major) < _GREGORIAN_SINCE:
         raise SchemaMismatchError(
             f"files for table {schema.name} were written by Spark {version}, whose dates before 1582 are "
@@ -113,21 +116,35 @@ def _check_columns(file: pq.ParquetFile, schema: TableSchema) -> None:
             )
         if name not in expected:
             _refuse(schema, name, "is not in the table: leave it out, or give it the name of a column")
-    if len(file.schema.names) != len(set(file.schema.names)):
-        _refuse(schema, ", ".join(file.schema.names), "has a name that comes more than once")
-    physical = {file.schema.column(number).path: file.schema.column(number) for number in range(len(found))}
+    if len(file.schema_arrow.names) != len(set(file.schema_arrow.names)):
+        _refuse(schema, ", ".join(file.schema_arrow.names), "has a name that comes more than once")
     for column in stored:
         if column.name not in found:
             _refuse(schema, column.name, f"({column.type}) is missing")
-        _check_type(schema, column, found[column.name].type, physical.get(column.name))
+        leaves = [file.schema.column(number) for number in _leaves(file, column)]
+        _check_type(schema, column, found[column.name].type, leaves)
 
 
-def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored: Any) -> None:
-    if stored is not None and stored.physical_type == "INT96":
+def _leaves(file: pq.ParquetFile, column: Column) -> range:
+    """Return the numbers of the columns that a file has for a column."""
+    names = file.schema_arrow.names
+    first = first_leaves(file.schema_arrow)
+    after = names.index(column.name) + 1
+    return range(first[column.name], first[names[after]] if after < len(names) else len(file.schema))
+
+
+def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored: Sequence[Any]) -> None:
+    if any(leaf.physical_type == "INT96" for leaf in stored):
         _refuse(
             schema, column.name, f"is stored as int96, and the table's type is {column.type}: {_MICROSECONDS}"
         )
-    if found.equals(column.arrow.type):
+    if equal_but_nulls(found, column.arrow.type):
+        if [leaf.path for leaf in stored] != [path for path, _ in leaf_paths([column.arrow])]:
+            _refuse(
+                schema,
+                column.name,
+                "has lists of an older layout: set spark.sql.parquet.writeLegacyFormat=false (tl.write does)",
+            )
         return
     hint = f": {_MICROSECONDS}" if pa.types.is_timestamp(found) and column.type == "timestamp" else ""
     _refuse(
@@ -140,9 +157,8 @@ def _check_required(file: pq.ParquetFile, schema: TableSchema) -> None:
     for column in schema.columns:
         if column.nullable or column.name in schema.partition_by:
             continue
-        index = file.schema_arrow.get_field_index(column.name)
-        known = [group.column(index).statistics for group in _groups(file.metadata)]
-        if all(item is not None and item.has_null_count for item in known):
+        known = [group.column(_leaves(file, column)[0]).statistics for group in _groups(file.metadata)]
+        if not is_nested(column.type) and all(item is not None and item.has_null_count for item in known):
             nulls = sum(item.null_count for item in known)
         else:
             nulls = sum(batch.column(0).null_count for batch in file.iter_batches(columns=[column.name]))
@@ -156,8 +172,7 @@ def _check_bounds(file: pq.ParquetFile, schema: TableSchema) -> None:
     """Check the smallest and largest text of each column, which are used exactly as the footer has them."""
     for column in schema.columns:
         if column.type == "string" and column.name not in schema.partition_by:
-            index = file.schema_arrow.get_field_index(column.name)
-            known = [group.column(index).statistics for group in _groups(file.metadata)]
+            known = [group.column(_leaves(file, column)[0]).statistics for group in _groups(file.metadata)]
             try:
                 _ = [(item.min, item.max) for item in known if item is not None and item.has_min_max]
             except UnicodeDecodeError:
@@ -173,9 +188,12 @@ def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
     if FLOATS_MARK not in (file.metadata.metadata or {}):
         return
     for column in schema.columns:
-        if column.type not in FLOATING or column.name in schema.partition_by:
+        if column.name in schema.partition_by or not has_floats(column.arrow.type):
             continue
-        index = file.schema_arrow.get_field_index(column.name)
+        if is_nested(column.type):
+            _check_inner_floats(file, schema, column)
+            continue
+        index = _leaves(file, column)[0]
         for number, group in enumerate(_groups(file.metadata)):
             chunk = group.column(index)
             ranged = chunk.statistics is not None and chunk.statistics.has_min_max
@@ -190,6 +208,21 @@ def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
                     "has a range that leaves a NaN out, or a dictionary with a zero, in a file with the mark "
                     f"{FLOATS_MARK.decode()} of one that has neither: write no such key into its metadata",
                 )
+
+
+def _check_inner_floats(file: pq.ParquetFile, schema: TableSchema, column: Column) -> None:
+    """Check that floats inside of a column of a marked file have neither ranges nor dictionaries."""
+    inner = [
+        number for number in _leaves(file, column) if file.schema.column(number).physical_type in _FLOATS
+    ]
+    for chunk in (group.column(number) for group in _groups(file.metadata) for number in inner):
+        if chunk.has_dictionary_page or (chunk.statistics is not None and chunk.statistics.has_min_max):
+            _refuse(
+                schema,
+                column.name,
+                "has ranges or dictionaries of the floats inside of it, in a file with the mark "
+                f"{FLOATS_MARK.decode()} of one that has neither: write no such key into its metadata",
+            )
 
 
 def _groups(metadata: Any) -> Iterable[Any]:

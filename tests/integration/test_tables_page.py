@@ -21,7 +21,7 @@ def test_the_programs_of_the_page(
     (tmp_path / "demo").symlink_to(local.folder)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    assert len(pages.blocks(PAGE, "python")) == 7
+    assert len(pages.blocks(PAGE, "python")) == 8
     pages.run(PAGE, names)
     with names["db"] as db:
         found = {table.name: table for table in db.tables()}
@@ -31,6 +31,7 @@ def test_the_programs_of_the_page(
             "default.stock",
             "default.per_day",
             "sales.pieces",
+            "travel.trips",
         }
         assert found["sales.orders"].properties == {"comment": "with returns"}
         assert found["sales.returns"].rows == 1

@@ -96,6 +96,8 @@ class TableStatements:
             asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties,
             derivation=derivation,
             columns_max=self.settings.columns_max,
+            depth_max=self.settings.nested_depth_max,
+            name_bytes_max=self.settings.column_name_bytes_max,
             retention_s_min=self.settings.history_retention_s,
         )  # fmt: skip
         self._look_up(tx, schema.name)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from tidelock.casts import equal_but_nulls
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, RefusedError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -185,7 +186,7 @@ class DerivedTables:
 def fits(column: Column, found: pa.DataType) -> bool:
     """Return whether each value of an SQL type fits a column, or is refused when it is written."""
     expected = column.arrow.type
-    if found.equals(expected) or types.is_null(found):
+    if equal_but_nulls(found, expected) or types.is_null(found):
         return True
     if types.is_integer(expected) or types.is_decimal(expected):
         # Sums of integers are hugeint, sums of decimals have 38 digits.

@@ -147,9 +147,11 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
 #: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
     "tidelock.casts",
+    "tidelock.column_names",
     "tidelock.column_types",
     "tidelock.errors",
     "tidelock.exits",
+    "tidelock.parquet_leaves",
     "tidelock.parquet_rows",
     "tidelock.float_mark",
     "tidelock.loopback_names",
@@ -159,6 +161,7 @@ LEAVES: Final = (
     "tidelock.secret_file",
     "tidelock.table_columns",
     "tidelock.token_text",
+    "tidelock.type_text",
     "tidelock.wire",
 )
 #: Single imports through a wall: the path of the module, what it may import (ADR 0003, 0052; fault points).

@@ -35,7 +35,7 @@ FOUND: list[pa.DataType] = [
 #: Types of which no column has the values.
 NOWHERE: list[pa.DataType] = [
     *(pa.time64("us"), pa.duration("us"), pa.month_day_nano_interval()),
-    *(pa.list_(pa.int32()), pa.struct([("a", pa.int32())]), pa.map_(pa.string(), pa.int32())),
+    *(pa.list_(pa.time64("us")), pa.struct([]), pa.dense_union([pa.field("a", pa.int32())])),
 ]
 #: They fit columns, but no column is made for them: one has too many digits, one has no values.
 NO_COLUMN = [pa.decimal256(60, 10), pa.null()]

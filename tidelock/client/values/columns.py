@@ -5,32 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from tidelock.client.values.data import is_pandas, open_rows
 from tidelock.column_types import to_arrow
 from tidelock.errors import BadRequestError
+from tidelock.type_text import parse, unquoted
 
 #: pyarrow Schema; DDL text; a mapping of names to types; or rows, whose columns are taken (`data.Data`).
 Columns = Any
 
-#: Other names that Spark's SQL has for a type.
-_ALIASES: Final = {
-    "byte": "tinyint",
-    "short": "smallint",
-    "integer": "int",
-    "long": "bigint",
-    "real": "float",
-    "dec": "decimal",
-    "numeric": "decimal",
-    "timestamp_ltz": "timestamp",
-}
-#: Spark's meaning of a decimal without digits.
-_PLAIN_DECIMAL: Final = "decimal(10,0)"
-_TYPE = re.compile(r"(\w+)(?:\s*\(\s*([\d\s,]*)\))?(\s+not\s+null|\s+null)?", re.IGNORECASE)
-_COLUMN = re.compile(r"\s*(?:`([^`]+)`|\"([^\"]+)\"|([^\s`\"(),:]+))\s*:?\s*(.*?)\s*", re.DOTALL)
+_NULLS = re.compile(r"(.*?\S)\s+(not\s+null|null)\s*", re.IGNORECASE | re.DOTALL)
+_COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\"<>(),:]+)\s*:?\s*(.*?)\s*", re.DOTALL)
+#: A quoted name, or any other sign.
+_QUOTED_OR_NOT = re.compile(r'`(?:[^`]|``)*`|"(?:[^"]|"")*"|.', re.DOTALL)
 
 
 def schema_of(columns: Columns) -> pa.Schema:
@@ -73,20 +63,16 @@ def field_of(name: str, text: str, *, nullable: bool = True) -> pa.Field:
     Raises:
         BadRequestError: The text is no type.
     """
-    match = _TYPE.fullmatch(text.strip())
-    if match is None:
+    match = _NULLS.fullmatch(text)
+    try:
+        kind = str(parse(match[1] if match else text))
+    except ValueError as error:
         raise BadRequestError(
-            f"expected a type and perhaps `not null` for column {name}, found {text.strip()!r}", column=name
-        )
-    kind, digits, null = match[1].lower(), match[2], match[3]
-    kind = _ALIASES.get(kind, kind)
-    if digits is not None:
-        numbers = [number.strip() for number in digits.split(",")]
-        kind = f"{kind}({','.join(numbers if len(numbers) > 1 else [*numbers, '0'])})"
-    elif kind == "decimal":
-        kind = _PLAIN_DECIMAL
-    if null:
-        nullable = null.split()[0].lower() != "not"
+            f"expected a type and perhaps `not null` for column {name}, found {text.strip()!r} ({error})",
+            column=name,
+        ) from None
+    if match:
+        nullable = match[2].lower() == "null"
     return pa.field(name, to_arrow(kind), nullable)
 
 
@@ -102,20 +88,20 @@ def _named(name: str, kind: object) -> pa.Field:
 
 def _parsed(text: str) -> pa.Field:
     match = _COLUMN.fullmatch(text)
-    if match is None or not match[4]:
+    if match is None or not match[2]:
         raise BadRequestError(
             f"expected `name type`, e.g. 'id bigint not null', found {text.strip()!r}: columns are "
             "separated by commas"
         )
-    return field_of(match[1] or match[2] or match[3], match[4])
+    return field_of(unquoted(match[1]), match[2])
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield what stands between the commas outside of brackets."""
+    """Yield what stands between the commas outside of brackets and quotes."""
     depth = begin = 0
-    for position, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if letter == "," and depth == 0:
-            yield text[begin:position]
-            begin = position + 1
+    for match in _QUOTED_OR_NOT.finditer(text):
+        depth += (match[0] in "(<") - (match[0] in ")>")
+        if match[0] == "," and depth == 0:
+            yield text[begin : match.start()]
+            begin = match.end()
     yield text[begin:]

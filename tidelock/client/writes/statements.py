@@ -15,6 +15,7 @@ from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values, full_name, literals, milliseconds, plain, values_or_flag
 from tidelock.client.values.data import Data, ipc_stream, open_rows
 from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
+from tidelock.column_names import join_list
 from tidelock.loopback_names import reachable
 from tidelock.wire.statements import (
     DeleteRequest,
@@ -222,7 +223,7 @@ class Statements(HomeRequests):
             TidelockError: Other errors, as `delete` and `insert`.
         """
         names = [on] if isinstance(on, str) else list(on)
-        return self._merge(f"upsert/{segment(table)}?on=", lambda: ",".join(names), data)
+        return self._merge(f"upsert/{segment(table)}?on=", lambda: join_list(names), data)
 
     def merge(
         self,

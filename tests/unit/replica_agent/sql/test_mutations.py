@@ -490,7 +490,7 @@ def test_several_rows_for_one(world: World) -> None:
         ({"k": ["1"]}, {"update": {"v": "1"}}, SchemaMismatchError, "k is string"),
         ({"v": [1]}, {"update": True}, BadRequestError, "on='k' is not a column of both"),
         ({"k": [1], "K": [2]}, {"update": True}, BadRequestError, "twice"),
-        ({"k": [1], "#row": [2]}, {"update": True}, BadRequestError, "begins with #"),
+        ({"k": [1], "#tidelock:row": [2]}, {"update": True}, BadRequestError, "begins with #tidelock:"),
         ({"k": [1]}, {}, BadRequestError, "needs"),
         ({"k": [1]}, {"update": {"v": "9999999999"}}, SchemaMismatchError, "column v"),
         ({"k": [1], "x": [1]}, UPSERT, SchemaMismatchError, "missing"),

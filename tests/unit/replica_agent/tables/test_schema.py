@@ -30,6 +30,13 @@ SMALL = pa.schema(
     ]
 )
 
+#: Columns of which the first one cannot be a folder.
+BEGINS_WITH_DOT = {
+    "arrow_schema": pa.schema([(".x", pa.int8()), ("y", pa.int8())]),
+    "partition_by": [".x"],
+    "sort_by": [],
+}
+
 
 def small(**changes: Any) -> TableSchema:
     """A table of four columns, partitioned by `year`."""
@@ -128,9 +135,14 @@ def test_bad_table_names_are_refused(name: str) -> None:
     ("changes", "message"),
     [
         ({"arrow_schema": pa.schema([])}, "no column"),
-        ({"arrow_schema": pa.schema([("A", pa.int8())])}, "'A' .* is not a name"),
-        ({"arrow_schema": pa.schema([("a b", pa.int8())])}, "'a b' .* is not a name"),
-        ({"arrow_schema": pa.schema([("", pa.int8())])}, "'' .* is not a name"),
+        ({"arrow_schema": pa.schema([("a\nb", pa.int8())])}, "'a.*b' .* holds U\\+000A"),
+        ({"arrow_schema": pa.schema([("", pa.int8())])}, "'' of table default.t is empty"),
+        ({"arrow_schema": pa.schema([("ä" * 128, pa.int8())])}, "has 256 bytes; the limit is 255"),
+        ({"arrow_schema": pa.schema([("Ä", pa.int8()), ("ä", pa.int8())])}, "Ä twice"),
+        (
+            BEGINS_WITH_DOT,
+            "partitioned by .x: Spark does not see folders",
+        ),
         ({"arrow_schema": pa.schema([("a", pa.int8()), ("A", pa.int8())])}, "a twice"),
         ({"arrow_schema": pa.schema([("_commit_csn", pa.int8())])}, "reserved"),
         ({"partition_by": ["nope"]}, "partition_by .* nope.*id, name, at, year"),
@@ -181,9 +193,17 @@ def test_too_many_columns_are_refused_with_both_figures() -> None:
         (pa.decimal256(40, 2), "decimal128"),
         (pa.decimal128(10, -2), "decimal128"),
         (pa.null(), "the type that the column will hold"),
-        (pa.list_(pa.int64()), "one column for each field"),
-        (pa.struct([("a", pa.int8())]), "one column for each field"),
-        (pa.map_(pa.string(), pa.string()), "one column for each field"),
+        (pa.list_(pa.time64("us")), "int64"),
+        (pa.list_(pa.null()), "the type that the column will hold"),
+        (pa.struct([]), "a struct with fields"),
+        (
+            pa.struct([("a", pa.int8()), ("A", pa.int8())]),
+            "other names of fields: a struct has field a twice",
+        ),
+        (pa.struct([("a\n", pa.int8())]), "other names of fields"),
+        (pa.map_(pa.float64(), pa.string()), "keys of another type: NaN and -0.0"),
+        (pa.map_(pa.list_(pa.int8()), pa.string()), "keys of another type: keys are no arrays"),
+        (pa.dense_union([pa.field("a", pa.int64())]), "one column for each field"),
         (pa.uuid(), "string"),
     ],
     ids=str,
