@@ -20,6 +20,8 @@ from tidelock.column_types import is_list
 
 #: The largest scale of a decimal that every integer can take on the way to it.
 _WIDE_DIGITS: Final = 76
+#: The types of the values of dictionaries of views, once they are decoded.
+_VIEWED: Final = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 #: Fields of the structs that are the pairs of a map.
 _OF_A_PAIR: Final = 2
 
@@ -92,6 +94,22 @@ def cast(values: pa.Array, expected: pa.DataType) -> pa.Array:
         if (index := pc.index(kept, False).as_py()) < 0:
             return done
     raise LossyCastError(index, _text(values[index : index + 1]))
+
+
+def decoded_type(arrow: pa.DataType) -> pa.DataType:
+    """Return a type with the values of dictionaries in their place, at any depth."""
+    if types.is_dictionary(arrow):
+        return decoded_type(_VIEWED.get(arrow.value_type, arrow.value_type))
+    if types.is_map(arrow):
+        return pa.map_(
+            decoded_type(arrow.key_type), arrow.item_field.with_type(decoded_type(arrow.item_type))
+        )
+    if types.is_struct(arrow):
+        return pa.struct([field.with_type(decoded_type(field.type)) for field in arrow])
+    if is_list(arrow):
+        item = arrow.value_field.with_type(decoded_type(arrow.value_type))
+        return arrow if item.type == arrow.value_type else pa.large_list(item)
+    return arrow
 
 
 def equal_but_nulls(found: pa.DataType, expected: pa.DataType) -> bool:
@@ -200,8 +218,7 @@ def _nested(values: pa.Array, expected: pa.DataType) -> pa.Array:
             for field in expected
         ]
         return pa.StructArray.from_arrays(arrays, fields=list(expected), mask=nulls)
-    lengths = pc.fill_null(_lengths(values), 0).cast(pa.int32())
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    offsets = _offsets(values, pa.int32())
     parents, items = _items(values)
     try:
         if types.is_map(expected):
@@ -215,6 +232,40 @@ def _nested(values: pa.Array, expected: pa.DataType) -> pa.Array:
         raise LossyCastError(parents[error.index].as_py(), error.text) from None
 
 
+def without_dictionaries(values: pa.Array) -> pa.Array:
+    """Return the same values, of the type that :func:`decoded_type` returns."""
+    if types.is_dictionary(values.type):
+        return without_dictionaries(_of_dictionary(values))
+    decoded = decoded_type(values.type)
+    if decoded == values.type:
+        return values
+    nulls = values.is_null()
+    if types.is_struct(decoded):
+        arrays = [without_dictionaries(field) for field in values.flatten()]
+        return pa.StructArray.from_arrays(arrays, fields=list(decoded), mask=nulls)
+    _, items = _items(values)
+    if types.is_map(decoded):
+        keys, found = map(without_dictionaries, items.flatten())
+        offsets = _offsets(values, pa.int32())
+        return pa.MapArray.from_arrays(offsets, keys, found, type=decoded, mask=nulls)
+    offsets = _offsets(values, pa.int64())
+    return pa.LargeListArray.from_arrays(offsets, without_dictionaries(items), type=decoded, mask=nulls)
+
+
+def _of_dictionary(values: pa.DictionaryArray) -> pa.Array:
+    """Return the values of a dictionary in their places; Arrow cannot do it for views, as polars has them."""
+    kind = values.type.value_type
+    if kind not in _VIEWED:
+        return values.dictionary_decode()
+    return values.dictionary.cast(_VIEWED[kind]).take(values.indices)
+
+
+def _offsets(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return where the items of each list or map begin among :func:`_items`, and where the last ones end."""
+    lengths = pc.fill_null(_lengths(values), 0).cast(kind)
+    return pa.concat_arrays([pa.array([0], kind), pc.cumulative_sum(lengths)])
+
+
 def _lengths(values: pa.Array) -> pa.Array:
     if types.is_map(values.type):
         offsets = values.offsets
@@ -225,7 +276,7 @@ def _lengths(values: pa.Array) -> pa.Array:
 def _decoded(values: pa.Array) -> pa.Array:
     while not values.type.equals(plain(values.type)):
         if types.is_dictionary(values.type):
-            values = values.dictionary_decode()
+            values = _of_dictionary(values)
         elif types.is_run_end_encoded(values.type):
             values = pc.run_end_decode(values)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -19,9 +20,12 @@ from tidelock.client import Database, Transaction
 from tidelock.client.values.columns import field_of
 from tidelock.client.writes.transaction import Wait
 from tidelock.column_types import NAMES
+from tidelock.type_text import unquoted
 from tidelock.wire.tables import CommittedTable, TableInfo
 
 _PANEL = "Writing"
+#: A name, perhaps in quotes, and a type.
+_COLUMN = re.compile(r"(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^:`\"]+):(.+)", re.DOTALL)
 
 WaitFor = Annotated[str, typer.Option(help=f"Return when it is readable on: {', '.join(get_args(Wait))}.")]
 FormatOption = Annotated[
@@ -244,11 +248,11 @@ def checked_wait(text: str) -> Wait:
 
 def parse_column(text: str) -> pa.Field:
     """Read `name:type` or `name:type:null`."""
-    name, _, rest = text.partition(":")
-    kind, _, null = rest.partition(":")
-    if not name or not kind or null not in {"", "null"}:
+    rest = text.removesuffix(":null")
+    match = _COLUMN.fullmatch(rest)
+    if match is None:
         raise typer.BadParameter(f"expected name:type or name:type:null, found {text!r}")
-    return field_of(name, kind, nullable=bool(null))
+    return field_of(unquoted(match[1]), match[2], nullable=rest != text)
 
 
 def _work(arguments: list[str]) -> dict[str, list[Path]]:

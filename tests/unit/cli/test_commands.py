@@ -27,7 +27,7 @@ from tidelock.cli.remarks import held_back, remarks
 from tidelock.cli.writing import parse_column
 from tidelock.cluster import LocalCluster
 from tidelock.cluster_layout import FOLDER_DEFAULT, ClusterLayout, ReplicaPorts
-from tidelock.column_types import NAMES
+from tidelock.column_types import NAMES, to_arrow
 from tidelock.exits import Exit, exit_of, table
 
 ROWS = pa.table({"k": [1, 2, 3]})
@@ -439,6 +439,8 @@ def test_column_types_of_the_closed_list_can_be_written() -> None:
     """Columns are required unless they say `null`; every type of the closed list can be written."""
     assert parse_column("k:BIGINT") == pa.field("k", pa.int64(), nullable=False)
     assert parse_column("d:decimal(12,2):null") == pa.field("d", pa.decimal128(12, 2))
+    assert parse_column("a b:array<struct<x:int>>:null") == pa.field("a b", to_arrow("array<struct<x:int>>"))
+    assert parse_column("`a:b`:int") == pa.field("a:b", pa.int32(), nullable=False)
     protocol = (source.ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     assert " ".join(NAMES) in " ".join(protocol.split())
 

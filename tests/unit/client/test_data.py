@@ -13,6 +13,7 @@ import pytest
 
 from tidelock.client.values import data
 from tidelock.client.values.arguments import milliseconds, seconds
+from tidelock.column_types import to_text
 from tidelock.errors import BadRequestError, SchemaMismatchError
 
 pd = pytest.importorskip("pandas", reason="pandas comes with the extra `spark`")
@@ -193,3 +194,43 @@ def test_points_in_time_become_milliseconds_since_1970() -> None:
     """Times are given as datetime with zone, or as ms since 1970."""
     assert milliseconds(dt.datetime(1970, 1, 2, tzinfo=dt.UTC)) == 86_400_000
     assert milliseconds(5) == 5
+
+
+def test_dictionaries_inside_of_columns_are_sent_as_values() -> None:
+    """A stream has no dictionaries at any depth, so it can be cut anywhere."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    rows = pa.table(
+        {
+            "l": pa.array([["a"], None, []], pa.list_(kind)),
+            "s": pa.array([{"x": ["b"]}, {"x": None}, None], pa.struct([("x", pa.large_list(kind))])),
+            "m": pa.array([[("k", "c")], [], None], pa.map_(pa.string(), kind)),
+        }
+    )
+    sent = pa.ipc.open_stream(b"".join(data.ipc_stream(data.open_rows(rows)))).read_all()
+    assert sent.to_pylist() == rows.to_pylist()
+    assert "dictionary" not in str(sent.schema)
+
+
+def test_rows_come_as_a_list_of_dicts() -> None:
+    """A key that a dict lacks is a null; values of one column have one type."""
+    rows = data.open_rows([{"k": 1, "tags": ["a"]}, {"k": 2, "place": {"x": 0.5}}]).read_all()
+    assert rows.to_pylist() == [
+        {"k": 1, "tags": ["a"], "place": None},
+        {"k": 2, "tags": None, "place": {"x": 0.5}},
+    ]
+    with pytest.raises(SchemaMismatchError, match="values of several types"):
+        data.open_rows([{"k": 1}, {"k": "x"}])
+
+
+def test_rows_of_polars_come_as_they_are() -> None:
+    """Categories, lists, structs and enumerations of polars have column types."""
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame(
+        {"c": ["a", "b"], "l": [["x"], None], "s": [{"n": 1}, {"n": None}], "e": ["x", "y"]},
+        schema_overrides={"c": pl.Categorical, "l": pl.List(pl.Categorical), "e": pl.Enum(["x", "y"])},
+    )
+    rows = data.open_rows(frame)
+    names = [to_text(field.name, field.type) for field in rows.schema]
+    assert names == ["string", "array<string>", "struct<n:bigint>", "string"]
+    sent = pa.ipc.open_stream(b"".join(data.ipc_stream(rows))).read_all()
+    assert sent.to_pylist() == frame.to_dicts()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelock.casts import decoded_type, without_dictionaries
 from tidelock.errors import BadRequestError, SchemaMismatchError
 
 #: Rows are sent in pieces of about this size.
@@ -26,8 +27,9 @@ FILE_BATCH_ROWS: Final = 64 * 1024
 SCHEMAS_KEPT: Final = 256
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
-#: pyarrow Table, RecordBatch or RecordBatchReader; pandas DataFrame; anything with `__arrow_c_stream__`; path
-#: of a Parquet file or of a folder of them, or a list of paths.
+#: pyarrow Table, RecordBatch or RecordBatchReader; pandas DataFrame; anything with `__arrow_c_stream__`, such
+#: as a DataFrame of polars; dicts, one for each row; path of a Parquet file or of a folder of them, or a list
+#: of paths.
 Data = Any
 
 
@@ -55,11 +57,13 @@ def open_rows(data: Data) -> pa.RecordBatchReader:
         return _from_files(parquet_files([data]))
     if isinstance(data, list | tuple) and all(isinstance(item, str | Path) for item in data):
         return _from_files(parquet_files(data))
+    if isinstance(data, list | tuple) and all(isinstance(item, Mapping) for item in data):
+        return _from_dicts(data).to_reader()
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     raise BadRequestError(
-        f"expected a pyarrow Table, RecordBatch or RecordBatchReader, a pandas DataFrame, or the path of "
-        f"Parquet files; found {type(data).__name__}"
+        "expected a pyarrow Table, RecordBatch or RecordBatchReader, a DataFrame of pandas or polars, a list "
+        f"of dicts, or the path of Parquet files; found {type(data).__name__}"
     )
 
 
@@ -69,7 +73,7 @@ class _SentSchema:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = pa.schema([_plain(field) for field in schema])
         self.message = bytes(self.schema.serialize())
-        self._encoded = any(pa.types.is_dictionary(field.type) for field in schema)
+        self._encoded = any(decoded_type(field.type) != field.type for field in schema)
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows in record batches of about the size of a piece."""
@@ -80,10 +84,7 @@ class _SentSchema:
         yield from _slices(batch, PIECE_BYTES)
 
     def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            for column in batch.columns
-        ]
+        columns = [without_dictionaries(column) for column in batch.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
@@ -127,8 +128,7 @@ def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    field = field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-    return field.remove_metadata()
+    return field.with_type(decoded_type(field.type)).remove_metadata()
 
 
 def is_pandas(data: object) -> bool:
@@ -144,6 +144,16 @@ def _from_pandas(frame: Any) -> pa.Table:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatchError(
             f"a column of the DataFrame has values of several types ({error}); convert it first"
+        ) from error
+
+
+def _from_dicts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)
+    try:
+        return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(
+            f"a column of the dicts has values of several types ({error}); convert them first"
         ) from error
 
 
