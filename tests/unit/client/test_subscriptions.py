@@ -88,6 +88,7 @@ def test_rows_have_the_forms_that_programs_read(fake_db: Database) -> None:
         first = next(feed)
     assert isinstance(first, Rows)
     assert first.to_table()["k"].to_pylist() == list(first.to_pandas()["k"]) == [1]
+    assert first.to_polars()["k"].to_list() == [1]
     assert pa.table(first).equals(first.to_table())
     assert fake_db.insert("u", first).rows_inserted == 1
 

@@ -106,7 +106,7 @@ class Scan:
         Raises:
             ConfigError: pandas is not installed.
         """
-        pandas = _library("pandas")
+        pandas = library("pandas")
         return self.to_table().to_pandas(types_mapper=pandas.ArrowDtype)
 
     def to_polars(self) -> Any:
@@ -115,7 +115,7 @@ class Scan:
         Raises:
             ConfigError: polars is not installed.
         """
-        polars = _library("polars")
+        polars = library("polars")
         return polars.from_arrow(self.to_table())
 
     def count(self) -> int:
@@ -135,7 +135,7 @@ class Scan:
         }
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
     """Return an optional library, which the extra of its name installs; ConfigError if it is missing."""
     try:
         return importlib.import_module(name)

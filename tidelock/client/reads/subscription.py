@@ -27,7 +27,7 @@ from tidelock.client.agents.leases import RENEWALS_PER_LEASE
 from tidelock.client.agents.members import KnownMember
 from tidelock.client.reads.feed import ChangePage, Changes
 from tidelock.client.reads.position import Position
-from tidelock.client.reads.scan import quoted
+from tidelock.client.reads.scan import library, quoted
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.reads.stream import BatchStream
 from tidelock.errors import (
@@ -51,7 +51,7 @@ POLL_S: Final = 1.0
 class Rows:
     """Rows of a table that have appeared or disappeared at one CSN.
 
-    `db.insert`, `pyarrow.table` and `polars.from_arrow(rows.batch)` take it, and all that read Arrow streams.
+    `db.insert` and `pyarrow.table` take it, and all that read Arrow streams.
 
     Attributes:
         csn: The CSN; of rows of the snapshot that of the snapshot.
@@ -71,6 +71,10 @@ class Rows:
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame; ImportError where pandas is not installed."""
         return self.batch.to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return the rows as a polars DataFrame; ConfigError where polars is not installed."""
+        return library("polars").from_arrow(self.batch)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the rows by the Arrow PyCapsule interface."""
