@@ -85,6 +85,11 @@ TABLES: Final = (
         errors=(*DEFINING, TableExistsError, SnapshotTooOldError, PartDamagedError),
     ),
     ApiRoute(
+        method="POST", path=f"{TX}/tables/{{table}}/clone", handler=TableRoutes.clone_inside,
+        subject="statements", request=tables.CloneRequest, response=tables.DefinedTable, status=201,
+        action=AgentAction.INSERT, errors=(*DEFINING, *AT_CSN, TableExistsError, PartDamagedError),
+    ),
+    ApiRoute(
         method="GET", path=f"{V1}/parts", handler=TableRoutes.parts, subject="tables",
         response=list[tables.PartInfo], errors=(*AT_CSN, UnknownTableError), action=AgentAction.READ,
         query=(Parameter(name="table", kind="string", required=True, meaning="Name of the table."), CSN),

@@ -17,6 +17,7 @@ from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.definitions import Defined, DefinitionService, Statement
 from tidelock.wire.tables import (
     AlterTableRequest,
+    CloneRequest,
     CommittedTable,
     CreateTableRequest,
     DefinedTable,
@@ -93,6 +94,11 @@ class TableRoutes:
         asked = await body(request, UndropRequest)
         csn = None if asked.csn is None else Csn(asked.csn)
         return self.definitions.undropping(request.match_info["table"], to=asked.name, csn=csn)
+
+    async def clone_inside(self, request: web.Request) -> web.Response:
+        """Create a table with the definition and the parts of another one inside a transaction."""
+        asked = await body(request, CloneRequest)
+        return await self._inside(request, self.definitions.cloning(request.match_info["table"], asked), 201)
 
     async def _inside(self, request: web.Request, statement: Statement, status: int) -> web.Response:
         found = await self.definitions.inside(request.match_info["tid"], statement)

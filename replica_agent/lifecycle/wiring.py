@@ -35,6 +35,7 @@ from tidelock.replica_agent.services.live_state import LiveState
 from tidelock.replica_agent.services.lost_parts import LostPartService
 from tidelock.replica_agent.services.members import MembersService
 from tidelock.replica_agent.services.peers import PeerService
+from tidelock.replica_agent.services.points import PastPoints
 from tidelock.replica_agent.services.reads import ReadService
 from tidelock.replica_agent.services.status import StatusService
 from tidelock.replica_agent.services.tags import TagService
@@ -65,18 +66,19 @@ class AgentParts:
         """Make the services, which stand on all other parts."""
         failures = QueryFailures(transactions=self.transactions.registry, damage=self.means.damage)
         status, tags = _status(self), _tags(self)
+        points = PastPoints(snapshots=self.snapshots.pinned, tags=tags)
         live = LiveState(status=status, locks_here=self.transactions.locks, store=self.means.store)
         reads, peers = _reads(self, failures, live), _peers(self)
         self.services = Services(
             settings=self.means.settings,
             condition=self.means.condition,
-            transactions=_transactions(self, failures, tags),
+            transactions=_transactions(self, failures, points),
             reads=reads,
             history=_history(self, reads),
             uploads=_uploads(self),
             peers=peers,
             administration=_administration(self, reads, peers),
-            definitions=_definitions(self),
+            definitions=_definitions(self, points),
             members=MembersService(replica=self.means.replica, changes=self.replication.changes),
             status=status,
             tags=tags,
@@ -117,7 +119,7 @@ def assemble(means: Means) -> AgentParts:
     )
 
 
-def _transactions(parts: AgentParts, failures: QueryFailures, tags: TagService) -> TransactionService:
+def _transactions(parts: AgentParts, failures: QueryFailures, points: PastPoints) -> TransactionService:
     means, transactions, snapshots = parts.means, parts.transactions, parts.snapshots
     return TransactionService(
         settings=means.settings,
@@ -130,7 +132,7 @@ def _transactions(parts: AgentParts, failures: QueryFailures, tags: TagService) 
         inserts=transactions.inserts,
         removals=transactions.removals,
         restores=Restores(removals=transactions.removals),
-        tags=tags,
+        points=points,
         mutations=transactions.inserts.mutations,
         landings=parts.landing.landings,
         commits=transactions.commits,
@@ -236,7 +238,7 @@ def _administration(parts: AgentParts, reads: ReadService, peers: PeerService) -
     )
 
 
-def _definitions(parts: AgentParts) -> DefinitionService:
+def _definitions(parts: AgentParts, points: PastPoints) -> DefinitionService:
     means, transactions = parts.means, parts.transactions
     return DefinitionService(
         settings=means.settings,
@@ -252,6 +254,7 @@ def _definitions(parts: AgentParts) -> DefinitionService:
             transactions=transactions.registry,
             inserts=transactions.inserts,
         ),
+        points=points,
         transactions=transactions.registry,
         commits=transactions.commits,
         clock=time.monotonic,

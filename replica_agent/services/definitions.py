@@ -15,12 +15,13 @@ from tidelock.csnlog.log import CsnLog
 from tidelock.errors import TableChangedError, TableExistsError, TidelockError, UnavailableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
+from tidelock.replica_agent.services.points import PastPoints
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.definitions import Made, TableStatements
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
-from tidelock.wire.tables import CreateTableRequest
+from tidelock.wire.tables import CloneRequest, CreateTableRequest
 
 #: A statement that defines a table.
 Statement = Callable[[Transaction], Awaitable[Made]]
@@ -54,6 +55,7 @@ class DefinitionService:
     log: CsnLog
     waiters: CsnWaiters
     statements: TableStatements
+    points: PastPoints
     transactions: Transactions
     commits: Commits
     clock: Callable[[], float]
@@ -81,6 +83,17 @@ class DefinitionService:
     def clearing(self, namespace: str, *, cascade: bool) -> Statement:
         """Return the statement that drops a namespace; see :meth:`TableStatements.clear`."""
         return lambda tx: self.statements.clear(tx, namespace, cascade=cascade)
+
+    def cloning(self, name: str, asked: CloneRequest) -> Statement:
+        """Return the statement that clones a table; see :meth:`TableStatements.clone`."""
+
+        async def clone(tx: Transaction) -> Made:
+            if (asked.csn, asked.tag, asked.at_ms) == (None, None, None):
+                return await self.statements.clone(tx, name, asked.name, None)
+            async with self.points.held(asked) as csn:
+                return await self.statements.clone(tx, name, asked.name, csn)
+
+        return clone
 
     async def inside(self, tid: str, statement: Statement) -> DefinedInside:
         """Run a statement in an open transaction of this home; if it is refused, the transaction goes on.

@@ -15,7 +15,6 @@ from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.csnlog.core.skipped import Skips, may_hide
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import (
-    BadRequestError,
     DeclaredLostError,
     TidelockError,
     TooLargeError,
@@ -26,7 +25,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.landing.landings import Landings
 from tidelock.replica_agent.services.failures import QueryFailures
-from tidelock.replica_agent.services.tags import TagService
+from tidelock.replica_agent.services.points import PastPoints
 from tidelock.replica_agent.snapshots.pinned import Snapshots
 from tidelock.replica_agent.sql.mutation import DeleteRows, MergeRows, UpdateRows
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
@@ -62,7 +61,7 @@ class TransactionService:
     inserts: Inserts
     removals: Removals
     restores: Restores
-    tags: TagService
+    points: PastPoints
     mutations: Mutations
     landings: Landings
     commits: Commits
@@ -212,17 +211,8 @@ class TransactionService:
 
         Its CSN is pinned meanwhile, so that no part that comes back is collected.
         """
-        if sum(point is not None for point in (asked.csn, asked.tag, asked.at_ms)) != 1:
-            msg = "a restore goes back to a CSN, a tag or a time: give one of them"
-            raise BadRequestError(msg)
-        number = asked.csn if asked.tag is None else (await self.tags.find(asked.tag)).csn
-        csn = None if number is None else Csn(number)
-        pin = await self.snapshots.open(csn=csn, at_ms=asked.at_ms, min_csn=None, ttl_s=None)
-        try:
-            work = self.restores.restore(tx, table, pin.csn, asked.partition)
-            return await self._keep_alive(tx, work)
-        finally:
-            await self.snapshots.close(pin.id)
+        async with self.points.held(asked) as csn:
+            return await self._keep_alive(tx, self.restores.restore(tx, table, csn, asked.partition))
 
     async def _keep_alive(self, tx: Transaction, work: Awaitable[_T]) -> _T:
         """Return the result of a statement; its successful end is a sign of life."""

@@ -230,6 +230,16 @@ def creating(schema: TableSchema, tables: KnownTables) -> list[DefineTable]:
     return [made, _with_dependents(source, (*source.schema.dependents, table))]
 
 
+def cloning(source: TableSchema, name: TableName, tables: KnownTables) -> list[DefineTable]:
+    """Return the definition of a table that has all of another one but its name and its derived tables.
+
+    Raises:
+        TableExistsError: The name is taken.
+    """
+    alone = dataclasses.replace(source, name=name, derivation=None, dependents=())
+    return creating(alone, tables)
+
+
 def dropping(name: TableName, tables: KnownTables) -> list[DefineTable]:
     """Return the definitions that drop a table.
 

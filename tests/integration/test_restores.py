@@ -1,4 +1,4 @@
-"""Tables that become again as they were, without a byte of rows, on three replicas."""
+"""Tables that become again as they were, and clones of tables, without a byte of rows."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tidelock.errors import (
     BadRequestError,
     SerializationConflictError,
     SnapshotTooOldError,
+    TableExistsError,
     TableModeError,
     TidelockError,
     UnknownTableError,
@@ -99,10 +100,11 @@ def damage(db: Database, table: str) -> None:
 
 
 def files(local: LocalCluster, replica: str, table: str) -> set[tuple[str, int]]:
-    """Return the places of the bytes of all parts of a table at a replica."""
+    """Return the places of the bytes of all parts of a table, by its id, at a replica."""
+    name = table if "." in table else f"default.{table}"
     sql = "SELECT file, offset FROM parts WHERE table_name = ? AND state = 'held'"
     with closing(sqlite3.connect(f"file:{local.data_dir(replica) / 'catalog.db'}?mode=ro", uri=True)) as db:
-        return set(db.execute(sql, (f"default.{table}",)).fetchall())
+        return set(db.execute(sql, (name,)).fetchall())
 
 
 def goes_on(local: LocalCluster, db: Database, until: int) -> None:
@@ -276,3 +278,67 @@ def test_a_table_is_restored_on_the_command_line(local: LocalCluster, one: Datab
     assert run("--to", "then", "--partition", "y=2")["rows"] == {"inserted": 1, "updated": 0, "deleted": 0}
     run("--to", "then")
     assert numbers(one, table) == [10, 11, 12, 20]
+
+
+def test_a_cloned_table_shares_files_and_nothing_else(
+    local: LocalCluster, one: Database, two: Database, table: str
+) -> None:
+    """It has the rows of the other one at a tag or of now; what changes one does not change the other."""
+    damage(one, table)
+    places = {replica: files(local, replica, table) for replica in REPLICAS}
+    early, late = f"copies.t{next(NUMBERS)}", f"t{next(NUMBERS)}"
+    made = two.clone_table(table, early, csn="then")
+    assert (made.name, made.rows, made.partition_by) == (early, 4, ["y"])
+    with one.begin() as tx:
+        tx.insert(table, rows(5, 50))
+        assert tx.clone_table(table, late).rows == 5
+        tx.delete(late, "n = 99")
+        assert numbers(tx, late) == [10, 12, 30, 50]
+        tx.commit(wait="all")
+    for replica in REPLICAS:
+        with local.connect(replica) as db:
+            assert numbers(db, early) == [10, 11, 12, 20]
+            assert numbers(db, late) == [10, 12, 30, 50]
+            assert numbers(db, table) == [10, 12, 30, 50, 99]
+        assert files(local, replica, early) <= places[replica], f"{replica} has written bytes"
+    two.insert(early, rows(6, 60))
+    one.drop_table(table)
+    goes_on(local, one, one.tag("then", move=True).csn)
+    for replica in REPLICAS:
+        with local.connect(replica) as db:
+            assert numbers(db, early) == [10, 11, 12, 20, 60]
+            assert numbers(db, late) == [10, 12, 30, 50]
+    require_clean_audit(local, deep=True)
+
+
+def test_a_clone_that_cannot_be_made_leaves_nothing(one: Database, table: str) -> None:
+    """The name is taken, there is no such table, or there was none then; the transaction goes on."""
+    with pytest.raises(TableExistsError):
+        one.clone_table(table, table)
+    with pytest.raises(UnknownTableError):
+        one.clone_table("nowhere", "copy")
+    with pytest.raises(UnknownTagError):
+        one.clone_table(table, "copy", csn="never")
+    later = f"t{next(NUMBERS)}"
+    one.create_table(later, SCHEMA)
+    with one.begin() as tx:
+        with pytest.raises(UnknownTableError):
+            tx.clone_table(later, "copy", csn="then")
+        with pytest.raises(BadRequestError, match="give one of them"):
+            tx.clone_table(table, "copy", csn="then", at=5)
+        tx.insert(later, rows(1, 1))
+        tx.commit()
+    assert numbers(one, later) == [1]
+    with pytest.raises(UnknownTableError):
+        one.table("copy")
+
+
+def test_a_table_is_cloned_on_the_command_line(local: LocalCluster, one: Database, table: str) -> None:
+    """By the names of both tables, at a tag."""
+    copy = f"t{next(NUMBERS)}"
+    one.truncate(table)
+    args = ["clone-table", table, copy, "--csn", "then", "--json", "--url", local.url("r1")]
+    done = CliRunner().invoke(cli.app, args)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["rows"] == 4
+    assert numbers(one, copy) == [10, 11, 12, 20]

@@ -147,6 +147,7 @@ class AsyncDatabase(Twin[Database]):
     namespaces = in_thread(Database.namespaces)
     create_namespace = in_thread(Database.create_namespace)
     drop_namespace = in_thread(Database.drop_namespace)
+    clone_table = in_thread(Database.clone_table)
     drop_table = in_thread(Database.drop_table)
     tables = in_thread(Database.tables)
     table = in_thread(Database.table)

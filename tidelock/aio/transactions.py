@@ -115,6 +115,7 @@ class AsyncTransaction(Twin[Transaction]):
     undrop_table = _statement(Transaction.undrop_table)
     create_namespace = _statement(Transaction.create_namespace)
     drop_namespace = _statement(Transaction.drop_namespace)
+    clone_table = _statement(Transaction.clone_table)
     rename_table = _statement(Transaction.rename_table)
     alter_table = _statement(Transaction.alter_table)
     heartbeat = in_thread(Transaction.heartbeat)

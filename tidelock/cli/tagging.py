@@ -1,4 +1,4 @@
-"""Commands of tags: tag, tags, untag."""
+"""Commands of tags, and of tables made of the parts of others: tag, tags, untag, clone-table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(help="Name of the tag, e.g. 2026Q3.", show_
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (tag, untag):
+    for command in (tag, untag, clone_table):
         app.command(rich_help_panel="Changing")(on_target(command))
     app.command(rich_help_panel="Inspecting")(on_target(tags))
 
@@ -61,6 +61,23 @@ def tags(target: ClusterOptions, as_json: Json = False) -> None:
             for one in found
         ],
     )
+
+
+def clone_table(
+    target: ClusterOptions,
+    source: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the new table.", show_default=False)],
+    csn: Csn = None,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Create a table with the rows of another one; they share files, and no byte is written."""
+    with target.connect() as db:
+        made = db.clone_table(source, name, csn=csn, at=at)
+    if as_json:
+        output.print_json({"name": made.name, "csn": made.csn, "rows": made.rows})
+        return
+    output.say(f"table {made.name} with {made.rows or 0:,} rows created at CSN {made.csn}")
 
 
 def untag(target: ClusterOptions, name: Name, as_json: Json = False) -> None:

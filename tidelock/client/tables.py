@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 import msgspec
@@ -166,6 +167,38 @@ class Tables(Tags):
         """
         with self._begin_fresh() as tx:
             made = tx.undrop_table(name, to=to, csn=csn)
+        return _committed(made, tx.csn or 0)
+
+    def clone_table(
+        self,
+        source: str,
+        name: str,
+        *,
+        csn: int | str | None = None,
+        at: datetime | int | str | None = None,
+    ) -> CommittedTable:
+        """Create a table with the definition and the rows of another one; no byte of them is written.
+
+        The two tables share files and nothing else: what changes one does not change the other. The new table
+        has the columns, partitions, sort order and properties of the other one; it is derived from no table.
+        `rows` of the result is the number of its rows.
+
+        Args:
+            source: The other table.
+            name: The new table, `name` or `namespace.name`.
+            csn: The other table as at this CSN or tag; default: the newest.
+            at: Instead: as at the newest CSN whose effective time is not after this.
+
+        Raises:
+            UnknownTableError: There is no such table, or it did not exist then.
+            TableExistsError: There is a table `name`.
+            SnapshotTooOldError: The history of the CSN is not kept any more.
+            NoSuchCsnError, UnknownTagError: There is no such CSN or tag; `at` has not come yet.
+            BadRequestError: Both `csn` and `at` are given, or `name` is no name of a table.
+            NotCommittedError, CommitUnknownError: As of `drop_table`.
+        """
+        with self._begin_fresh() as tx:
+            made = tx.clone_table(source, name, csn=csn, at=at)
         return _committed(made, tx.csn or 0)
 
     def rename_table(self, name: str, to: str) -> CommittedTable:

@@ -405,7 +405,6 @@ class LoggedTagEnd(Row, frozen=True, tag="EndTag", tag_field="action"):
     expired: bool = False
 
 
-#: An entry of a record, as its `action` names it.
 LoggedEntry = AddedPart | RemovedPart | DefinedTable | SkippedPart | LoggedTag | LoggedTagEnd
 
 

@@ -36,19 +36,27 @@ class MoveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     into: str
 
 
-class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of restore: what of a table becomes again as it was.
+class PastPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A point of the past: exactly one of these.
 
     Attributes:
-        csn: As at this CSN.
-        tag: Instead: as at the CSN of this tag.
-        at_ms: Instead: as at the newest CSN whose effective time is not after this (Unix, ms).
-        partition: One partition alone: each partition column with its value; default: the whole table.
+        csn: This CSN.
+        tag: The CSN of this tag.
+        at_ms: The newest CSN whose effective time is not after this (Unix, ms).
     """
 
     csn: int | None = None
     tag: str | None = None
     at_ms: int | None = None
+
+
+class RestoreRequest(PastPoint, frozen=True, forbid_unknown_fields=True):
+    """Body of restore: the point as at which a table becomes again.
+
+    Attributes:
+        partition: One partition alone: each partition column with its value; default: the whole table.
+    """
+
     partition: dict[str, Any] | None = None
 
 

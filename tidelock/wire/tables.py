@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from tidelock.wire.rows import Row
+from tidelock.wire.statements import PastPoint
 
 
 class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +82,16 @@ class NamespaceInfo(Row, frozen=True):
     name: str
     properties: dict[str, str]
     tables: int
+
+
+class CloneRequest(PastPoint, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /transactions/{tid}/tables/{table}/clone.
+
+    Attributes:
+        name: Name of the new table, `name` or `namespace.name`.
+    """
+
+    name: str = ""
 
 
 class DroppedTable(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -26,6 +27,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage.catalog import Catalog
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.table_reads import DroppedTable
 from tidelock.replica_agent.storage.tables import SeenTables, Tables
@@ -164,6 +166,48 @@ class TableStatements:
             return definitions.clearing(key, seen, cascade=cascade)
 
         return await self._define(tx, make)
+
+    async def clone(self, tx: Transaction, name: str, to: str, csn: Csn | None) -> Made:
+        """Create a table with the definition and the rows of another one; no byte of them is written.
+
+        Derived tables stay with their source: the new table is derived from no other, and no other from it.
+
+        Args:
+            tx: An open transaction of this home.
+            name: The name of the other table.
+            to: The name of the new table.
+            csn: The CSN at which the other one is read, which is held; None: as the transaction sees it.
+
+        Raises:
+            UnknownTableError: There is no such table.
+            TableExistsError: The new name is taken.
+            Others as `definitions.creating`; PartDamagedError, which leaves the transaction rollback only.
+        """
+        source, new = self._look_up(tx, name), self._look_up(tx, to)
+        if csn is None:
+            await self.inserts.staging.write_out(tx)
+            seen = self.tables.seen(tx.begin_statement(self.waiters.reached), tx.staged.definitions)
+            _, schema = seen.named(source)
+        else:
+            _, schema = self.tables.named(source, csn)
+
+        async def make(tables: SeenTables) -> list[DefineTable]:
+            return definitions.cloning(schema, new, tables)
+
+        made = await self._define(tx, make)
+        async with self.transactions.removing(tx):
+            parts = await self.catalog.read(partial(self._seen_parts, tx, schema.id, csn))
+            await self.inserts.staging.share(tx, made.definition.table, parts)
+            tx.note_reads({schema.id: None} if csn is None else {})
+        return Made(made.definition, sum(part.rows for part in parts))
+
+    def _seen_parts(
+        self, tx: Transaction, table: TableId, csn: Csn | None, reader: CatalogReader
+    ) -> list[PartRow]:
+        if csn is not None:
+            return reader.parts(table, csn)
+        at = max(tx.statements.statement_csn, tx.tid.snapshot)
+        return reader.parts(table, at, str(tx.tid), tuple(tx.staged.adopted.tids))
 
     def _gone(self, tx: Transaction, name: TableName, csn: Csn | None) -> DroppedTable:
         """Return a dropped table whose rows are kept."""

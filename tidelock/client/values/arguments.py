@@ -51,6 +51,16 @@ def csn_or_none(csn: object, name: str = "csn") -> int | None:
     raise BadRequestError(f"expected {name} as an integer, a CSN; found {csn!r}; give a point in time as at=")
 
 
+def past_point(
+    csn: int | str | None, at: datetime | int | str | None
+) -> tuple[int | None, str | None, int | None]:
+    """Return a point of the past as agents take it: a CSN, a tag, and ms since 1970; one of them is given."""
+    at_ms = None if at is None else milliseconds(at)
+    if isinstance(csn, str) and not (csn.isascii() and csn.isdecimal()):
+        return None, csn, at_ms
+    return (None if csn is None else int(csn)), None, at_ms
+
+
 def csn_or_time(point: Point, name: str) -> int | datetime:
     """Return a CSN as it is, and a time as a datetime (UTC, whole milliseconds).
 

@@ -12,7 +12,7 @@ import msgspec
 from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.transport import Transport, json_text, segment
 from tidelock.client.reads.scan import Params
-from tidelock.client.values.arguments import Values, full_name, literals, milliseconds, plain, values_or_flag
+from tidelock.client.values.arguments import Values, full_name, literals, past_point, plain, values_or_flag
 from tidelock.client.values.data import Data, ipc_stream, open_rows
 from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
 from tidelock.column_names import join_list
@@ -146,13 +146,8 @@ class Statements(HomeRequests):
             SerializationConflictError, TransactionClosedError: As in `drop_partition`. After each of these
                 errors: rollback() only.
         """
-        is_tag = isinstance(to, str) and not (to.isascii() and to.isdecimal())
-        body = RestoreRequest(
-            csn=None if to is None or is_tag else int(to),
-            tag=str(to) if is_tag else None,
-            at_ms=None if at is None else milliseconds(at),
-            partition=None if partition is None else plain(partition),
-        )
+        csn, tag, at_ms = past_point(to, at)
+        body = RestoreRequest(csn, tag, at_ms, None if partition is None else plain(partition))
         step = f"restore/{segment(table)}"
         return self._statement(lambda: self._call(step, answer=RestoreResult, body=body), reads=False)
 

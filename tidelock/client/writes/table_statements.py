@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
+from tidelock.client.values.arguments import past_point
 from tidelock.client.values.columns import Columns, schema_of
 from tidelock.client.values.results import InsertResult
 from tidelock.client.writes.statements import Statements
 from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
 from tidelock.wire.tables import (
     AlterTableRequest,
+    CloneRequest,
     CreateNamespaceRequest,
     CreateTableRequest,
     DefinedNamespace,
@@ -200,6 +203,34 @@ class TableStatements(Statements):
                 raise
             return False
         return True
+
+    def clone_table(
+        self,
+        source: str,
+        name: str,
+        *,
+        csn: int | str | None = None,
+        at: datetime | int | str | None = None,
+    ) -> DefinedTable:
+        """Create a table with the definition and rows of another one, as `Database.clone_table` does.
+
+        Args:
+            source: The other table.
+            name: The new table.
+            csn: The other table as at this CSN or tag; default: as this transaction sees it.
+            at: Instead: as at the newest CSN whose effective time is not after this.
+
+        Raises:
+            UnknownTableError, TableExistsError, SnapshotTooOldError, BadRequestError: As of
+                `Database.clone_table`.
+            TransactionClosedError, UnavailableError: As of `create_table`.
+        """
+        csn, tag, at_ms = past_point(csn, at)
+        path, body = f"tables/{segment(source)}/clone", CloneRequest(csn, tag, at_ms, name)
+        how: dict[str, Any] = {"timeout_s": self._transport.timeouts.change_s, "working": True}
+        made = self._definition(lambda: self._call(path, answer=DefinedTable, body=body, **how))
+        self._count(InsertResult(made.rows or 0, 0))
+        return made
 
     def rename_table(self, name: str, to: str) -> DefinedTable:
         """Give a table another name, also in another namespace; it has it in the statements that follow.
