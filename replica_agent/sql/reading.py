@@ -25,10 +25,10 @@ _INSERT = re.compile(
 )
 #: The method to call instead of a statement that transactions do not support in SQL.
 _INSTEAD = {
-    "ALTER": "tables cannot be altered; create another one and insert into it",
-    "CREATE": "db.create_table(...), a transaction of its own",
+    "ALTER": "tx.alter_table(...) or tx.rename_table(...)",
+    "CREATE": "tx.create_table(...)",
     "DELETE": "tx.delete(table, where, params)",
-    "DROP": "tx.drop_partition(...) or tx.truncate(table)",
+    "DROP": "tx.drop_table(...), tx.drop_partition(...) or tx.truncate(table)",
     "INSERT": "INSERT INTO table [(columns)] SELECT ..., or tx.insert(table, rows); "
     "tx.upsert(table, rows, on=[...]) replaces rows",
     "MERGE_INTO": "tx.merge(table, rows, on=[...], ...) or tx.upsert(table, rows, on=[...])",

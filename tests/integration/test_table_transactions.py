@@ -345,15 +345,21 @@ def test_a_table_gets_the_columns_and_rows_of_a_query(dbs: list[Database]) -> No
         copied = tx.create_table("copy", sql="select k from own where k = 8")
         assert isinstance(copied, DefinedTable)
         assert (copied.rows, keys(tx, "copy")) == (1, [8])
+        tx.create_table("own", sql="select k * 10 as k from own", or_replace=True)
+        assert keys(tx, "own") == [70, 80]
+        tx.insert("copy", rows(9))
+        tx.create_table("copy", sql="select k from copy where k < 9", or_replace=True)
+        assert keys(tx, "copy") == [8]
         with pytest.raises(TableExistsError):
             tx.create_table("copy", sql="select 1 as k")
         with pytest.raises(BadRequestError):
-            tx.create_table("bad", sql="select count(*) from own")
+            tx.create_table("bad", sql="delete from own")
         with pytest.raises(UnknownTableError):
             tx.create_table("bad", sql="select * from no_such")
     result = tx.commit()
-    assert result.rows_inserted == 3
+    assert result.rows_inserted == 7
     assert at(db, tx.csn or 0)["default.copy"] == [8]
+    assert at(db, tx.csn or 0)["default.own"] == [70, 80]
     assert "default.bad" not in at(db, tx.csn or 0)
     with pytest.raises(BadRequestError, match="needs columns"):
         db.create_table("none")
@@ -437,8 +443,9 @@ def test_the_command_line_brings_tables_back_and_makes_namespaces(
     say("drop-table", "t")
     assert say("create-namespace", "sales", "--comment", "shops").startswith("namespace sales created")
     assert say("create-namespace", "sales", "--if-not-exists") == "namespace sales exists already\n"
-    assert "sales.t is back" in say("undrop-table", "t", "--to", "sales.t")
-    assert keys(dbs[0], "sales.t") == [1, 2]
+    back = json.loads(say("undrop-table", "t", "--to", "sales.t", "--json"))
+    assert (back["name"], back["rows"]) == ("sales.t", 2)
+    assert sorted(dbs[0].read("sales.t", csn=back["csn"])["k"].to_pylist()) == [1, 2]
     found = json.loads(say("namespaces", "--json"))
     assert {one["name"]: one["tables"] for one in found} == {"default": 0, "sales": 1}
     assert "shops" in say("namespaces")

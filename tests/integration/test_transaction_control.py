@@ -243,7 +243,7 @@ def test_a_read_only_transaction_commits_without_a_csn(db: Database, table: str)
 
 
 def test_ddl_inside_a_transaction_is_refused(local: LocalCluster, db: Database, table: str) -> None:
-    """DDL is refused inside a transaction; outside a table is made by a transaction of its own."""
+    """DDL as SQL is refused; a table that another transaction has made since is not seen."""
     for statement in (f"create table {table}_x as select 1", f"drop table {table}", f"delete from {table}"):
         tx = db.begin()
         tx.insert(table, ROWS)

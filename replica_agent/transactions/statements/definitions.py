@@ -76,12 +76,17 @@ class TableStatements:
             Others as `TableSchema.from_request`, `DerivedTables.check` and `Inserts.fill`.
         """
         before = list(tx.staged.definitions)
-        made = await self._define(tx, lambda seen: self._creating(tx, asked, arrow, seen))
+        fills = asked.sql is not None
+        made = await self._define(tx, lambda seen: self._creating(tx, asked, arrow, seen), keep_rows=fills)
         if asked.sql is None:
             return made
-        rows = DerivedRows(asked.sql, tuple(asked.params))
+        columns = tuple(column["name"] for column in made.definition.definition["columns"])
+        rows = DerivedRows(asked.sql, tuple(asked.params), columns)
         at = max(tx.statements.statement_csn, tx.tid.snapshot)
         done = await self.inserts.fill(tx, made.definition, rows, before, at)
+        there = {one.table for one in tx.staged.definitions if not one.drops}
+        defined = {one.table for one in (*before, *tx.staged.definitions)}
+        await asyncio.shield(self._forget_rows(tx, defined - there))  # the SELECT may have read them
         return Made(made.definition, done.rows_inserted)
 
     async def _creating(
@@ -239,9 +244,15 @@ class TableStatements:
         return await self._define(tx, make)
 
     async def _define(
-        self, tx: Transaction, make: Callable[[SeenTables], Awaitable[Sequence[DefineTable]]]
+        self,
+        tx: Transaction,
+        make: Callable[[SeenTables], Awaitable[Sequence[DefineTable]]],
+        *,
+        keep_rows: bool = False,
     ) -> Made:
         """Run a statement, and return the first one of its definitions.
+
+        With ``keep_rows`` the caller takes back what was staged for tables that it drops.
 
         Raises:
             TransactionClosedError: The transaction takes no statements.
@@ -265,7 +276,8 @@ class TableStatements:
                     tx.use(one.table, one.version - 1)
                 known.add(one.table)
             tx.staged.definitions = found
-            await asyncio.shield(self._forget_rows(tx, dropped))
+            if not keep_rows:
+                await asyncio.shield(self._forget_rows(tx, dropped))
             return Made(made[0])
 
     def _look_up(self, tx: Transaction, name: str) -> TableName:
