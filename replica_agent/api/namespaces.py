@@ -19,27 +19,27 @@ class NamespaceRoutes:
     service: AdministrationService
     definitions: DefinitionService
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list_namespaces(self, request: web.Request) -> web.Response:
         """List all namespaces at a CSN (default: the CSN that is applied here)."""
         csn = await self.service.readable(number(request.query, "csn"))
         return answer(await self.service.namespaces(csn))
 
-    async def create(self, request: web.Request) -> web.Response:
+    async def create_namespace(self, request: web.Request) -> web.Response:
         """Create a namespace, as a transaction of one statement."""
         asked = await body(request, CreateNamespaceRequest)
         return await self._alone(asked.name, self.definitions.founding(asked.name, asked.properties), 201)
 
-    async def create_inside(self, request: web.Request) -> web.Response:
+    async def create_namespace_inside(self, request: web.Request) -> web.Response:
         """Create a namespace inside a transaction."""
         asked = await body(request, CreateNamespaceRequest)
         statement = self.definitions.founding(asked.name, asked.properties)
         return await self._inside(request, asked.name, statement, 201)
 
-    async def drop(self, request: web.Request) -> web.Response:
+    async def drop_namespace(self, request: web.Request) -> web.Response:
         """Drop a namespace, as a transaction of one statement; with ``cascade=1`` its tables too."""
         return await self._alone(request.match_info["namespace"], self._dropping(request), 200)
 
-    async def drop_inside(self, request: web.Request) -> web.Response:
+    async def drop_namespace_inside(self, request: web.Request) -> web.Response:
         """Drop a namespace inside a transaction; with ``cascade=1`` its tables too."""
         return await self._inside(request, request.match_info["namespace"], self._dropping(request), 200)
 

@@ -100,26 +100,26 @@ _CASCADE: Final = (Parameter(name="cascade", kind="integer", meaning="1: drop it
 
 NAMESPACES: Final = (
     ApiRoute(
-        method="GET", path=f"{V1}/namespaces", handler=NamespaceRoutes.list, subject="tables",
+        method="GET", path=f"{V1}/namespaces", handler=NamespaceRoutes.list_namespaces, subject="tables",
         response=list[tables.NamespaceInfo], query=(CSN,), errors=AT_CSN, action=AgentAction.READ,
     ),
     ApiRoute(
-        method="POST", path=f"{V1}/namespaces", handler=NamespaceRoutes.create, subject="tables",
+        method="POST", path=f"{V1}/namespaces", handler=NamespaceRoutes.create_namespace, subject="tables",
         request=tables.CreateNamespaceRequest, response=tables.DefinedNamespace, action=AgentAction.BEGIN,
         errors=(*COMMIT, TableExistsError), status=201,
     ),
     ApiRoute(
-        method="DELETE", path=f"{V1}/namespaces/{{namespace}}", handler=NamespaceRoutes.drop,
+        method="DELETE", path=f"{V1}/namespaces/{{namespace}}", handler=NamespaceRoutes.drop_namespace,
         subject="tables", response=tables.DefinedNamespace, action=AgentAction.BEGIN, query=_CASCADE,
         errors=(*COMMIT, TableExistsError),
     ),
     ApiRoute(
-        method="POST", path=f"{TX}/namespaces", handler=NamespaceRoutes.create_inside,
+        method="POST", path=f"{TX}/namespaces", handler=NamespaceRoutes.create_namespace_inside,
         subject="statements", request=tables.CreateNamespaceRequest, response=tables.DefinedNamespace,
         action=AgentAction.INSERT, errors=DEFINING, status=201,
     ),
     ApiRoute(
-        method="DELETE", path=f"{TX}/namespaces/{{namespace}}", handler=NamespaceRoutes.drop_inside,
+        method="DELETE", path=f"{TX}/namespaces/{{namespace}}", handler=NamespaceRoutes.drop_namespace_inside,
         subject="statements", response=tables.DefinedNamespace, action=AgentAction.INSERT,
         query=_CASCADE, errors=DEFINING,
     ),
