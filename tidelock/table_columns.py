@@ -19,12 +19,33 @@ from tidelock.errors import SchemaMismatchError
 
 
 @dataclass(frozen=True, slots=True)
+class FormerColumn:
+    """The name and the type of a column in the parts that were created below a CSN."""
+
+    until: int
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
-    """One column; ``type`` is its Spark name (docs/protocol.md#bytes)."""
+    """One column.
+
+    Attributes:
+        name: Its name.
+        type: Its type by its Spark name (docs/protocol.md#bytes).
+        nullable: Whether it may hold nulls.
+        id: Its number, which no other column of the table gets, not even after it was dropped.
+        since: The CSN from which parts have it; 0: all parts have it.
+        was: Its former names and types, the oldest first.
+    """
 
     name: str
     type: str
     nullable: bool = True
+    id: int = 0
+    since: int = 0
+    was: tuple[FormerColumn, ...] = ()
 
     @property
     def arrow(self) -> pa.Field:

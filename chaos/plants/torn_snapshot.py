@@ -9,6 +9,7 @@ from unittest import mock
 from chaos.plants import VARIABLE
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.tables.layouts import NO_LAYOUTS, Layouts
 from tidelock.replica_agent.workers import process
 from tidelock.wire.ids import TableName
 
@@ -23,8 +24,10 @@ def plant() -> None:
     def shown(table: TableId, at: Csn) -> Csn:
         return Csn(at - BEHIND) if ord(table[-1]) % 2 else at
 
-    def parts_json(self: CatalogReader, table: TableId, name: TableName, at: Csn) -> bytes:
-        return as_json(self, table, name, shown(table, at))
+    def parts_json(
+        self: CatalogReader, table: TableId, name: TableName, at: Csn, layouts: Layouts = NO_LAYOUTS
+    ) -> bytes:
+        return as_json(self, table, name, shown(table, at), layouts)
 
     def parts(
         self: CatalogReader, table: TableId, at: Csn, own: str | None = None, adopted: Iterable[str] = ()

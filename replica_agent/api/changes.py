@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -41,7 +42,9 @@ class ChangeRoutes:
             bytes_max=number(request.query, "bytes_max"),
             wait_s=seconds(request.query, "wait_s") or 0.0,
         )
-        return answer(await asyncio.to_thread(_shown, schema, page))  # there can be many thousands of parts
+        schemas = self.service.changes.schemas(schema.id, page)
+        # There can be many thousands of parts.
+        return answer(await asyncio.to_thread(_shown, schema, schemas, page))
 
     async def rows(self, request: web.Request) -> web.StreamResponse:
         """Stream the rows that commits have changed."""
@@ -65,21 +68,22 @@ def _range(asked: ChangedRowsRequest) -> tuple[Csn, Csn]:
     raise BadRequestError(msg)
 
 
-def _shown(schema: TableSchema, page: CsnChangePage) -> ChangePageAnswer:
+def _shown(schema: TableSchema, schemas: Mapping[Csn, TableSchema], page: CsnChangePage) -> ChangePageAnswer:
     partition = functools.cache(functools.partial(named, schema=schema))
 
     def shown(part: PartChange, csns: tuple[Csn, Csn]) -> ShownPart:
-        # The schema is read at the end of the requested page rather than at the part's own CSN: fewer CSNs
-        # are read.
+        # A CSN at an end of the page comes before the part's own: fewer CSNs are read.
         csn = next(csn for csn in csns if part.visible(csn))
-        row = part.row
+        row, there = part.row, schemas[csn]
+        layout = there.layout(row.creation_csn)
         return ShownPart(
             part=row.part,
             tid=part.tid,
-            path=f"/snapshots/{csn}/{schema.name.replace('.', '/')}/{row.name}",
+            path=f"/snapshots/{csn}/{there.name.replace('.', '/')}/{row.name}",
             partition=partition(row.path),
             rows=row.rows,
             length=row.length,
+            file_length=row.length if layout is None else layout.length(row.rows, row.length),
         )
 
     return ChangePageAnswer(

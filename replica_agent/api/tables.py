@@ -15,6 +15,8 @@ from tidelock.errors import BadRequestError
 from tidelock.replica_agent.api.http import answer, body, number, send_json
 from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.definitions import Defined, DefinitionService, Statement
+from tidelock.replica_agent.tables.column_changes import ColumnChanges
+from tidelock.replica_agent.tables.schema import columns_in
 from tidelock.wire.tables import (
     AlterTableRequest,
     CloneRequest,
@@ -49,29 +51,26 @@ class TableRoutes:
         if (asked.schema is None) == (asked.sql is None):
             msg = "a table is created with a schema, or with the columns and rows of a SELECT (sql); give one"
             raise BadRequestError(msg)
-        try:
-            schema = None if asked.schema is None else base64.b64decode(asked.schema, validate=True)
-            arrow = None if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))
-        except (binascii.Error, pa.ArrowInvalid, OSError) as error:
-            msg = f"schema is not a base64 Arrow IPC schema message: {error}"
-            raise BadRequestError(msg) from error
+        arrow = None if asked.schema is None else _schema_in("schema", asked.schema)
         if (asked.derived_from is None) != (asked.derived_sql is None):
             msg = "a derived table needs both derived_from, the source, and derived_sql, a SELECT of inserted"
             raise BadRequestError(msg)
         return self.definitions.creating(asked, arrow)
 
     async def alter(self, request: web.Request) -> web.Response:
-        """Give a table another name, or other properties, as a transaction of one statement."""
+        """Give a table another name, other properties or columns, as a transaction of one statement."""
         return await self._defined(await self.definitions.alone(await self._altering(request)), 200)
 
     async def alter_inside(self, request: web.Request) -> web.Response:
-        """Give a table another name, or other properties, inside a transaction."""
+        """Give a table another name, other properties or columns, inside a transaction."""
         return await self._inside(request, await self._altering(request), 200)
 
     async def _altering(self, request: web.Request) -> Statement:
         asked = await body(request, AlterTableRequest)
         name = request.match_info["table"]
-        return self.definitions.altering(name, to=asked.name, properties=asked.properties)
+        added = () if asked.add is None else columns_in(_schema_in("add", asked.add), name)
+        columns = ColumnChanges(drop=asked.drop, rename=asked.rename, add=added, order=asked.order)
+        return self.definitions.altering(name, to=asked.name, properties=asked.properties, columns=columns)
 
     async def drop(self, request: web.Request) -> web.Response:
         """Drop a table, as a transaction of one statement."""
@@ -134,3 +133,11 @@ class TableRoutes:
 
     async def _table(self, request: web.Request, name: str) -> tuple[Csn, TableId]:
         return await self.service.readable_table(number(request.query, "csn"), name)
+
+
+def _schema_in(field: str, text: str) -> pa.Schema:
+    """Return the columns in a field of a request; BadRequestError if there are none."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (binascii.Error, pa.ArrowInvalid, OSError) as error:
+        raise BadRequestError(f"{field} is not a base64 Arrow IPC schema message: {error}") from error

@@ -40,16 +40,18 @@ class CombinedFooter(msgspec.Struct, frozen=True):
         starts: Where the data of each part begins, then where that of the last one ends.
         end: The last bytes of the file: its footer, the footer's length, and the mark.
         length: Bytes of the file.
+        pages: What follows the data: pages of columns that the parts lack.
     """
 
     starts: tuple[int, ...]
     end: bytes
     length: int
+    pages: bytes = b""
 
     @property
     def kib(self) -> int:
         """The memory that it takes, in KiB."""
-        return len(self.end) // 1024 + 1
+        return (len(self.end) + len(self.pages)) // 1024 + 1
 
 
 def parts_max(columns: int) -> int:

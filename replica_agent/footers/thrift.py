@@ -5,8 +5,10 @@ A footer is read as bytes: what a caller does not ask for is passed over, and st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
+
+import msgspec
 
 #: The end of a file: the length of the footer, and "PAR1".
 TAIL_BYTES: Final = 8
@@ -20,6 +22,8 @@ _NUMBER_BYTES: Final = 10
 _DEPTH_MAX: Final = 64
 #: A list of so many elements or more has its count behind its head.
 _LONG_LIST: Final = 15
+#: The largest step from the number of a field to that of the next one that has a place in its header.
+_STEP_MAX: Final = 15
 #: The bits of a byte of a number; the highest one is the mark of more bytes.
 _SEVEN, _MORE = 0x7F, 0x80
 
@@ -191,20 +195,97 @@ def read_footer(data: bytes, reads: dict[int, Read]) -> None:
 
 def count_bytes(value: int) -> bytes:
     """Return the bytes of a number that :meth:`Reader.count` returns."""
-    return _number_bytes(value << 1)
+    return number_bytes(value << 1)
 
 
 def list_head(count: int, kind: int) -> bytes:
     """Return the bytes before the elements of a list."""
     if count < _LONG_LIST:
         return bytes([count << 4 | kind])
-    return bytes([_LONG_LIST << 4 | kind]) + _number_bytes(count)
+    return bytes([_LONG_LIST << 4 | kind]) + number_bytes(count)
 
 
-def _number_bytes(value: int) -> bytes:
+def number_bytes(value: int) -> bytes:
+    """Return the bytes of an unsigned number of variable length."""
     found = bytearray()
     while value >= _MORE:
         found.append(value & _SEVEN | _MORE)
         value >>= 7
     found.append(value)
     return bytes(found)
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field of a struct: number, type, and value as bytes; a boolean has its value as type."""
+
+    number: int
+    kind: int
+    value: bytes
+
+
+def fields_of(data: bytes) -> list[Field]:
+    """Take a struct apart.
+
+    Raises:
+        ValueError: It cannot be read, or something follows it.
+    """
+    reader = Reader(data)
+    found = []
+    try:
+        for number, kind, _ in reader.fields():
+            begin = reader.at
+            reader.skip(kind)
+            found.append(Field(number, kind, data[begin : reader.at]))
+    except IndexError:
+        raise ValueError("a struct ends early") from None
+    if reader.at != len(data):
+        raise ValueError(f"{len(data) - reader.at} bytes follow a struct")
+    return found
+
+
+def struct_of(fields: Iterable[Field]) -> bytes:
+    """Return a struct of fields, whose numbers ascend."""
+    found = bytearray()
+    last = 0
+    for field in fields:
+        step = field.number - last
+        if 0 < step <= _STEP_MAX:
+            found.append(step << 4 | field.kind)
+        else:
+            found.append(field.kind)
+            found += count_bytes(field.number)
+        found += field.value
+        last = field.number
+    return bytes(found) + b"\0"
+
+
+def elements_of(data: bytes, kind: int = STRUCT) -> list[bytes]:
+    """Return the elements of a list.
+
+    Raises:
+        ValueError: It cannot be read, or its elements are of another type.
+    """
+    reader = Reader(data)
+    found = []
+    try:
+        count, found_kind = reader.elements()
+        if count and found_kind != kind:
+            raise ValueError(f"expected a list of elements of type {kind}, found {found_kind}")
+        for _ in range(count):
+            begin = reader.at
+            reader.skip(kind)
+            found.append(data[begin : reader.at])
+    except IndexError:
+        raise ValueError("a list ends early") from None
+    return found
+
+
+def list_of(elements: Sequence[bytes], kind: int = STRUCT) -> bytes:
+    """Return a list of elements."""
+    return list_head(len(elements), kind) + b"".join(elements)
+
+
+def text_bytes(text: str) -> bytes:
+    """Return the bytes of a string."""
+    data = text.encode()
+    return number_bytes(len(data)) + data

@@ -1,7 +1,7 @@
 """Reader processes: serve listings and verified bytes of parts over WebHDFS and plain HTTP.
 
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
-    replica_agent/workers, replica_agent/storage, replica_agent/footers.
+    replica_agent/workers, replica_agent/tables, replica_agent/storage, replica_agent/footers.
 Entry points: `ReaderPool` (in the agent), `worker` (the process).
 On failure: a worker that dies is replaced; no row is ever missing silently: an answer is exact or an
     error.

@@ -23,6 +23,10 @@ from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.paths import PART_SUFFIX, CombinedName
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.storage.catalog_schema import VISIBLE_OF_TABLE
+from tidelock.replica_agent.tables.layouts import NO_LAYOUTS, Layout, Layouts
+
+#: Above every CSN.
+_END = Csn(1 << 62)
 
 
 class FolderRow(msgspec.Struct, frozen=True):
@@ -45,18 +49,27 @@ class FolderRow(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _File:
-    """A file of a listing that is made: its parts, their form, and the CSN of the last one."""
+    """A file of a listing that is made: its parts, their form and layout, and the CSN of the last one."""
 
     form: str | None
+    layout: Layout | None
     parts: list[PartId]
+    rows: int
     length: int
     csn: Csn
 
-    def add(self, part: PartId, length: int, csn: Csn) -> None:
+    def add(self, part: PartId, rows: int, length: int, csn: Csn) -> None:
         """Add the part that follows."""
         self.parts.append(part)
+        self.rows += rows
         self.length += length
         self.csn = csn
+
+
+def file_length(parts: int, rows: int, length: int, layout: Layout | None) -> int:
+    """Return the length of the file that shows so many parts, with so many rows and bytes together."""
+    found = combined.length_of(length) if parts > 1 else length
+    return found if layout is None else found - length + layout.length(rows, length)
 
 
 def _folder_row(folder: str, files: Sequence[_File], time_ms: Callable[[Csn], int]) -> FolderRow:
@@ -64,10 +77,10 @@ def _folder_row(folder: str, files: Sequence[_File], time_ms: Callable[[Csn], in
     several: dict[str, tuple[PartId, ...]] = {}
     total = 0
     for file in files:
-        name, length = f"{file.parts[-1]}{PART_SUFFIX}", file.length
+        name = f"{file.parts[-1]}{PART_SUFFIX}"
+        length = file_length(len(file.parts), file.rows, file.length, file.layout)
         if len(file.parts) > 1:
-            name = str(CombinedName(file.parts[-1], len(file.parts), length))
-            length = combined.length_of(length)
+            name = str(CombinedName(file.parts[-1], len(file.parts), file.length))
             several[name] = tuple(file.parts)
         entries.append(hdfs.file_entry(name, length, time_ms(file.csn)))
         total += length
@@ -126,35 +139,44 @@ class SnapshotCatalog(CatalogReader):
         fits = (len(found), sum(length for _, length in found)) == (name.parts, name.length)
         return tuple(part for part, _ in reversed(found)) if fits else ()
 
-    def listed(self, table: TableId, at: Csn, small_bytes: int, parts_max: int) -> list[FolderRow]:
+    def listed(
+        self, table: TableId, at: Csn, small_bytes: int, parts_max: int, layouts: Layouts = NO_LAYOUTS
+    ) -> list[FolderRow]:
         """Return the folders of ``table`` that have parts at ``at``, by path; their files are in order, too.
 
-        Small parts that follow each other in the order of (creation CSN, part id) and have the same form are
-        one file. The time of a file is that of its last commit, 0 if it is unknown. As little as possible is
-        done for each part: while it is done, it holds up every read of this process.
+        Small parts that follow each other in the order of (creation CSN, part id) and have the same form and
+        layout are one file. The time of a file is that of its last commit, 0 if it is unknown. As little as
+        possible is done for each part: while it is done, it holds up every read of this process.
 
         Args:
             table: The table.
             at: The CSN.
             small_bytes: A part of this length or above is a file of its own; 0: each part is.
             parts_max: Most parts in one file.
+            layouts: Those of the table at that CSN.
         """
         sql = f"""
-            SELECT path, part, length, creation_csn, iif(length < :small, form, NULL)
+            SELECT path, part, rows, length, creation_csn, iif(length < :small, form, NULL)
             FROM {VISIBLE_OF_TABLE} ORDER BY creation_csn, part
         """  # noqa: S608
         folders: dict[str, list[_File]] = {}
         args = {"table": table, "small": small_bytes} | visible_args(at)
-        for path, part, length, csn, form in self._db.execute(sql, args):
+        # Parts come in the order of their CSNs, so each layout is that of a run of them.
+        layout: Layout | None = None
+        until = Csn(0)
+        for path, part, rows, length, csn, form in self._db.execute(sql, args):
+            if csn >= until:
+                layout = layouts.of(csn)
+                until = _END if layout is None else layout.below
             files = folders.get(path)
             if files is None:
                 files = folders[path] = []
             elif form is not None:
                 last = files[-1]
-                if last.form == form and len(last.parts) < parts_max:
-                    last.add(part, length, csn)
+                if last.form == form and last.layout is layout and len(last.parts) < parts_max:
+                    last.add(part, rows, length, csn)
                     continue
-            files.append(_File(form, [part], length, csn))
+            files.append(_File(form, layout, [part], rows, length, csn))
         times = functools.cache(self.time_ms)
         return [_folder_row(path, folders[path], times) for path in sorted(folders)]
 

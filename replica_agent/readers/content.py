@@ -245,7 +245,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 class CombinedFile:
-    """Several parts as one Parquet file; one of them is open at a time.
+    """Parts as one Parquet file with a footer that is made; one of them is open at a time.
 
     Attributes:
         part: The part that was opened last.
@@ -268,12 +268,14 @@ class CombinedFile:
         self._open: tuple[int, PartFile] | None = None
 
     def span(self, start: int, end: int) -> Span:
-        """Return a range of one part, of the zeros behind all parts, or of the footer."""
-        starts, footer = self._footer.starts, self._footer.end
+        """Return a range of one part, of the pages or zeros behind all parts, or of the footer."""
+        starts, pages, footer = self._footer.starts, self._footer.pages, self._footer.end
         footer_start = self._footer.length - len(footer)
         if start >= footer_start:
             return Span(_Held(footer), start - footer_start, end - footer_start)
         if start >= starts[-1]:
+            if (at := start - starts[-1]) < len(pages):
+                return Span(_Held(pages), at, min(end - starts[-1], len(pages)))
             size = min(end, footer_start, start + BLOCK_BYTES) - start
             return Span(_Held(bytes(size)), 0, size)
         number = bisect.bisect_right(starts, start) - 1

@@ -17,6 +17,7 @@ from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.paths import CombinedName, NoSuchPathError
 from tidelock.replica_agent.readers.tree import FolderTree
+from tidelock.replica_agent.tables.layouts import layouts_of
 from tidelock.type_text import leaves
 
 _Key = tuple[Csn, TableId]
@@ -83,7 +84,7 @@ class Listings:
             if row is None:
                 raise NoSuchPathError(f"table {table} does not exist at CSN {csn}")
             most = combined.parts_max(sum(leaves(column["type"]) for column in row.definition["columns"]))
-            files = catalog.listed(table, csn, self._small_bytes, most)
+            files = catalog.listed(table, csn, self._small_bytes, most, layouts_of(row.definition))
         return tree.build(files, len(row.common_metadata))
 
     def _keep(self, key: _Key, done: asyncio.Future[FolderTree]) -> None:

@@ -11,8 +11,9 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import BadRequestError, StandbyError, UnknownTagError
 from tidelock.replica_agent.footers import combined
+from tidelock.replica_agent.footers.thrift import footer_in
 from tidelock.replica_agent.readers import hdfs
-from tidelock.replica_agent.readers.catalog import SnapshotCatalog
+from tidelock.replica_agent.readers.catalog import SnapshotCatalog, file_length
 from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.listings import Listings
 from tidelock.replica_agent.readers.lru import LruCache
@@ -27,7 +28,9 @@ from tidelock.replica_agent.readers.paths import (
     parse_snapshot,
     part_of,
 )
+from tidelock.replica_agent.readers.shapes import Shape
 from tidelock.replica_agent.readers.tree import FolderTree
+from tidelock.replica_agent.tables.layouts import Layouts, layouts_of
 from tidelock.replication.core import digest
 from tidelock.wire.ids import TableName
 
@@ -57,6 +60,7 @@ class PartsNode(msgspec.Struct, frozen=True):
         checksum: A name of its bytes.
         time_ms: Time of the commit of the last part.
         at: The CSN, and the table.
+        shape: The columns that the file shows; None: those that it has.
     """
 
     parts: tuple[PartId, ...]
@@ -64,6 +68,7 @@ class PartsNode(msgspec.Struct, frozen=True):
     checksum: str
     time_ms: int
     at: tuple[Csn, TableId]
+    shape: Shape | None
 
     def entry(self) -> bytes:
         """Its own FileStatus."""
@@ -110,6 +115,9 @@ class Resolver:
             Path(config.data_dir), config.listing_cache_entries, config.combined_part_bytes_max
         )
         self._ids: LruCache[tuple[TableName, Csn], TableId] = LruCache(config.listing_cache_entries)
+        self._layouts: LruCache[tuple[TableId, Csn], tuple[int, Layouts, bytes]] = LruCache(
+            config.listing_cache_entries
+        )
         self._link = link
         self._replica = config.replica
         self._read_wait_s = config.read_wait_s
@@ -193,7 +201,26 @@ class Resolver:
         row = self.catalog.visible_part(part, table, csn)
         if row is None or row.name != inner:
             raise NoSuchPathError(f"{inner} is not a part of {table} at CSN {csn}")
-        return PartsNode((part,), row.length, row.checksum, self._time_ms(part), (csn, table))
+        shape = self._shape(table, csn, row.creation_csn)
+        length = file_length(1, row.rows, row.length, None if shape is None else shape.layout)
+        checksum = row.checksum if shape is None else shape.checksum(row.checksum)
+        return PartsNode((part,), length, checksum, self._time_ms(part), (csn, table), shape)
+
+    def _shape(self, table: TableId, csn: Csn, created: Csn | None) -> Shape | None:
+        """Return the columns as which a part is shown at a CSN; None: those that it has."""
+        found = self._layouts.get((table, csn))
+        if found is None:
+            row = self.catalog.table(table, csn)
+            if row is None:
+                raise NoSuchPathError(f"table {table} does not exist at CSN {csn}")
+            found = row.version, layouts_of(row.definition), row.common_metadata
+            self._layouts.put((table, csn), found, 1)
+        version, layouts, metadata = found
+        layout = layouts.of(created)
+        if layout is None:
+            return None
+        footer = footer_in(lambda start, size: metadata[start : start + size], len(metadata))
+        return Shape(table, version, layout.below, layout, footer)
 
     async def _combined(self, name: CombinedName, table: TableId, inner: str, csn: Csn) -> PartsNode:
         """Return a combined file, by the listing of this replica or, if that has other files, by its name.
@@ -212,8 +239,18 @@ class Resolver:
             if not parts:
                 raise BadRequestError(f"{inner} is not a file of {table} at CSN {csn}: list the folder again")
             time_ms = self._time_ms(parts[-1])
+            rows = [row for row in map(self.catalog.part, parts) if row is not None]
+            shape = self._shape(table, csn, rows[-1].creation_csn)
+            if any(self._shape(table, csn, row.creation_csn) != shape for row in rows):
+                raise BadRequestError(
+                    f"the parts of {inner} have other columns than each other: list the folder again"
+                )
+        layout = None if shape is None else shape.layout
+        length = file_length(len(parts), sum(row.rows for row in rows), name.length, layout)
         checksum = digest.checksum("\n".join(parts).encode())
-        return PartsNode(parts, combined.length_of(name.length), checksum, time_ms, (csn, table))
+        if shape is not None:
+            checksum = shape.checksum(checksum)
+        return PartsNode(parts, length, checksum, time_ms, (csn, table), shape)
 
     def _time_ms(self, part: PartId) -> int:
         row = self.catalog.part(part)

@@ -17,6 +17,7 @@ from tidelock.replica_agent.readers.messages import ReaderConfig
 from tidelock.replica_agent.readers.nodes import FolderNode, PartsNode, Resolver
 from tidelock.replica_agent.readers.part_groups import PartGroupAnswers
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget
+from tidelock.replica_agent.readers.shapes import Shape
 from tidelock.replica_agent.readers.streams import Streams
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core import digest
@@ -57,7 +58,9 @@ class Plain:
             self._counters.add("listings")
             return web.Response(body=node.listing, content_type=_JSON)
         if isinstance(node, PartsNode):
-            return await self._send(request, node.parts, node.length, node.checksum, node.at)
+            return await self._send(
+                request, node.parts, node.length, node.checksum, node.at, shape=node.shape
+            )
         response, start, end = _ranged(request, len(node.data), digest.checksum(node.data))
         self._counters.add("opens")
         return web.Response(status=response.status, headers=response.headers, body=node.data[start:end])
@@ -88,12 +91,16 @@ class Plain:
         length: int,
         checksum: str,
         at: tuple[Csn, TableId] | None = None,
+        *,
+        shape: Shape | None = None,
     ) -> web.StreamResponse:
         response, start, end = _ranged(request, length, checksum)
         if request.method == "HEAD" or response.status == 416:  # noqa: PLR2004
             response.content_length = end - start
             return response
-        return await self._streams.send(request, response, parts, start, end, at=at)
+        return await self._streams.send(
+            request, response, parts, start, end, at=at, shape=shape, length=length
+        )
 
 
 def refusal(error: Exception, counters: ReaderCounters) -> web.Response:

@@ -19,7 +19,7 @@ from tidelock.errors import BadRequestError, StandbyError
 from tidelock.replica_agent.footers import combined, float_hints
 from tidelock.replica_agent.footers.combined import CombinedFooter
 from tidelock.replica_agent.footers.float_hints import Change
-from tidelock.replica_agent.footers.thrift import TAIL_BYTES
+from tidelock.replica_agent.footers.thrift import MAGIC, TAIL_BYTES
 from tidelock.replica_agent.readers.catalog import SnapshotCatalog
 from tidelock.replica_agent.readers.content import CombinedFile, DamagedPartError, PartFile, Place, Source
 from tidelock.replica_agent.readers.counters import ReaderCounters
@@ -27,6 +27,7 @@ from tidelock.replica_agent.readers.link import AgentLink
 from tidelock.replica_agent.readers.lru import LruCache
 from tidelock.replica_agent.readers.outflow import Outflow
 from tidelock.replica_agent.readers.pacing import to_read
+from tidelock.replica_agent.readers.shapes import Shape
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replication.core.digest import BLOCK_BYTES, blocks_of
 
@@ -37,6 +38,8 @@ MOVES_MAX = 3
 HANG_UP_S = 0.002
 
 T = TypeVar("T")
+#: Parts, and the columns as which they are shown.
+_Key = tuple[tuple[PartId, ...], Shape | None]
 
 #: struct linger: close at once and send RST, so that no client mistakes a partial answer for the whole.
 _RESET = struct.pack("ii", 1, 0)
@@ -55,7 +58,7 @@ class Streams:
         ahead_bytes: Most bytes of an answer that are under way to a client: the send buffer of its socket.
         threads: Threads that read files; more than cores, since a read of a cold file waits for the disk.
         footers_max: Parts of whose footers it is remembered what readers are shown; also KiB of the footers
-            of combined files that are remembered.
+            that are made, for combined files and for other columns, and remembered.
     """
 
     data_dir: Path
@@ -69,11 +72,8 @@ class Streams:
     _threads: ThreadPoolExecutor = field(init=False)
     _damaged: dict[PartId, Place] = field(default_factory=dict, init=False)
     _footers: LruCache[PartId, tuple[Change, ...]] = field(init=False)
-    #: By the ids of the parts.
-    _combined: LruCache[tuple[PartId, ...], CombinedFooter] = field(init=False)
-    _composing: dict[tuple[PartId, ...], asyncio.Task[CombinedFooter]] = field(
-        default_factory=dict, init=False
-    )
+    _combined: LruCache[_Key, CombinedFooter] = field(init=False)
+    _composing: dict[_Key, asyncio.Task[CombinedFooter]] = field(default_factory=dict, init=False)
     _running: int = field(default=0, init=False)
     #: Called when the last running answer has ended.
     on_idle: Callable[[], None] = field(default=lambda: None, init=False)
@@ -112,13 +112,16 @@ class Streams:
         end: int,
         *,
         at: tuple[Csn, TableId] | None = None,
+        shape: Shape | None = None,
+        length: int = 0,
         may_hang_up: bool = False,
         pause: bool = False,
     ) -> web.StreamResponse:
         """Answer with bytes [start, end) of a part, or of several as one file.
 
         Status and headers of ``response`` are the caller's. For a reader ``at`` is the CSN and the table at
-        which the parts are visible; without it another replica gets the stored bytes.
+        which the parts are visible; without it another replica gets the stored bytes. With ``shape`` the file
+        has other columns than it was written with, and ``length`` bytes.
 
         The first bytes are verified before the status line is sent, so for most damage another replica
         answers, unnoticed by the client. Damage further on cuts the connection before the declared length.
@@ -134,7 +137,7 @@ class Streams:
         """
         with self.answering():
             try:
-                with contextlib.closing(await self._source(parts, at)) as file:
+                with contextlib.closing(await self._source(tuple(parts), at, shape, length)) as file:
                     data = await self._read(file, start, end, BLOCK_BYTES)
                     self.counters.add("opens")
                     if len(data) == end - start:
@@ -156,10 +159,12 @@ class Streams:
                 ) from error
         return response
 
-    async def _source(self, parts: Sequence[PartId], at: tuple[Csn, TableId] | None) -> Source:
+    async def _source(
+        self, parts: tuple[PartId, ...], at: tuple[Csn, TableId] | None, shape: Shape | None, length: int
+    ) -> Source:
         """Open what is sent: to another replica the stored bytes, to a reader what it is shown."""
-        if len(parts) > 1:
-            footer = await self._combined_footer(tuple(parts), at)
+        if len(parts) > 1 or shape is not None:
+            footer = await self._combined_footer(parts, at, shape, length)
             return CombinedFile(parts, footer, lambda part: self._open(part, at))
         file = self._open(parts[0], at)
         if at is not None:
@@ -208,39 +213,42 @@ class Streams:
         return known
 
     async def _combined_footer(
-        self, parts: tuple[PartId, ...], at: tuple[Csn, TableId] | None
+        self, parts: tuple[PartId, ...], at: tuple[Csn, TableId] | None, shape: Shape | None, length: int
     ) -> CombinedFooter:
-        """Return the footer of several parts as one file; the last ones are remembered.
+        """Return the footer that is made for parts; the last ones are remembered.
 
         Raises:
             BadRequestError: They cannot be one file. A listing names none that cannot.
             DamagedPartError, StandbyError: One of them is not whole here.
         """
-        if (known := self._combined.get(parts)) is not None:
+        key = parts, shape
+        if (known := self._combined.get(key)) is not None:
             return known
-        if parts not in self._composing:
-            task = asyncio.create_task(self._compose(parts, at))
-            self._composing[parts] = task
-            task.add_done_callback(lambda done: self._composed(parts, done))
+        if key not in self._composing:
+            task = asyncio.create_task(self._compose(parts, at, shape, length))
+            self._composing[key] = task
+            task.add_done_callback(lambda done: self._composed(key, done))
         # A request that is given up must not end it for the others that wait for it.
-        return await asyncio.shield(self._composing[parts])
+        return await asyncio.shield(self._composing[key])
 
-    async def _compose(self, parts: tuple[PartId, ...], at: tuple[Csn, TableId] | None) -> CombinedFooter:
+    async def _compose(
+        self, parts: tuple[PartId, ...], at: tuple[Csn, TableId] | None, shape: Shape | None, length: int
+    ) -> CombinedFooter:
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(contextlib.closing(self._open(part, at))) for part in parts]
             try:
-                return await self.in_thread(_combine, files)
+                return await self.in_thread(_compose, files, shape, length)
             except ValueError as error:
                 raise BadRequestError(
                     f"the {len(parts)} parts up to {parts[-1]} cannot be one file ({error}); read each by "
-                    "its name"
+                    "its name, or in SQL"
                 ) from error
 
-    def _composed(self, parts: tuple[PartId, ...], done: asyncio.Task[CombinedFooter]) -> None:
-        del self._composing[parts]
+    def _composed(self, key: _Key, done: asyncio.Task[CombinedFooter]) -> None:
+        del self._composing[key]
         if not done.cancelled() and done.exception() is None:
             made = done.result()
-            self._combined.put(parts, made, made.kib)
+            self._combined.put(key, made, made.kib)
 
     async def _read(self, file: Source, start: int, end: int, bytes_max: int) -> memoryview:
         """Return verified bytes from ``start`` on, some of those up to ``end``.
@@ -326,9 +334,22 @@ def _find_changes(file: PartFile) -> tuple[Change, ...]:
     return tuple((begin + at, byte) for at, byte in float_hints.changes(footer))
 
 
-def _combine(files: Sequence[PartFile]) -> CombinedFooter:
-    """Return the footer of several files as one; ValueError if they cannot be one."""
-    return combined.combine([(file.length, file.footer() or b"") for file in files])
+def _compose(files: Sequence[PartFile], shape: Shape | None, length: int) -> CombinedFooter:
+    """Return the footer of files as one, perhaps with other columns; ValueError if that cannot be."""
+    if len(files) > 1:
+        found = combined.combine([(file.length, file.footer() or b"") for file in files])
+    else:
+        found = _own(files[0])
+    return found if shape is None else shape.show(found, length)
+
+
+def _own(file: PartFile) -> CombinedFooter:
+    """Return the footer of one file, without hints that readers are not shown."""
+    footer = bytearray(file.footer() or b"")
+    for at, byte in float_hints.changes(bytes(footer)):
+        footer[at] = byte
+    end = bytes(footer) + len(footer).to_bytes(4, "little") + MAGIC
+    return CombinedFooter((0, file.length - len(end)), end, file.length)
 
 
 def is_same_place(asked: PartRow, now: PartRow | None) -> bool:

@@ -90,6 +90,8 @@ class WebHdfs:
                 start,
                 end,
                 at=node.at,
+                shape=node.shape,
+                length=node.length,
                 may_hang_up="length" not in target.query,
                 pause=connects,
             )

@@ -22,6 +22,7 @@ from tidelock.replica_agent.storage import commit_history
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
 from tidelock.replica_agent.storage.shared_bytes import Sharer, share
+from tidelock.replica_agent.tables.layouts import committed
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replication.core.model import Location, PartMeta, ResolvedRecord, Wanted
 from tidelock.replication.partfs import PartFs
@@ -92,9 +93,10 @@ class ReplicaCatalogPort:
         for tid in record.tids:
             for entry in tid.entries:
                 if isinstance(entry, DefineTable):
-                    schema = TableSchema.from_definition(entry.table, entry.definition)
+                    definition = committed(entry.definition, Csn(record.csn))
+                    schema = TableSchema.from_definition(entry.table, definition)
                     tables[entry.table, entry.version] = jobs.TableForms(
-                        entry.definition, schema.arrow_bytes(), schema.common_metadata()
+                        definition, schema.arrow_bytes(), schema.common_metadata()
                     )
         tids = [
             jobs.AppliedTid(

@@ -137,8 +137,10 @@ class AdministrationService:
 
     async def parts(self, csn: Csn, table: TableId) -> bytes:
         """Describe the parts of a table at a readable CSN: a JSON list of :class:`PartInfo`."""
-        name = self.tables.schema(table, csn)[1].name
-        return await self.catalog.read(lambda reader: reader.parts_json(table, name, csn))
+        _, schema = self.tables.schema(table, csn)
+        return await self.catalog.read(
+            lambda reader: reader.parts_json(table, schema.name, csn, schema.layouts)
+        )
 
     # -- operators -------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.points import PastPoints
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
+from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.definitions import Made, TableStatements
@@ -68,9 +69,16 @@ class DefinitionService:
         """Return the statement that drops a table; see :meth:`TableStatements.drop`."""
         return lambda tx: self.statements.drop(tx, name)
 
-    def altering(self, name: str, *, to: str | None, properties: Mapping[str, str | None]) -> Statement:
+    def altering(
+        self,
+        name: str,
+        *,
+        to: str | None,
+        properties: Mapping[str, str | None],
+        columns: ColumnChanges = NO_CHANGES,
+    ) -> Statement:
         """Return the statement that changes a table; see :meth:`TableStatements.alter`."""
-        return lambda tx: self.statements.alter(tx, name, to=to, properties=properties)
+        return lambda tx: self.statements.alter(tx, name, to=to, properties=properties, columns=columns)
 
     def undropping(self, name: str, *, to: str | None, csn: Csn | None) -> Statement:
         """Return the statement that brings a dropped table back; see :meth:`TableStatements.undrop`."""

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import closing
 from dataclasses import dataclass
 
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, UnknownTableError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
@@ -81,6 +81,18 @@ class ChangeFeed:
         if page.sets:
             self.implicit_pins.read_from(since)
         return schema, page
+
+    def schemas(self, table: TableId, page: CsnChangePage) -> dict[Csn, TableSchema]:
+        """Return the schemas of a table at the CSNs around the changes of a page, as far as it exists there.
+
+        They say what the files of its parts are called there, and how long they are.
+        """
+        csns = {page.since, page.to, *(csn for one in page.sets for csn in (Csn(one.csn - 1), one.csn))}
+        return {
+            csn: self.tables.schema(table, csn)[1]
+            for csn in csns
+            if self.tables.version(table, csn) is not None
+        }
 
     async def rows(self, name: TableName, since: Csn, until: Csn, *, net: bool) -> ChangesRequest:
         """Return the request to an SQL process for the changed rows in (since, until], or their net effect.

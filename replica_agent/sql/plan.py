@@ -158,7 +158,7 @@ class TargetTable(msgspec.Struct, frozen=True):
         """Return the rows of the row groups of a part that may be cut, otherwise None."""
         if part.length < self.session.config.cut_part_bytes_min:
             return None
-        sizes = rows_by_group(self.session.data_dir, part)
+        sizes = rows_by_group(self.session.data_dir, part, self.schema)
         return None if sizes is not None and len(sizes) > GROUPS_MAX else sizes
 
     def affected(self, matched: Matched, rewrite: Rewrite, **more: Any) -> Affected:

@@ -31,11 +31,12 @@ from tidelock.parquet_leaves import has_floats, is_of
 from tidelock.parquet_rows import row_bytes
 from tidelock.ranged_file import RangedFile
 from tidelock.replica_agent.footers import cutting
-from tidelock.replica_agent.footers.thrift import footer_in
+from tidelock.replica_agent.footers.evolving import evolve
+from tidelock.replica_agent.footers.thrift import TAIL_BYTES, footer_in
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.tables.statistics import Statistics, bounds_of
+from tidelock.replica_agent.tables.statistics import Statistics, bounds_of, shown_statistics
 from tidelock.replication.verified_range import VerifiedRange
 
 #: Most rows decoded at a time; fewer if they are wide.
@@ -173,17 +174,17 @@ class _Scan:
         if not names:
             return parts
         known = self._source.statistics(parts)
-        guarantees = [
-            all_of(
-                bounds_of(statistics[column.name], column) for column in names if column.name in statistics
+        guarantees = []
+        for part, statistics in zip(parts, known, strict=True):
+            found = shown_statistics(statistics, self._source.schema.layout(part.creation_csn))
+            guarantees.append(
+                all_of(bounds_of(found[column.name], column) for column in names if column.name in found)
             )
-            for statistics in known
-        ]
         return [parts[number] for number in matching(guarantees, self._condition, self._source.arrow)]
 
     def _part(self, part: PartRow, folders: _Folders) -> Iterator[pa.RecordBatch]:
         try:
-            with _open(self._source.data_dir, part) as file:
+            with _open(self._source.data_dir, part, self._source.schema) as file:
                 for batch in self._rows(file, part, folders):
                     yield self._filtered(batch).select(self.projected_schema.names)
         except CorruptError as error:
@@ -192,7 +193,7 @@ class _Scan:
             raise  # of Arrow: it is an ArrowException as well, but the part is sound
         except KeyError as error:
             raise _corrupt(part, f"it has no column {error}") from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise _corrupt(part, str(error)) from error
 
     def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -341,14 +342,24 @@ def matching(guarantees: Sequence[Any], condition: Any, schema: pa.Schema) -> li
 
 
 class _PartFile(RangedFile):
-    """The verified bytes of a large part: every read is checked against the digests."""
+    """The verified bytes of a part, every read of which is checked against the digests, and another end.
 
-    def __init__(self, part: VerifiedRange, length: int) -> None:
-        super().__init__(length)
-        self._part = part
+    Args:
+        part: The bytes.
+        data_bytes: How many of them are read.
+        end: What follows them.
+    """
+
+    def __init__(self, part: VerifiedRange, data_bytes: int, end: bytes = b"") -> None:
+        super().__init__(data_bytes + len(end))
+        self._part, self._data_bytes, self._end = part, data_bytes, end
 
     def read_range(self, start: int, size: int) -> bytes:
-        return self._part.read(start, size)
+        behind = start + size - self._data_bytes
+        if behind <= 0:
+            return self._part.read(start, size)
+        data = self._part.read(start, size - behind) if behind < size else b""
+        return data + self._end[max(0, start - self._data_bytes) : behind]
 
     def close(self) -> None:
         if not self.closed:
@@ -361,12 +372,14 @@ def row_group(number: int) -> tuple[int, int]:
     return divmod(number, _GROUPS)
 
 
-def rows_by_group(data_dir: Path, part: PartRow) -> tuple[int, ...] | None:
-    """Return the rows of each row group of a part; None if its file cannot be cut.
+def rows_by_group(data_dir: Path, part: PartRow, schema: TableSchema) -> tuple[int, ...] | None:
+    """Return the rows of each row group of a part; None if its file cannot be cut, or has other columns.
 
     Raises:
         CorruptError, StandbyError: As for a scan.
     """
+    if schema.layout(part.creation_csn) is not None:
+        return None
     try:
         with _verified(data_dir, part) as file:
             return cutting.rows_by_group(footer_in(file.read, part.length))
@@ -376,13 +389,24 @@ def rows_by_group(data_dir: Path, part: PartRow) -> tuple[int, ...] | None:
         return None
 
 
-def _open(data_dir: Path, part: PartRow) -> pa.NativeFile:
-    """Open a part for the Parquet reader; errors as :func:`_verified`."""
+def _open(data_dir: Path, part: PartRow, schema: TableSchema) -> pa.NativeFile:
+    """Open a part for the Parquet reader, with the columns of a schema; errors as :func:`_verified`.
+
+    Raises:
+        ValueError: It is no Parquet file with the columns that it is to have.
+    """
     bytes_of = _verified(data_dir, part)
+    data_bytes, end = part.length, b""
+    layout = schema.layout(part.creation_csn)
+    if layout is not None:
+        footer = footer_in(bytes_of.read, part.length)
+        data_bytes = part.length - len(footer) - TAIL_BYTES
+        pages, end = evolve(footer, schema.footer, layout.columns, pages_at=data_bytes)
+        end = pages + end
     if part.length > READ_BYTES:
-        return pa.PythonFile(_PartFile(bytes_of, part.length), mode="r")
+        return pa.PythonFile(_PartFile(bytes_of, data_bytes, end), mode="r")
     with bytes_of:
-        return pa.BufferReader(bytes_of.read(0, part.length))
+        return pa.BufferReader(bytes_of.read(0, data_bytes) + end)
 
 
 def _verified(data_dir: Path, part: PartRow) -> VerifiedRange:

@@ -21,6 +21,7 @@ from tidelock.csnlog.core.visibility import Replaced, visible_args
 from tidelock.errors import SnapshotTooOldError
 from tidelock.replica_agent.storage.catalog_schema import TWIN_SQL, VISIBLE_OF_TABLE, twin_args
 from tidelock.replica_agent.storage.table_reads import TableReads
+from tidelock.replica_agent.tables.layouts import NO_LAYOUTS, Layouts
 from tidelock.replication.core.model import Location, PartKind, PartMeta
 from tidelock.wire.ids import TableName
 
@@ -430,10 +431,10 @@ class CatalogReader(TableReads):
         args = {"table": table} | visible_args(at, own, adopted)
         return [PartRow(*row) for row in self._db.execute(sql, args)]
 
-    def parts_json(self, table: TableId, name: TableName, at: Csn) -> bytes:
+    def parts_json(self, table: TableId, name: TableName, at: Csn, layouts: Layouts = NO_LAYOUTS) -> bytes:
         """Return the parts of ``table`` visible at ``at``, by path and id, as JSON of `PartInfo`.
 
-        Their files are below the folder of the name that it has there.
+        Their files are below the folder of the name that it has there, with the lengths that ``layouts`` say.
 
         SQLite makes it without the interpreter's lock: a hundred thousand objects of Python, their encoding
         and their end would each hold up the event loop.
@@ -442,10 +443,12 @@ class CatalogReader(TableReads):
             SELECT CAST(json_group_array(json_object(
                 'part', part, 'path', path, 'rows', rows, 'length', length, 'checksum', checksum,
                 'file', :folder || iif(path = '', '', '/' || path) || '/' || part
-                    || '.parquet'
+                    || '.parquet',
+                'file_length', file_length
             )) AS BLOB)
             FROM (
-                SELECT part, path, rows, length, checksum FROM {VISIBLE_OF_TABLE} ORDER BY path, part
+                SELECT part, path, rows, length, checksum, {layouts.length_sql()} AS file_length
+                FROM {VISIBLE_OF_TABLE} ORDER BY path, part
             )
         """
         args = {"table": table, "folder": name.replace(".", "/")} | visible_args(at)

@@ -13,8 +13,9 @@ from typing import Final, Protocol
 from tidelock.csnlog.core.ids import TableId
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.errors import BadRequestError, TableChangedError, TableExistsError, UnknownTableError
+from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges, changed
 from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, is_namespace
-from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.schema import COLUMNS_MAX, TableSchema
 from tidelock.wire.ids import TableName
 
 #: The properties that a table may get or lose. The others decide which rows it takes, and those that it has.
@@ -296,20 +297,29 @@ def undropping(gone: DefineTable, to: TableName | None, tables: KnownTables) -> 
 
 
 def altering(
-    name: TableName, tables: KnownTables, *, to: TableName | None, properties: Mapping[str, str | None]
+    name: TableName,
+    tables: KnownTables,
+    *,
+    to: TableName | None,
+    properties: Mapping[str, str | None],
+    columns: ColumnChanges = NO_CHANGES,
+    columns_max: int = COLUMNS_MAX,
 ) -> list[DefineTable]:
-    """Return the definition of a table with another name, or with other properties.
+    """Return the definition of a table with another name, other properties or other columns.
 
     Args:
         name: Its name.
         tables: The tables.
         to: Its new name; None: it keeps its name.
         properties: New values of properties; None takes a property away.
+        columns: Changes of its columns.
+        columns_max: Most columns that it may have.
 
     Raises:
         UnknownTableError: There is no such table.
         TableExistsError: The new name is taken.
         BadRequestError: A property is unknown, has a wrong value, or cannot be changed; or nothing changes.
+        Others as :func:`changed`.
     """
     found = _named(name, tables)
     if fixed := sorted(properties.keys() - CHANGEABLE):
@@ -321,13 +331,16 @@ def altering(
     kept = {key: value for key, value in found.schema.properties.items() if key not in properties}
     given = {key: value for key, value in properties.items() if value is not None}
     schema = dataclasses.replace(found.schema, name=to or name, properties=kept | given)
+    schema = changed(schema, columns, columns_max) if columns else schema
     if schema == found.schema:
         raise BadRequestError(
-            f"the change of table {name} changes nothing; give another name, or other values of properties",
+            f"the change of table {name} changes nothing; give another name, other values of properties, or "
+            "other columns",
             table=name,
         )
     if schema.name != name:
         _require_free(schema.name, tables)
+    if schema.name != name or schema.columns != found.schema.columns:
         return [ChangeTable(schema.id, found.version + 1, schema.definition())]
     return [DefineTable(schema.id, found.version + 1, schema.definition())]
 

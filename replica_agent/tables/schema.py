@@ -27,12 +27,14 @@ from tidelock.column_types import (
     why_no_order,
     why_no_partition,
 )
-from tidelock.csnlog.core.ids import TableId
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, TableModeError, TooLargeError
 from tidelock.parquet_leaves import first_leaves, leaf_paths
 from tidelock.part_layout import form_of
+from tidelock.replica_agent.footers.thrift import footer_in
+from tidelock.replica_agent.tables.layouts import Layout, Layouts, layouts_of
 from tidelock.replica_agent.tables.names import full_name
-from tidelock.table_columns import Column, TableColumns
+from tidelock.table_columns import Column, FormerColumn, TableColumns
 from tidelock.wire.ids import TableName
 
 COLUMNS_MAX = 2000
@@ -76,6 +78,8 @@ class TableSchema:
         properties: See :data:`PROPERTIES`.
         derivation: The origin of a derived table; None for any other table.
         dependents: Tables that are derived from this one, in the order in which they were created.
+        columns_made: The highest id that a column of the table has got.
+        dropped_at: The CSN at which the last column was dropped; 0: none was.
     """
 
     id: TableId
@@ -86,6 +90,8 @@ class TableSchema:
     properties: Mapping[str, str] = field(default_factory=dict)
     derivation: Derivation | None = None
     dependents: tuple[TableId, ...] = ()
+    columns_made: int = 0
+    dropped_at: int = 0
 
     @classmethod
     def from_request(
@@ -122,43 +128,36 @@ class TableSchema:
                 limit=columns_max,
                 found=found,
             )
-        try:
-            _check_names(table, arrow_schema.names, name_bytes_max)
-            columns = tuple(
-                Column(f.name, to_text(f.name, f.type, depth_max), bool(f.nullable)) for f in arrow_schema
-            )
-        except UnicodeDecodeError as error:  # Arrow passes on the bytes that it received
-            raise BadRequestError(
-                f"the schema of table {table} holds a text that is not UTF-8: {error}"
-            ) from error
+        columns = columns_in(arrow_schema, table, name_bytes_max, depth_max)
         layout = (tuple(partition_by), tuple(sort_by), dict(properties or {}))
-        schema = cls(TableId(table), table, columns, *layout, derivation)
-        schema._check_layout()
+        schema = cls(TableId(table), table, columns, *layout, derivation, columns_made=len(columns))
         schema.check_properties(retention_s_min)
-        schema._check_key()
-        schema._check_landing()
+        schema.check_columns()
         return schema
 
     @classmethod
     def from_definition(cls, table: TableId, definition: Mapping[str, Any]) -> TableSchema:
         """Return the schema of a committed definition of a table (docs/protocol.md#bytes)."""
         source = definition.get("derived_from")
+        columns = tuple(_column(c, number) for number, c in enumerate(definition["columns"], 1))
         return cls(
             table,
             TableName(definition["name"]),
-            tuple(Column(c["name"], c["type"], c["nullable"]) for c in definition["columns"]),
+            columns,
             tuple(definition["partition_by"]),
             tuple(definition["sort_by"]),
             dict(definition["properties"]),
             Derivation(TableId(source), definition["derived_sql"]) if source else None,
             tuple(TableId(name) for name in definition.get("dependents", ())),
+            definition.get("columns_made", len(columns)),
+            definition.get("dropped_at", 0),
         )
 
     def definition(self) -> dict[str, Any]:
         """Return the JSON form for the log; properties that the table does not have are left out."""
         definition: dict[str, Any] = {
             "name": self.name,
-            "columns": [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in self.columns],
+            "columns": [_described(column) for column in self.columns],
             "partition_by": list(self.partition_by),
             "sort_by": list(self.sort_by),
             "properties": dict(self.properties),
@@ -167,6 +166,10 @@ class TableSchema:
             definition |= {"derived_from": self.derivation.source, "derived_sql": self.derivation.sql}
         if self.dependents:
             definition["dependents"] = list(self.dependents)
+        if self.columns_made != len(self.columns):
+            definition["columns_made"] = self.columns_made
+        if self.dropped_at:
+            definition["dropped_at"] = self.dropped_at
         return definition
 
     @property
@@ -223,6 +226,21 @@ class TableSchema:
         return first_leaves(self.file_arrow)
 
     @cached_property
+    def layouts(self) -> Layouts:
+        """Return how parts are shown that do not have these columns."""
+        return layouts_of(self.definition())
+
+    def layout(self, created: Csn | None) -> Layout | None:
+        """Return how a part is shown that was created at a CSN; see :meth:`Layouts.of`."""
+        return self.layouts.of(created)
+
+    @cached_property
+    def footer(self) -> bytes:
+        """Return the footer of :meth:`common_metadata`, by which files of before are shown."""
+        file = self.common_metadata()
+        return footer_in(lambda start, size: file[start : start + size], len(file))
+
+    @cached_property
     def form(self) -> str:
         """Return the form of the table's small parts (:func:`tidelock.part_layout.form_of`)."""
         return form_of(self.file_arrow)
@@ -262,6 +280,12 @@ class TableSchema:
     def conform(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
         """Return the batch with the table's columns, order and types; see :meth:`TableColumns.conform`."""
         return self.taken.conform(batch, first_row)
+
+    def check_columns(self) -> None:
+        """Raise BadRequestError unless the columns fit each other, the partitions, the order and the key."""
+        self._check_layout()
+        self._check_key()
+        self._check_landing()
 
     def _check_layout(self) -> None:
         by_name = {column.name: column for column in self.columns}
@@ -367,12 +391,59 @@ class TableSchema:
             )
 
 
+def columns_in(
+    schema: pa.Schema,
+    table: str,
+    name_bytes_max: int = NAME_BYTES_MAX,
+    depth_max: int = NESTED_DEPTH_MAX,
+) -> tuple[Column, ...]:
+    """Return the columns of a schema, with ids from 1 on.
+
+    Raises:
+        BadRequestError: A name is malformed or doubled.
+        UnsupportedTypeError: A type is not on the closed list.
+    """
+    try:
+        check_names(table, schema.names, name_bytes_max)
+        return tuple(
+            Column(f.name, to_text(f.name, f.type, depth_max), bool(f.nullable), number)
+            for number, f in enumerate(schema, 1)
+        )
+    except UnicodeDecodeError as error:  # Arrow passes on the bytes that it received
+        raise BadRequestError(
+            f"the schema of table {table} holds a text that is not UTF-8: {error}"
+        ) from error
+
+
+def _described(column: Column) -> dict[str, Any]:
+    """Return the JSON form of a column; what it does not have is left out."""
+    found: dict[str, Any] = {
+        "name": column.name,
+        "type": column.type,
+        "nullable": column.nullable,
+        "id": column.id,
+    }
+    if column.since:
+        found["since"] = column.since
+    if column.was:
+        found["was"] = [{"until": one.until, "name": one.name, "type": one.type} for one in column.was]
+    return found
+
+
+def _column(found: Mapping[str, Any], number: int) -> Column:
+    """Return a column of a definition; in those of before columns had ids it has the number of its place."""
+    was = tuple(FormerColumn(one["until"], one["name"], one["type"]) for one in found.get("was", ()))
+    column_id, since = found.get("id", number), found.get("since", 0)
+    return Column(found["name"], found["type"], found["nullable"], column_id, since, was)
+
+
 def _doubled(names: Iterable[str]) -> str | None:
     """Return a name that occurs twice, or None."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def _check_names(table: str, names: Sequence[str], bytes_max: int) -> None:
+def check_names(table: str, names: Sequence[str], bytes_max: int = NAME_BYTES_MAX) -> None:
+    """Raise BadRequestError unless a table can have columns of these names."""
     if not names:
         raise BadRequestError(f"table {table} has no column", table=table)
     if doubled := _doubled(map(same, names)):

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tidelock.column_types import FLOATING, is_nested
 from tidelock.parquet_leaves import first_leaves
+from tidelock.replica_agent.tables.layouts import Layout
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.table_columns import Column
 
@@ -65,6 +66,17 @@ def _of_column(kind: str, groups: Sequence[Any]) -> list[Any]:
     if kind.startswith("decimal"):
         return [f"{low:f}", f"{high:f}", nulls]
     return [low, high, nulls]
+
+
+def shown_statistics(found: Statistics, layout: Layout | None) -> Statistics:
+    """Return the statistics of a part by the names of the columns as which those of the part are shown."""
+    if layout is None:
+        return found
+    return {
+        column.name: found[column.stored]
+        for column in layout.columns
+        if column.stored is not None and column.stored in found
+    }
 
 
 def bounds_of(known: Sequence[Any], column: Column) -> Any:

@@ -19,7 +19,7 @@ class Piece:
         file: Its path below `/snapshots/<csn>/`.
         partition: Path of its partition, `""` for none.
         rows: Number of rows of the whole part.
-        length: Length of the whole part, in bytes.
+        length: Length of the file, in bytes.
         start: First byte of the range.
         end: End of the range, exclusive.
     """
@@ -50,7 +50,7 @@ def pieces(parts: Iterable[Fields], size: int | None) -> Iterator[Piece]:
         size: Approximate size of a piece, in bytes; None = each part is one piece.
     """
     for part in parts:
-        length = int(part["length"])
+        length = int(part["file_length"])
         count = 1 if size is None else max(1, round(length / size))
         edges = [length * number // count for number in range(count + 1)]
         for start, end in itertools.pairwise(edges):

@@ -242,7 +242,7 @@ def _sources(batch: BatchPlan, options: ReadStreamOptions) -> Iterator[PieceSour
                 "path": partition,
                 "file": file,
                 "rows": part.rows,
-                "length": part.length,
+                "file_length": part.file_length,
             }
             for piece in pieces([listed], size):
                 yield PieceSource(csn, piece, inserted)

@@ -135,15 +135,43 @@ def alter_table(
         list[str] | None,
         typer.Option(help="Property to take away; may be repeated.", show_default=False),
     ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to add, as `name type`; may be repeated.", show_default=False),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Column to drop; may be repeated.", show_default=False)
+    ] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to rename, as `name=other`; may be repeated.", show_default=False),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(help="Columns that come first, separated by commas.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Give a table another name, or other properties."""
+    """Give a table another name, other properties or other columns."""
     changes: dict[str, str | None] = dict.fromkeys(unset or [])
     changes |= dict(split(text, "=", "--property") for text in properties or [])
-    if (rename_to is None) == (not changes):
-        raise typer.BadParameter("give --rename-to NAME, or --property KEY=VALUE and --unset KEY")
+    columns = any((add, drop, rename, order))
+    if (rename_to is None) == (not changes and not columns):
+        raise typer.BadParameter(
+            "give --rename-to NAME, or --property KEY=VALUE, --unset KEY, --add, --drop, --rename and --order"
+        )
     with target.connect() as db:
-        made = db.alter_table(name, changes) if rename_to is None else db.rename_table(name, rename_to)
+        if rename_to is not None:
+            made = db.rename_table(name, rename_to)
+        else:
+            made = db.alter_table(
+                name,
+                changes,
+                drop=drop or (),
+                rename=dict(split(text, "=", "--rename name=other") for text in rename or []),
+                add=", ".join(add) if add else None,
+                order=[one.strip() for one in order.split(",")] if order else (),
+            )
     if as_json:
         output.print_json(made)
     else:

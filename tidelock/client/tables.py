@@ -12,7 +12,7 @@ from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.tags import Tags
 from tidelock.client.values.columns import Columns
-from tidelock.client.writes.table_statements import create_request
+from tidelock.client.writes.table_statements import alter_request, create_request
 from tidelock.client.writes.transaction import Transaction
 from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError, UnknownTableError
 from tidelock.wire.cluster import StatusAnswer
@@ -214,21 +214,40 @@ class Tables(Tags):
         """
         return self._alter(name, AlterTableRequest(name=to))
 
-    def alter_table(self, name: str, properties: Mapping[str, str | None]) -> CommittedTable:
-        """Change properties of a table, and return its definition as `create_table` does.
+    def alter_table(
+        self,
+        name: str,
+        properties: Mapping[str, str | None] | None = None,
+        *,
+        drop: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        add: Columns | None = None,
+        order: Sequence[str] = (),
+    ) -> CommittedTable:
+        """Change properties and columns of a table, and return its definition as `create_table` does.
+
+        All changes are one commit, which rewrites no row. Readers of earlier CSNs go on to see the columns
+        that the table had there. Transactions that have used the table before can only be rolled back.
 
         Args:
             name: `name` or `namespace.name`.
             properties: New values of `comment`, `compaction` or `retention_s`; None takes one away. The
                 other properties stay as they were made, since the rows that are there depend on them.
+            drop: Columns to drop. A column that is added later under the same name is another one.
+            rename: New names of columns, by their names: `{"price": "amount"}`.
+            add: Columns to add behind the others, in any form in which `create_table` takes columns:
+                `{"note": "string"}`. The rows that are there have nulls in them.
+            order: Columns that come first from now on, in their order, by their new names.
 
         Raises:
             UnknownTableError: There is no such table.
-            BadRequestError: A property is unknown, cannot be changed, or has a wrong value; or nothing
+            BadRequestError: A property is unknown, cannot be changed, or has a wrong value; a column does
+                not exist, or exists already, or the table needs it (docs/tables.md#columns); or nothing
                 changes.
+            UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
             NotCommittedError, CommitUnknownError: As of `drop_table`.
         """
-        return self._alter(name, AlterTableRequest(properties=dict(properties)))
+        return self._alter(name, alter_request(properties, drop=drop, rename=rename, add=add, order=order))
 
     def namespaces(self, *, csn: int | None = None) -> RowList[NamespaceInfo]:
         """Return every namespace with its properties and the number of its tables; `default` always exists.

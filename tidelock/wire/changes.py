@@ -34,6 +34,7 @@ class ChangedPart(msgspec.Struct, frozen=True):
         partition: Values of the partition columns, which the file lacks; dates and decimals as text.
         rows: Number of its rows.
         length: Number of its bytes.
+        file_length: Number of bytes of the file.
     """
 
     part: str
@@ -42,6 +43,7 @@ class ChangedPart(msgspec.Struct, frozen=True):
     partition: dict[str, Any]
     rows: int
     length: int
+    file_length: int
 
 
 class ChangeSetAnswer(msgspec.Struct, frozen=True):

@@ -44,10 +44,18 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     Attributes:
         name: Another name, `name` or `namespace.name`; None: it keeps its name.
         properties: New values of properties; null takes a property away.
+        drop: Columns to drop.
+        rename: New names of columns, by the names that they have.
+        add: Columns to add, behind the others: an Arrow IPC schema message in base64.
+        order: Columns that come first from then on, in their order, by their new names.
     """
 
     name: str | None = None
     properties: dict[str, str | None] = {}
+    drop: list[str] = []
+    rename: dict[str, str] = {}
+    add: str | None = None
+    order: list[str] = []
 
 
 class UndropRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,12 +109,20 @@ class DroppedTable(msgspec.Struct, frozen=True):
     csn: int
 
 
-class TableColumn(Row, frozen=True):
-    """A column: its name, its type in Spark's names, and whether it may be null."""
+class TableColumn(Row, frozen=True, omit_defaults=True):
+    """A column.
+
+    Attributes:
+        name: Its name.
+        type: Its type in Spark's names.
+        nullable: Whether it may be null.
+        id: Its number, which it keeps when it is renamed, and which no other column of the table gets.
+    """
 
     name: str
     type: str
     nullable: bool
+    id: int = 0
 
 
 class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):
@@ -203,6 +219,8 @@ class PartInfo(Row, frozen=True):
         length: Number of its bytes.
         checksum: XXH3-128 of these bytes, 32 hexadecimal digits.
         file: Its path below the folder of the snapshot.
+        file_length: Number of bytes of that file: more than those of the part if the columns of the table
+            have been changed since.
     """
 
     part: str
@@ -211,3 +229,4 @@ class PartInfo(Row, frozen=True):
     length: int
     checksum: str
     file: str
+    file_length: int

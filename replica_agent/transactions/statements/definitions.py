@@ -12,6 +12,7 @@ definitions, and a method here, which runs it with :meth:`TableStatements._defin
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,12 @@ import pyarrow as pa
 from tidelock.csnlog.core.codec import encode_entries
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
-from tidelock.errors import TooLargeError, UnknownTableError, UnsealedWriteError
+from tidelock.errors import (
+    TooLargeError,
+    UnknownTableError,
+    UnsealedWriteError,
+    UnsupportedInTransactionError,
+)
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import DerivedRows
 from tidelock.replica_agent.storage import catalog_writes as jobs
@@ -33,10 +39,12 @@ from tidelock.replica_agent.storage.table_reads import DroppedTable
 from tidelock.replica_agent.storage.tables import SeenTables, Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables import definitions
+from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges
 from tidelock.replica_agent.tables.names import full_name, namespace_key
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
+from tidelock.replica_agent.transactions.statements.row_staging import require_own_columns
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.ids import TableName
@@ -136,6 +144,7 @@ class TableStatements:
         Raises:
             UnknownTableError: The transaction sees no such drop.
             SnapshotTooOldError: Its rows are not kept any more.
+            BadRequestError: It has parts that were written before its columns were changed.
             Others as `definitions.undropping`; PartDamagedError, which leaves the transaction rollback only.
         """
         full = self._look_up(tx, name)
@@ -147,9 +156,10 @@ class TableStatements:
             return definitions.undropping(dropped, new, seen)
 
         before = Csn(gone.csn - 1)
+        parts = await self.catalog.read(lambda reader: reader.parts(gone.id, before))
+        require_own_columns(TableSchema.from_definition(gone.id, gone.definition), parts)
         made = await self._define(tx, make)
         async with self.transactions.removing(tx):
-            parts = await self.catalog.read(lambda reader: reader.parts(gone.id, before))
             self.catalog.reader.require_kept(before, gone.id)
             await self.inserts.staging.share(tx, gone.id, parts)
         return Made(made.definition, sum(part.rows for part in parts))
@@ -186,6 +196,7 @@ class TableStatements:
         Raises:
             UnknownTableError: There is no such table.
             TableExistsError: The new name is taken.
+            BadRequestError: It has parts that were written before its columns were changed.
             Others as `definitions.creating`; PartDamagedError, which leaves the transaction rollback only.
         """
         source, new = self._look_up(tx, name), self._look_up(tx, to)
@@ -199,6 +210,7 @@ class TableStatements:
         async def make(tables: SeenTables) -> list[DefineTable]:
             return definitions.cloning(schema, new, tables)
 
+        require_own_columns(schema, await self.catalog.read(partial(self._seen_parts, tx, schema.id, csn)))
         made = await self._define(tx, make)
         async with self.transactions.removing(tx):
             parts = await self.catalog.read(partial(self._seen_parts, tx, schema.id, csn))
@@ -230,15 +242,33 @@ class TableStatements:
         return gone
 
     async def alter(
-        self, tx: Transaction, name: str, *, to: str | None, properties: Mapping[str, str | None]
+        self,
+        tx: Transaction,
+        name: str,
+        *,
+        to: str | None,
+        properties: Mapping[str, str | None],
+        columns: ColumnChanges = NO_CHANGES,
     ) -> Made:
-        """Give a table another name, or other properties; errors as `definitions.altering`."""
-        least_s = self.settings.history_retention_s
+        """Give a table another name, other properties or other columns.
+
+        Raises:
+            BadRequestError: A table that is derived from this one could not follow it any more.
+            UnsupportedInTransactionError: The transaction has rows for the table, with the columns of before.
+            Others as `definitions.altering`.
+        """
 
         async def make(seen: SeenTables) -> list[DefineTable]:
             new = None if to is None else self._look_up(tx, to)
-            found = definitions.altering(self._look_up(tx, name), seen, to=new, properties=properties)
-            TableSchema.from_definition(found[0].table, found[0].definition).check_properties(least_s)
+            found = definitions.altering(
+                self._look_up(tx, name), seen,
+                to=new, properties=properties, columns=columns, columns_max=self.settings.columns_max,
+            )  # fmt: skip
+            made = TableSchema.from_definition(found[0].table, found[0].definition)
+            made.check_properties(self.settings.history_retention_s)
+            if columns.files:
+                _require_no_rows(tx, made)
+                await self.inserts.derived.check_dependents(tx, made, seen)
             return found
 
         return await self._define(tx, make)
@@ -314,6 +344,17 @@ def _require_room(tx: Transaction, name: str, limit: int, found: int) -> None:
             "tables in another transaction",
             limit=limit,
             found=found,
+        )
+
+
+def _require_no_rows(tx: Transaction, schema: TableSchema) -> None:
+    """Refuse other columns for rows that are staged: each part has the columns that hold at its CSN."""
+    rows = (part.table for part in tx.staged.parts), (one.schema.id for one in tx.staged.rows)
+    if schema.id in {*itertools.chain(*rows), *tx.staged.writes}:
+        raise UnsupportedInTransactionError(
+            f"{tx.tid} has rows of table {schema.name} with the columns of before; change the columns first, "
+            "or in another transaction",
+            table=schema.name,
         )
 
 

@@ -20,6 +20,7 @@ from tidelock.casts import equal_but_nulls
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, RefusedError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
+from tidelock.replica_agent.sql.composition import type_of
 from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest, quote
@@ -56,6 +57,30 @@ class DerivedTables:
         _, source = seen.schema(schema.derivation.source)
         self._check_source(schema, source, seen)
         self._check_columns(schema, await self._columns(tx, schema.derivation, source, seen.at))
+
+    async def check_dependents(self, tx: Transaction, source: TableSchema, seen: SeenTables) -> None:
+        """Check that the tables which are derived from a source can follow it with other columns.
+
+        Args:
+            tx: The transaction that changes the source.
+            source: The schema that the source is to have.
+            seen: The tables that it sees.
+
+        Raises:
+            BadRequestError: One of them cannot.
+        """
+        for table in source.dependents:
+            _, dependent = seen.schema(table)
+            assert dependent.derivation is not None, "a dependent is derived"
+            try:
+                found = await self._columns(tx, dependent.derivation, source, seen.at)
+                self._check_columns(dependent, found)
+            except BadRequestError as error:
+                raise BadRequestError(
+                    f"table {dependent.name}, which is derived from {source.name}, could not follow it any "
+                    f"more ({error.message}); drop it first, and create it with other SQL",
+                    table=dependent.name,
+                ) from error
 
     @contextlib.asynccontextmanager
     async def rows_for(
@@ -130,8 +155,10 @@ class DerivedTables:
         self, tx: Transaction, derivation: Derivation, source: TableSchema, at: Csn
     ) -> pa.Schema:
         """Run the SQL over no rows and return its columns."""
-        name = ".".join(map(quote, source.name.split(".")))
-        inserted = f"WITH inserted AS (SELECT * FROM {name} LIMIT 0) "  # noqa: S608 - it is meant to be SQL
+        columns = ", ".join(
+            f"CAST(NULL AS {type_of(column)}) AS {quote(column.name)}" for column in source.columns
+        )
+        inserted = f"WITH inserted AS (SELECT {columns} LIMIT 0) "
         return await self.columns(tx, derivation.sql, (), at, before=inserted)
 
     async def columns(

@@ -33,7 +33,7 @@ from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
-from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging, require_own_columns
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable
 from tidelock.replication.locks.removal_locks import Locks
@@ -116,6 +116,7 @@ class Removals:
                 )
             path = path_in(schema, values)
             parts = await self.covered(tx, schema.id, path)
+            require_own_columns(schema, parts)
             await self.staging.share(tx, other.id, parts)
             return await self.take(tx, schema.id, parts)
 
@@ -247,14 +248,17 @@ def _compacted(conflict: SerializationConflictError) -> bool:
     return bool(conflict.details.get("merge")) and conflict.details.get("csn") is not None
 
 
+#: The fields of two schemas that are compared, as messages call them.
+_WORDS = {"arrow": "columns", "partition_by": "partition_by", "sort_by": "sort_by"}
+
+
 def _require_equal(source: TableSchema, target: TableSchema) -> None:
     if source.name == target.name:
         raise BadRequestError(f"a partition of {source.name} cannot be moved into {target.name} itself")
-    for what in ("columns", "partition_by", "sort_by"):
-        found, expected = getattr(source, what), getattr(target, what)
-        if found != expected:
+    for what, words in _WORDS.items():
+        if getattr(source, what) != getattr(target, what):
             raise BadRequestError(
-                f"a partition moves between tables of equal schema only; {what} of {source.name} and "
+                f"a partition moves between tables of equal schema only; {words} of {source.name} and "
                 f"{target.name} differ: insert the rows instead",
                 table=target.name,
             )

@@ -19,6 +19,7 @@ from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_staging import require_own_columns
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.wire.statements import RestoreResult
 
@@ -61,6 +62,7 @@ class Restores:
 
             then = await removals.catalog.read(read)
             back, gone = _without(then, now), _without(now, then)
+            require_own_columns(schema, back)
             await removals.staging.share(tx, schema.id, back)
             removed = await removals.take(tx, schema.id, gone)
             return RestoreResult(csn, removed.rows, removed.parts, sum(part.rows for part in back), len(back))

@@ -19,7 +19,7 @@ import msgspec
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, PartId, TableId, Tid
-from tidelock.errors import SchemaMismatchError, TidelockError, UnavailableError
+from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
@@ -265,6 +265,23 @@ class RowStaging:
             unused = await self.catalog.write(lambda db: jobs.drop_parts(db, dropped))
             await remove_files(self.catalog, self.files, unused)
         self.transactions.require_open(tx)
+
+
+def require_own_columns(schema: TableSchema, parts: Sequence[PartRow]) -> None:
+    """Refuse to share parts that have other columns than their table has now (rule columns).
+
+    Raises:
+        BadRequestError: One of them was created before the columns were changed.
+    """
+    for part in parts:
+        if schema.layout(part.creation_csn) is not None:
+            raise BadRequestError(
+                f"part {part.part} of table {schema.name} was written before the columns of the table were "
+                "changed, and cannot be shared with the columns of now; insert its rows instead, from a read "
+                "at an earlier CSN if the table does not have them any more",
+                table=schema.name,
+                part=part.part,
+            )
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -81,8 +81,8 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replication/locks": ("csnlog", "csnlog/core", "replication/core"),
     "replica_agent/config": ("csnlog/core",),
     "replica_agent/workers": (),
-    "replica_agent/tables": ("csnlog/core", "replication/core"),
     "replica_agent/footers": (),
+    "replica_agent/tables": ("csnlog/core", "replication/core", "replica_agent/footers"),
     "replica_agent/storage": (*_AGENT, "replica_agent/tables", "replica_agent/footers"),
     "replica_agent/system_tables": _STORE,
     "replica_agent/audit": (*_AGENT, "replica_agent/storage"),
@@ -90,6 +90,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/readers": (
         *_AGENT,
         "replica_agent/workers",
+        "replica_agent/tables",
         "replica_agent/storage",
         "replica_agent/footers",
     ),

@@ -339,7 +339,10 @@ class FakeAgent:
         full = table if "." in table else f"default.{table}"
         return [
             msgspec.to_builtins(
-                PartInfo(f"r1-1-{at}", "", rows.num_rows, rows.nbytes, "0" * 32, f"default/{at}.parquet")
+                PartInfo(
+                    *(f"r1-1-{at}", "", rows.num_rows, rows.nbytes, "0" * 32, f"default/{at}.parquet"),
+                    rows.nbytes,
+                )
             )
             for at, rows in self.cluster.rows[full]
             if at <= csn

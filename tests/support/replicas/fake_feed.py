@@ -34,6 +34,7 @@ def page(commits: Sequence[Commit], to: int, time_ms: Callable[[int], int]) -> d
                     "partition": {},
                     "rows": rows.num_rows,
                     "length": rows.nbytes,
+                    "file_length": rows.nbytes,
                 }
             ],
             "removed": [],

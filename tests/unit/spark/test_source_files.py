@@ -43,7 +43,7 @@ _parts = st.lists(
 def test_every_row_group_is_read_once(parts: list[list[int]], size: int) -> None:
     """Each row group is in one piece, and tasks have about the wanted size, for all sizes of parts."""
     listed = [
-        {"part": str(number), "file": f"t/{number}", "path": "", "rows": 1, "length": sum(sizes)}
+        {"part": str(number), "file": f"t/{number}", "path": "", "rows": 1, "file_length": sum(sizes)}
         for number, sizes in enumerate(parts)
     ]
     planned = groups(pieces(listed, size), size)

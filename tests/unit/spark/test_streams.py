@@ -57,7 +57,7 @@ SCHEMA = spark.StructType([spark.StructField("k", spark.LongType())])
 
 def part(name: str, tid: str = "7-r1-1-1", rows: int = 1) -> ChangedPart:
     """Return a part that a transaction has added or removed."""
-    return ChangedPart(name, tid, f"/snapshots/8/default/t/{name}.parquet", {}, rows, 100)
+    return ChangedPart(name, tid, f"/snapshots/8/default/t/{name}.parquet", {}, rows, 100, 100)
 
 
 def commit(csn: int, added: str = "", removed: str = "", **of: str) -> ChangeSet:

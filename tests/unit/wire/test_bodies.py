@@ -18,7 +18,7 @@ from tidelock.wire import audit, changes, cluster, members, peers, reads, statem
 from tidelock.wire.failure import Failure
 
 TID = "7-r1-1-1"
-PART = changes.ChangedPart("r1-1-1", TID, "/snapshots/8/default/t/x.parquet", {"p": None}, 3, 900)
+PART = changes.ChangedPart("r1-1-1", TID, "/snapshots/8/default/t/x.parquet", {"p": None}, 3, 900, 900)
 FINDING = audit.AuditFinding(
     check="parts", fault="lost", severity=audit.Severity.ERROR, expected="a", found="b", next_step="c", csn=8
 )
@@ -63,7 +63,7 @@ DEFINITION: dict[str, Any] = {
             changes.ChangePageAnswer(8, True, (changes.ChangeSetAnswer(8, 5, (TID,), (PART,), ()),)),
             ('{"to":8,"complete":true,"sets":[{"csn":8,"time_ms":5,"tids":["7-r1-1-1"],"added":[{"part":"r1-1-1",'
             '"tid":"7-r1-1-1","path":"/snapshots/8/default/t/x.parquet","partition":{"p":null},"rows":3,'
-            '"length":900}],"removed":[]}],"time_ms":0}'),
+            '"length":900,"file_length":900}],"removed":[]}],"time_ms":0}'),
         ),
         (
             FINDING,
@@ -132,7 +132,7 @@ def _twin(kind: type) -> type:
         (InsertResult, (3, 1)),
         (RemoveResult, (3, 1)),
         (ChangeResult, (1, 2, 3, 4, 5)),
-        (ChangedPart, ("r1-1-1", TID, "/x", {"p": 1}, 3, 900)),
+        (ChangedPart, ("r1-1-1", TID, "/x", {"p": 1}, 3, 900, 900)),
     ],
 )
 def test_a_public_result_behaves_as_a_frozen_dataclass(kind: Any, values: tuple[Any, ...]) -> None:

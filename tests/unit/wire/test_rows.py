@@ -34,7 +34,7 @@ TABLE = tables.TableInfo(
     rows=7,
     bytes=900,
 )
-PART = tables.PartInfo("r1-1-1", "k=<b>&\"'", 3, 900, "0" * 32, "default/t/k=1/r1-1-1.parquet")
+PART = tables.PartInfo("r1-1-1", "k=<b>&\"'", 3, 900, "0" * 32, "default/t/k=1/r1-1-1.parquet", 900)
 SKIPPED = cluster.SkippedRecordInfo(8, [], "ann", "burnt", MS)
 LOST = cluster.LostPart(part="r1-1-1", kind="manifest", csn=8, tid="6-r1-1-1", replicas=[], time_ms=MS)
 RECORD = cluster.LogEntry(
@@ -165,7 +165,7 @@ def test_times_are_aware_datetimes_beside_their_milliseconds() -> None:
 def test_every_text_in_html_is_escaped() -> None:
     """A partition or a label may hold any characters; a notebook runs no script of them."""
     evil = "<script>alert('x')</script>"
-    hostile = tables.PartInfo(evil, "\"&'", 3, 900, "0", evil)
+    hostile = tables.PartInfo(evil, "\"&'", 3, 900, "0", evil, 900)
     for shown in (hostile._repr_html_(), RowList([hostile])._repr_html_()):
         assert "<script" not in shown
         assert "<td>&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;</td>" in shown

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import past_point
@@ -46,7 +48,7 @@ def create_request(
         raise BadRequestError(
             f"table {name} needs columns: give `schema`, or `sql`, a SELECT whose columns and rows it gets"
         )
-    text = None if schema is None else base64.b64encode(schema_of(schema).serialize()).decode("ascii")
+    text = None if schema is None else _encoded(schema_of(schema))
     return CreateTableRequest(
         name=name,
         schema=text,
@@ -59,6 +61,28 @@ def create_request(
         sql=sql,
         params=list(params),
     )
+
+
+def alter_request(
+    properties: Mapping[str, str | None] | None,
+    *,
+    drop: Sequence[str],
+    rename: Mapping[str, str] | None,
+    add: Columns | None,
+    order: Sequence[str],
+) -> AlterTableRequest:
+    """Return the request that changes a table; arguments and errors as of `Database.alter_table`."""
+    return AlterTableRequest(
+        properties=dict(properties or {}),
+        drop=list(drop),
+        rename=dict(rename or {}),
+        add=None if add is None else _encoded(schema_of(add)),
+        order=list(order),
+    )
+
+
+def _encoded(columns: pa.Schema) -> str:
+    return base64.b64encode(columns.serialize()).decode("ascii")
 
 
 class TableStatements(Statements):
@@ -243,16 +267,28 @@ class TableStatements(Statements):
         """
         return self._alter(name, AlterTableRequest(name=to))
 
-    def alter_table(self, name: str, properties: Mapping[str, str | None]) -> DefinedTable:
-        """Change properties of a table, as `Database.alter_table` does.
+    def alter_table(
+        self,
+        name: str,
+        properties: Mapping[str, str | None] | None = None,
+        *,
+        drop: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
+        add: Columns | None = None,
+        order: Sequence[str] = (),
+    ) -> DefinedTable:
+        """Change properties and columns of a table, as `Database.alter_table` does.
 
         Raises:
             UnknownTableError: The transaction sees no such table.
-            BadRequestError: A property is unknown, cannot be changed, or has a wrong value; or nothing
-                changes.
+            BadRequestError: A property is unknown, cannot be changed, or has a wrong value; a column does
+                not exist, or exists already, or the table needs it; or nothing changes.
+            UnsupportedInTransactionError: The transaction has inserted rows into the table, with the columns
+                of before: change the columns first.
+            UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
             TransactionClosedError, UnavailableError: As of `create_table`.
         """
-        return self._alter(name, AlterTableRequest(properties=dict(properties)))
+        return self._alter(name, alter_request(properties, drop=drop, rename=rename, add=add, order=order))
 
     def _alter(self, name: str, body: AlterTableRequest) -> DefinedTable:
         path = f"tables/{segment(name)}"

@@ -37,7 +37,7 @@ def test_a_list_made_by_the_catalog_is_what_its_rows_say(tmp_path: Path) -> None
                 rows = [
                     PartInfo(
                         row.part, row.path, row.rows, row.length, row.checksum,
-                        f"{table.replace('.', '/')}/{row.name}",
+                        f"{table.replace('.', '/')}/{row.name}", row.length,
                     )
                     for row in reader.parts(table, Csn(csn))
                 ]  # fmt: skip

@@ -72,10 +72,10 @@ def test_the_definition_is_what_the_protocol_says() -> None:
     assert small().definition() == {
         "name": "default.t",
         "columns": [
-            {"name": "id", "type": "bigint", "nullable": False},
-            {"name": "name", "type": "string", "nullable": True},
-            {"name": "at", "type": "timestamp", "nullable": True},
-            {"name": "year", "type": "int", "nullable": True},
+            {"name": "id", "type": "bigint", "nullable": False, "id": 1},
+            {"name": "name", "type": "string", "nullable": True, "id": 2},
+            {"name": "at", "type": "timestamp", "nullable": True, "id": 3},
+            {"name": "year", "type": "int", "nullable": True, "id": 4},
         ],
         "partition_by": ["year"],
         "sort_by": ["id"],

@@ -1,0 +1,170 @@
+"""Changes of the columns of a table: added, dropped, renamed, in another order.
+
+No part is rewritten. A definition says what the columns were called in earlier parts, and from which CSN on
+parts have them (:mod:`.layouts`); the CSN of the change itself is known when it is committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from tidelock.column_names import join_list
+from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.replica_agent.tables.layouts import HERE
+from tidelock.replica_agent.tables.schema import COLUMNS_MAX, TableSchema, check_names
+from tidelock.table_columns import Column, FormerColumn
+
+
+class ColumnChanges(msgspec.Struct, frozen=True):
+    """Changes of columns, made in this order: drops and renames, then additions, then the order.
+
+    Attributes:
+        drop: Names of columns.
+        rename: New names by the names of before.
+        add: New columns.
+        order: Names of the columns that come first, in their order; the others follow in theirs.
+    """
+
+    drop: Sequence[str] = ()
+    rename: Mapping[str, str] = msgspec.field(default_factory=dict)
+    add: Sequence[Column] = ()
+    order: Sequence[str] = ()
+
+    @property
+    def files(self) -> bool:
+        """Whether files have other columns from then on."""
+        return bool(self.drop or self.rename or self.add)
+
+    def __bool__(self) -> bool:
+        """Return whether there is a change."""
+        return self.files or bool(self.order)
+
+
+NO_CHANGES: Final = ColumnChanges()
+
+
+def changed(schema: TableSchema, changes: ColumnChanges, columns_max: int = COLUMNS_MAX) -> TableSchema:
+    """Return the schema of a table after changes of its columns.
+
+    Raises:
+        BadRequestError: A column does not exist, or exists already; or the table would not fit its
+            partitions, its order, its unique key, or the SQL that makes its rows.
+        TooLargeError: It would have more than ``columns_max`` columns.
+    """
+    _require_known(schema, [*changes.drop, *changes.rename])
+    if changes.files:
+        _require_free(schema)
+    for name in changes.drop:
+        _require_droppable(schema, name)
+    for name in changes.rename:
+        if name in schema.partition_by:
+            raise BadRequestError(
+                f"column {name} of table {schema.name} cannot be renamed: the folders of its partitions are "
+                "named by it; create a table with the other name, and insert the rows there",
+                column=name,
+            )
+    kept = [_renamed(column, changes.rename) for column in schema.columns if column.name not in changes.drop]
+    added = [_added(schema, column, number) for number, column in enumerate(changes.add, 1)]
+    columns = [*kept, *added]
+    check_names(schema.name, [column.name for column in columns])
+    if len(columns) > columns_max:
+        raise TooLargeError(
+            f"table {schema.name} would have {len(columns)} columns; the limit is {columns_max} "
+            "(columns_max): drop others, or spread them over several tables",
+            limit=columns_max,
+            found=len(columns),
+        )
+    made = dataclasses.replace(
+        schema,
+        columns=_ordered(schema, columns, changes.order),
+        sort_by=tuple(changes.rename.get(name, name) for name in schema.sort_by),
+        properties=_properties(schema, changes.rename),
+        columns_made=schema.columns_made + len(added),
+        dropped_at=HERE if changes.drop else schema.dropped_at,
+    )
+    made.check_columns()
+    return made
+
+
+def _require_known(schema: TableSchema, names: Sequence[str]) -> None:
+    known = [column.name for column in schema.columns]
+    for name in names:
+        if name not in known:
+            raise BadRequestError(
+                f"table {schema.name} has no column {name}; its columns are {', '.join(known)}", column=name
+            )
+        if names.count(name) > 1:
+            raise BadRequestError(
+                f"column {name} of table {schema.name} is named twice by the change; name it once",
+                column=name,
+            )
+
+
+def _require_free(schema: TableSchema) -> None:
+    """Refuse changes of a table whose columns are decided elsewhere."""
+    if schema.derivation is not None:
+        raise BadRequestError(
+            f"table {schema.name} has the columns that its derived_sql gives, which cannot be changed; drop "
+            "it, and create it with other SQL",
+            table=schema.name,
+        )
+    if schema.lands:
+        raise BadRequestError(
+            f"{schema.name} is a landing table (property landing), and rows with its columns may have landed "
+            "that are not committed yet; create a table with the other columns, and let rows land there",
+            table=schema.name,
+        )
+
+
+def _require_droppable(schema: TableSchema, name: str) -> None:
+    uses = {"partition_by": schema.partition_by, "sort_by": schema.sort_by, "unique_key": schema.unique_key}
+    for use, names in uses.items():
+        if name in names:
+            raise BadRequestError(
+                f"column {name} of table {schema.name} cannot be dropped: {use} names it; create a table "
+                "without it, and insert the rows there",
+                column=name,
+            )
+
+
+def _renamed(column: Column, rename: Mapping[str, str]) -> Column:
+    new = rename.get(column.name, column.name)
+    if new == column.name:
+        return column
+    was = (*column.was, FormerColumn(HERE, column.name, column.type))
+    return dataclasses.replace(column, name=new, was=was)
+
+
+def _added(schema: TableSchema, column: Column, number: int) -> Column:
+    if not column.nullable:
+        raise BadRequestError(
+            f"column {column.name} cannot be added to table {schema.name} as required: the rows that are "
+            "there have no value of it; leave out `not null`",
+            column=column.name,
+        )
+    return dataclasses.replace(column, id=schema.columns_made + number, since=HERE, was=())
+
+
+def _ordered(schema: TableSchema, columns: Sequence[Column], order: Sequence[str]) -> tuple[Column, ...]:
+    by_name = {column.name: column for column in columns}
+    for name in order:
+        if name not in by_name or order.count(name) > 1:
+            problem = "is named twice" if name in by_name else "is no column"
+            raise BadRequestError(
+                f"{name} {problem} in the new order of table {schema.name}, whose columns are "
+                f"{', '.join(by_name)}",
+                column=name,
+            )
+    return (*map(by_name.__getitem__, order), *(one for one in columns if one.name not in order))
+
+
+def _properties(schema: TableSchema, rename: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties, of which the unique key follows its columns to their new names."""
+    found = dict(schema.properties)
+    if any(name in rename for name in schema.unique_key):
+        found["unique_key"] = join_list(rename.get(name, name) for name in schema.unique_key)
+    return found
