@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, horizons, nothing_left, require_clean_audit
+from tests.support.spark.process import SparkProcess
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.cli import app as cli
@@ -278,3 +280,17 @@ def test_tags_on_the_command_line(local: LocalCluster, db: Database, table: str)
     assert table in run("history")
     assert "has ended" in run("untag", "q1")
     assert db.tags() == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_reads_the_folder_of_a_tag(
+    local: LocalCluster, db: Database, table: str, tmp_path: Path
+) -> None:
+    """Spark's own Parquet reader takes the path of a tag as it is, after the rows have left the table."""
+    db.insert(table, rows(1, 2, 3))
+    db.tag("2026Q3")
+    db.truncate(table, wait="all")
+    with SparkProcess("classic", tmp_path) as spark:
+        folder = f"webhdfs://{data_address(local, 'r2')}/snapshots/2026Q3/default/{table}"
+        assert spark.sql(f"select count(*), sum(n) from parquet.`{folder}`") == [[3, 6]]
