@@ -1,10 +1,10 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--before CHECKOUT] [--out DIR]`: measures.
 
 Parts: commits, landing, raw, peers, lag, forced, load, spark, stalls, client_stalls, compaction, mutations,
-spark_writes, write_memory, streams, start, pauses, growth, clone, clone_small, endurance, spark_peers; all of
-them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its tables to DIR/report.md
-and a picture for each question to DIR. With --before, commits, lag, load, spark and mutations are measured in
-a checkout of an earlier commit, too, each group right before that of this state.
+spark_writes, write_memory, streams, start, pauses, growth, definitions, clone, clone_small, endurance,
+spark_peers; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its
+tables to DIR/report.md and a picture for each question to DIR. With --before, commits, lag, load, spark and
+mutations are measured in a checkout of an earlier commit, too, each group right before that of this state.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from bench.parts import (
     clone,
     commits,
     compaction,
+    definitions,
     endurance,
     forced_writes,
     growth,
@@ -75,6 +76,7 @@ class BenchScale:
     commits: int
     part_files: tuple[int, ...]
     tables: int
+    versions: int
     crowd: int
     parts: int
     records: int
@@ -102,6 +104,7 @@ FULL: Final = BenchScale(
     commits=60,
     part_files=(20_000, 100_000),
     tables=1_000,
+    versions=1_000,
     crowd=10_000,
     parts=1_000_000,
     records=100_000,
@@ -128,6 +131,7 @@ QUICK: Final = BenchScale(
     commits=6,
     part_files=(500,),
     tables=50,
+    versions=50,
     crowd=200,
     parts=5_000,
     records=1_000,
@@ -237,6 +241,10 @@ def _growth(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"growth": found}
 
 
+def _definitions(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    return {"definitions": definitions.run(folder, tables=scale.tables, versions=scale.versions)}
+
+
 def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"clone": clone.run(folder, scale.cloned_parts, scale.cloned_mb, scale.pace)}
 
@@ -268,6 +276,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"start"}, _start),
     ({"pauses"}, _pauses),
     ({"growth"}, _growth),
+    ({"definitions"}, _definitions),
     ({"clone"}, _clone),
     ({"clone_small"}, _clone_small),
     ({"endurance"}, _endurance),

@@ -95,6 +95,10 @@ def _commits(figures: Mapping[str, Any]) -> Iterator[Aim]:
     for run in figures.get("forced", ()):
         if run["write_behind"] and run["clients"] == 1:
             yield Aim("forced writes per commit, all replicas, 1 client", 3, run["forced_per_commit"])
+    if found := figures.get("definitions"):
+        yield Aim(f"definitions with {found['tables']:,} tables, time beside few", 1.1, found["ratio"])
+        yield Aim(f"commit with {found['versions']:,} definitions, beside one", 1.1, found["commit_ratio"])
+        yield Aim(f"listing with {found['versions']:,} definitions, beside one", 1.1, found["listing_ratio"])
     if growth := figures.get("growth"):
         yield Aim("commit p50 with a large catalog / with a small one", 1.1, growth["ratio"])
 

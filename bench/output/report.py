@@ -63,6 +63,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield _pauses(figures["pauses"])
     if "growth" in figures:
         yield from _growth(figures["growth"])
+    if "definitions" in figures:
+        yield from _definitions(figures["definitions"])
     if "clone" in figures:
         yield _clone(figures["clone"])
     if "clone_small" in figures:
@@ -361,6 +363,37 @@ def _growth(growth: Mapping[str, Any]) -> Iterator[Sheet]:
         "Cold listing of one of 30 folders of a table, at a new CSN",
         ("parts of the table", "small parts as combined files, s", "each part a file, s"),
         [_texts(f"{growth['listed']:,}", growth["listing_s"], growth["listing_by_part_s"])],
+    )
+
+
+def _definitions(found: Mapping[str, Any]) -> Iterator[Sheet]:
+    yield Sheet(
+        "Definitions of one client, at a cluster without tables and at one with many, in turn",
+        (
+            "tables",
+            "per second, few tables",
+            "per second, many",
+            "time, ratio",
+            "time, ratio to a commit of rows",
+        ),
+        [
+            _texts(
+                f"{found['tables']:,}",
+                *(found[key] for key in ("few_per_s", "many_per_s", "ratio", "to_commit")),
+            )
+        ],
+    )
+    yield Sheet(
+        "A table of many definitions beside one of one definition, in turn: commits, and cold listings",
+        ("definitions", "work", "p50 ms, one definition", "p50 ms, many", "ratio"),
+        [
+            _texts(
+                f"{found['versions']:,}",
+                work,
+                *(found[f"{work}_{key}"] for key in ("once_ms", "often_ms", "ratio")),
+            )
+            for work in ("commit", "listing")
+        ],
     )
 
 

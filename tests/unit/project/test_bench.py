@@ -161,6 +161,20 @@ FOUND: dict[str, Any] = {
         "listing_s": 0.31,
         "listing_by_part_s": 0.37,
     },
+    "definitions": {
+        "tables": 1_000,
+        "few_per_s": 90.0,
+        "many_per_s": 81.0,
+        "ratio": 1.11,
+        "to_commit": 1.2,
+        "versions": 1_000,
+        "commit_once_ms": 10.0,
+        "commit_often_ms": 10.5,
+        "commit_ratio": 1.05,
+        "listing_once_ms": 4.0,
+        "listing_often_ms": 4.2,
+        "listing_ratio": 1.05,
+    },
     "mutations": [
         {"way": "row groups", "statement": statement, "rows": 9, "tidelock_s": seconds, "everywhere_s": 9.9}
         | {"deltalake_s": 2.0, "ratio": seconds / 2.0}
@@ -289,6 +303,7 @@ def test_aims_of_what_was_measured() -> None:
     missed = {aim.what for aim in aims(FOUND) if not aim.reached}
     assert missed == {
         "commits/s, 32 clients",
+        "definitions with 1,000 tables, time beside few",
         "agents' CPU ms per commit, 32 clients",
         "ZooKeeper writes per commit, 32 clients",
         "Spark, geometric mean of the ratios, loopback",
