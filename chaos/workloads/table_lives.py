@@ -1,4 +1,4 @@
-"""Tables that are created, renamed and dropped under a few names, while rows go into them.
+"""Tables that are created, renamed, dropped and brought back under a few names, while rows go into them.
 
 Each table has a number of its own, in its comment, and each row the number of the table that its writer saw.
 So a row that is in another table than that one shows itself, whatever names both have had.
@@ -20,15 +20,15 @@ from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
-from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
+from tidelock.errors import BadRequestError, SnapshotTooOldError, TableExistsError, UnknownTableError
 
 NAMES: Final = ("lives_a", "lives_b", "lives_c")
 #: A name that no reader ever sees.
 _BETWEEN: Final = "lives_between"
 SCHEMA: Final = pa.schema([("g", pa.int64()), ("n", pa.int64())])
 _VALUE: Final[list[Operation]] = [["r", "tables", None]]
-#: Refusals that are an answer to a change: another client was first.
-_ANSWERS: Final = (TableExistsError, UnknownTableError, BadRequestError)
+#: Refusals that are an answer to a change: another client was first, or history is gone.
+_ANSWERS: Final = (TableExistsError, UnknownTableError, BadRequestError, SnapshotTooOldError)
 _WRITERS, _WRITE_PAUSE_S, _CHANGE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 3.0, 3.0
 
 #: The tables of a read: the name of each, its number, and the pairs (number, n) of its rows.
@@ -58,7 +58,7 @@ class TableLives(Workload):
 
     def _change(self, session: Session) -> None:
         name, other = random.sample(NAMES, 2)
-        what = random.choice(("create", "create", "replace", "rename", "drop"))
+        what = random.choice(("create", "create", "replace", "rename", "drop", "undrop"))
         properties = {"comment": str(next(self._tables)), **SOME_HISTORY}
 
         def change(db: Database) -> int | None:
@@ -66,6 +66,8 @@ class TableLives(Workload):
                 return int(db.rename_table(name, other)["csn"])
             if what == "drop":
                 return db.drop_table(name)
+            if what == "undrop":
+                return int(db.undrop_table(name, to=random.choice((None, other)))["csn"])
             replaces = what == "replace"
             return int(db.create_table(name, SCHEMA, properties=properties, or_replace=replaces)["csn"])
 
@@ -141,10 +143,13 @@ def look(snap: Snapshot) -> Found:
 def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
     """Return what is wrong in a history."""
     reads: list[dict[str, Any]] = []
+    undropped = 0
     added: dict[int, dict[int, int]] = defaultdict(dict)
     for line in all_lines:
         if line["f"] == "read" and line["type"] == "ok":
             reads.append(line)
+        elif line["f"] == "define" and line["type"] in {"ok", "info"}:
+            undropped += line["value"][0][0] == "undrop"
         elif line["f"] == "add" and line["type"] == "ok":
             for _, table, n in line["value"]:
                 added[table][n] = line["csn"]
@@ -154,7 +159,7 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
         for line in reads
         for rule, story in _wrong(line["value"][0][2], line["snapshot"], added)
     ]  # fmt: skip
-    return [*found, *_disagreeing(reads), *_back_from_the_dead(reads)]
+    return [*found, *_disagreeing(reads), *_back_from_the_dead(reads, undropped)]
 
 
 def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> Iterable[tuple[str, str]]:
@@ -188,15 +193,20 @@ def _disagreeing(reads: Iterable[dict[str, Any]]) -> Iterable[Violation]:
             yield Violation(TableLives.name, "replicas agree", story, line["time"])
 
 
-def _back_from_the_dead(reads: Iterable[dict[str, Any]]) -> Iterable[Violation]:
+def _back_from_the_dead(reads: Iterable[dict[str, Any]], undropped: int) -> Iterable[Violation]:
+    """Tell of tables that come back more often than somebody may have brought one back."""
     alive: set[int] = set()
     dead: dict[int, int] = {}
     for line in sorted(reads, key=lambda line: line["snapshot"]):
         now = {table for _, table, _ in line["value"][0][2]}
         for table in sorted(now & dead.keys()):
+            if undropped:
+                undropped -= 1
+                del dead[table]
+                continue
             story = (
-                f"Expected no table {table}, which was not there at CSN {dead[table]}, found it at CSN "
-                f"{line['snapshot']} of {line.get('replica')} (operation {line['index']})."
+                f"Expected no table {table}, which was dropped at CSN {dead[table]} or before, found it at "
+                f"CSN {line['snapshot']} of {line.get('replica')} (operation {line['index']})."
             )
             yield Violation(TableLives.name, "dropped for ever", story, line["time"])
         dead |= dict.fromkeys(alive - now, line["snapshot"])

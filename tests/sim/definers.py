@@ -1,4 +1,4 @@
-"""Clients that create, replace, rename and drop tables, insert into them and read them, and their judgement.
+"""Clients that define tables, bring dropped ones back, insert and read, and the judgement of what they saw.
 
 Each table has a number of its own, in its comment, and each row the number of the table that its writer saw.
 The judge is that of the chaos runner (`chaos/workloads/table_lives.py`).
@@ -20,7 +20,13 @@ from tests.sim.clients import SimSession, begin, insert, rollback
 from tests.sim.log_lives import LogLife
 from tests.sim.network import Serve
 from tidelock.csnlog.core.ids import Csn, TableId, Tid
-from tidelock.errors import SnapshotTooOldError, TableExistsError, TidelockError, UnknownTableError
+from tidelock.errors import (
+    RefusedError,
+    SnapshotTooOldError,
+    TableExistsError,
+    TidelockError,
+    UnknownTableError,
+)
 from tidelock.replica_agent.services.definitions import Defined, DefinitionService, Statement
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.tables.names import full_name, no_table
@@ -67,7 +73,7 @@ class DefinerStory:
         return self._numbers
 
     def line(self, f: str, time: float, **fields: Any) -> None:
-        """Write down an operation that went well."""
+        """Write down an operation that went well, or whose `type` is another one."""
         self.lines.append({"f": f, "type": "ok", "index": len(self.lines), "time": time, **fields})
 
 
@@ -99,10 +105,17 @@ class SimDefiner(SimSession):
 
     async def _change(self) -> None:
         name, other = self.chance.sample(NAMES, 2)
-        what = self.chance.choice(("create", "create", "replace", "rename", "drop"))
+        what = self.chance.choice(("create", "create", "replace", "rename", "drop", "undrop"))
         number = self._story.number()
         define = _definition(what, name, other, number)
-        made: Defined = await self.ask(what, lambda at: at.definitions.alone(define(at.definitions)))
+        try:
+            made: Defined = await self.ask(what, lambda at: at.definitions.alone(define(at.definitions)))
+        except RefusedError:
+            raise
+        except TidelockError:
+            self._story.line("define", self.world.loop.time(), type="info", value=[[what, name, other]])
+            raise
+        self._story.line("define", self.world.loop.time(), value=[[what, name, other]])
         if what in _CREATES:
             self._story.made[number] = made.done.csn, name
         self.world.oracle.did["definitions"] += 1
@@ -184,6 +197,8 @@ def _definition(what: str, name: str, other: str, number: int) -> Define:
         return lambda at: at.altering(name, to=other, properties={})
     if what == "drop":
         return lambda at: at.dropping(name)
+    if what == "undrop":
+        return lambda at: at.undropping(name, to=None, csn=None)
     properties = {"comment": str(number)}
     asked = CreateTableRequest(name, "", [], [], properties, or_replace=what == "replace")
     return lambda at: at.creating(asked, SCHEMA)
@@ -258,11 +273,11 @@ async def judge_definers(world: SimWorld, end: Csn, horizon: Csn) -> None:
                 number, name = made[csn]
                 what = f"table {number} was created as {name} at CSN {csn}, and {host.name} shows {found}"
                 world.oracle.violated("I4 DURABLE", what)
-    added = [line for line in story.lines if line["f"] == "add" and one_log]
+    beside = [line for line in story.lines if line["f"] == "define" or (line["f"] == "add" and one_log)]
     reads: dict[LogLife, list[dict[str, Any]]] = defaultdict(list)
     for line in story.lines:
         if line["f"] == "read":
             reads[line["log"]].append(line)
     for lines in reads.values():
-        for violation in judged([*added, *lines]):
+        for violation in judged([*beside, *lines]):
             world.oracle.violated("I3 to I10, tables", f"{violation.claim}: {violation.story}")

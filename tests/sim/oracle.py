@@ -30,7 +30,7 @@ from tidelock.csnlog.core.model import (
     SERVING,
     STRUCK,
     AddPart,
-    ChangeTable,
+    DefineTable,
     Entry,
     Record,
     RemovePart,
@@ -286,7 +286,9 @@ class Oracle:
                     self.violated("I7 NOCONFLICT", what)
                 self._removed.setdefault(entry.part, csn)
                 self._in_table.get(entry.table, set()).discard(entry.part)
-            elif isinstance(entry, ChangeTable) and entry.drops:
+            elif isinstance(entry, DefineTable) and not entry.drops:
+                self._dropped.discard(entry.table)
+            elif isinstance(entry, DefineTable):
                 self._dropped.add(entry.table)
                 self._removed |= dict.fromkeys(self._in_table.pop(entry.table, ()), csn)
 

@@ -279,6 +279,10 @@ def test_a_table_that_comes_back_from_the_dead_is_found() -> None:
         value = [["r", "tables", [[f"lives_{table}", table, []] for table in tables]]]
         planted.operation(value, f="read", snapshot=snapshot, replica="r1")
     assert _claims(table_lives.judged(planted.ended), "table_lives") == {"dropped for ever"}
+    planted.operation([["undrop", "lives_7", "lives_7"]], f="define", end="fail")
+    assert _claims(table_lives.judged(planted.ended), "table_lives") == {"dropped for ever"}
+    planted.operation([["undrop", "lives_7", "lives_7"]], f="define", end="info")
+    assert not table_lives.judged(planted.ended)
     planted.operation([["r", "tables", []]], f="read", snapshot=7, replica="r2")
     assert "replicas agree" in _claims(table_lives.judged(planted.ended), "table_lives")
 
