@@ -21,7 +21,7 @@ from demo.rounds import FaultKind, Round, RoundRunner
 from demo.second_opinion import SecondOpinion
 from demo.writer import OrderKeys
 from tidelock.client import Database
-from tidelock.wire.cluster import LogEntry
+from tidelock.wire.log import LogEntry
 from workloads import checker, history
 from workloads.agents import Agents
 from workloads.compare import first_difference

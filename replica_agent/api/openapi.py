@@ -210,7 +210,11 @@ def _descriptions(struct: type[msgspec.Struct]) -> tuple[str, dict[str, str]]:
 
 
 def _structs(bodies: Iterable[Body | None]) -> dict[str, type[msgspec.Struct]]:
-    """Return the structs of some bodies and the structs nested in them, by name."""
+    """Return the structs of some bodies and the structs nested in them, by name.
+
+    Raises:
+        ValueError: Two of them have one name, and the document would have the fields of one for both.
+    """
     found: dict[str, type[msgspec.Struct]] = {}
     left = [inspect.type_info(body) for body in bodies if body is not None and not isinstance(body, Content)]
     while left:
@@ -219,6 +223,9 @@ def _structs(bodies: Iterable[Body | None]) -> dict[str, type[msgspec.Struct]]:
                 if cls.__name__ not in found:
                     found[cls.__name__] = cls
                     left += [field.type for field in fields]
+                elif found[cls.__name__] is not cls:
+                    modules = sorted((cls.__module__, found[cls.__name__].__module__))
+                    raise ValueError(f"two bodies have the name {cls.__name__}, of {' and '.join(modules)}")
             case inspect.UnionType(types=types):
                 left += types
             case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):

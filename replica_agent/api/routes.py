@@ -74,6 +74,7 @@ from tidelock.wire import (
     channel,
     cluster,
     history,
+    log,
     peers,
     reads,
     statements,
@@ -339,7 +340,7 @@ _STATUS: Final = (
     ),
     ApiRoute(
         method="GET", path=f"{V1}/log", handler=StatusRoutes.log, subject="cluster",
-        response=list[cluster.LogEntry], errors=(SnapshotTooOldError, CorruptError),
+        response=list[log.LogEntry], errors=(SnapshotTooOldError, CorruptError),
         query=(
             Parameter(name="from_csn", kind="integer", meaning="The first CSN; default: the first kept."),
             Parameter(name="limit", kind="integer", meaning="Most records; bound: `log_answer_records_max`."),

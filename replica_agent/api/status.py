@@ -23,12 +23,12 @@ from tidelock.replica_agent.api.http import answer, number
 from tidelock.replica_agent.api.transactions import parse_tid
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.replica_agent.services.status import StatusService, skipped_record
-from tidelock.wire.cluster import (
+from tidelock.wire.cluster import Health
+from tidelock.wire.log import (
     AddedPart,
-    DefinedTable,
-    Health,
     LogEntry,
     LoggedEntry,
+    LoggedTable,
     LoggedTag,
     LoggedTagEnd,
     LoggedTransaction,
@@ -68,7 +68,7 @@ def _shown_entry(entry: Entry) -> LoggedEntry:
         case RemovePart():
             return RemovedPart(**fields)
         case DefineTable():
-            return DefinedTable(**fields)
+            return LoggedTable(**fields)
         case SkipPart():
             return SkippedPart(**fields)
         case TagCsn():

@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 from tidelock.client import Database, connect
 from tidelock.cluster import LocalCluster
 from tidelock.errors import LabelExistsError
-from tidelock.wire.cluster import LogEntry
+from tidelock.wire.log import LogEntry
 from workloads.agents import ask
 
 REPLICAS: Final = ("r1", "r2", "r3")

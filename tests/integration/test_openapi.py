@@ -207,6 +207,36 @@ def read(walk: Walk) -> None:
     walk.raw("POST", f"{changes}/rows", json.dumps({"csn": walk.csn}).encode(), table="t")
 
 
+def define(walk: Walk) -> None:
+    """Define tables, namespaces and tags, alone and in a transaction, and bring tables back."""
+    table = walk.table("kept")
+    asked = {"name": "first", "csn": walk.csn}
+    assert walk.ask("POST", f"{V1}/tags", asked, status=201)["csn"] == walk.csn
+    walk.ask("GET", f"{V1}/tags/{{name}}", name="first")
+    walk.ask("POST", f"{V1}/namespaces", {"name": "sales"}, status=201)
+    tid = walk.begin()
+    made = {"name": "sales.made", "schema": base64.b64encode(SCHEMA.serialize()).decode()}
+    walk.ask("POST", f"{TX}/tables", made, tid=tid, status=201)
+    walk.ask("PATCH", f"{TX}/tables/{{table}}", {"name": "sales.named"}, tid=tid, table="sales.made")
+    walk.ask("DELETE", f"{TX}/tables/{{table}}", tid=tid, table="sales.named")
+    walk.ask("POST", f"{TX}/namespaces", {"name": "passing"}, tid=tid, status=201)
+    walk.ask("DELETE", f"{TX}/namespaces/{{namespace}}", tid=tid, namespace="passing")
+    walk.ask("POST", f"{TX}/rows/{{table}}", stream(ROWS), tid=tid, table=table)
+    walk.ask("POST", f"{TX}/commit", tid=tid)
+    tid = walk.begin()
+    walk.ask("POST", f"{TX}/restore/{{table}}", {"tag": "first"}, tid=tid, table=table)
+    walk.ask("POST", f"{TX}/rollback", tid=tid)
+    walk.ask("DELETE", f"{V1}/tables/{{table}}", table=table)
+    tid = walk.begin()
+    walk.ask("POST", f"{TX}/tables/{{table}}/undrop", {}, tid=tid, table=table)
+    walk.ask("POST", f"{TX}/rollback", tid=tid)
+    walk.ask("POST", f"{V1}/tables/{{table}}/undrop", {}, table=table)
+    assert "sales" in {one["name"] for one in walk.ask("GET", f"{V1}/namespaces")}
+    walk.ask("DELETE", f"{V1}/namespaces/{{namespace}}", namespace="sales")
+    assert [one["name"] for one in walk.ask("GET", f"{V1}/tags")] == ["first"]
+    walk.ask("DELETE", f"{V1}/tags/{{name}}", name="first")
+
+
 def files(walk: Walk) -> None:
     """Write files through the folder of a transaction, and send one to another replica."""
     table, tid = "default.t", walk.begin()
@@ -297,6 +327,7 @@ def test_every_operation_answers_as_the_document_says(local: LocalCluster) -> No
     state(walk)
     tid = write(walk)
     read(walk)
+    define(walk)
     files(walk)
     peers(walk, tid)
     look(walk, tid)

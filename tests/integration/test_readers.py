@@ -467,7 +467,8 @@ def test_plain_404_is_for_names_only(host: ReaderHost) -> None:
 
     assert error(host.get("/snapshots/6/sales/nothing")) == (404, "NoSuchPathError")
     assert error(host.get(f"/snapshots/{HORIZON - 1}/sales/items")) == (410, "SnapshotTooOldError")
-    assert error(host.get("/snapshots/latest/sales/items")) == (400, "BadRequestError")
+    assert error(host.get("/snapshots/latest/sales/items")) == (403, "UnknownTagError")
+    assert error(host.get("/snapshots/-1/sales/items")) == (400, "BadRequestError")
     host.say("beyond")
     assert error(host.get("/snapshots/7/sales/items")) == (403, "NoSuchCsnError")
     host.say("standby")

@@ -14,10 +14,10 @@ from tidelock.cli import output
 from tidelock.cli.inspecting import iso
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
-from tidelock.wire.cluster import (
+from tidelock.wire.log import (
     AddedPart,
-    DefinedTable,
     LogEntry,
+    LoggedTable,
     LoggedTag,
     LoggedTagEnd,
     LoggedTransaction,
@@ -114,7 +114,7 @@ def _changes(one: LoggedTransaction) -> dict[str, dict[str, Any]]:
         match entry:
             case AddedPart():
                 of(entry.table)["rows_added"] += entry.rows
-            case DefinedTable():
+            case LoggedTable():
                 of(entry.table)["version"] = entry.version
             case RemovedPart() | SkippedPart():
                 of(entry.table)["parts_removed"] += 1

@@ -17,7 +17,8 @@ from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
 from tidelock.errors import TidelockError, UnavailableError
 from tidelock.exits import Exit
-from tidelock.wire.cluster import LogEntry, ReplicaStatus, StatusAnswer
+from tidelock.wire.cluster import ReplicaStatus, StatusAnswer
+from tidelock.wire.log import LogEntry
 from tidelock.wire.rows import Row
 from tidelock.wire.tables import TableInfo
 

@@ -37,13 +37,13 @@ from tidelock.client.writes.transaction import Transaction
 from tidelock.wire.cluster import (
     Explanation,
     HorizonAnswer,
-    LogEntry,
     LostPart,
     OptimizeAnswer,
     ReplicaStatus,
     StatusAnswer,
     SwitchInfo,
 )
+from tidelock.wire.log import LogEntry
 from tidelock.wire.members import MembersAnswer
 from tidelock.wire.rows import Row, RowList
 from tidelock.wire.tables import CommittedTable, PartInfo, TableInfo

@@ -252,7 +252,8 @@ def test_definitions_by_the_command_line(ground: Ground) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"name": "t"}, ["missing required field `schema`", "docs/openapi.json"]),
+        ({"name": "t"}, ["with a schema, or with the columns and rows of a SELECT (sql); give one"]),
+        ({"schema": ""}, ["missing required field `name`", "docs/openapi.json"]),
         ({"name": "t", "schema": "no base64!"}, ["not a base64 Arrow IPC schema message"]),
         ({"name": "t", "schema": "AAAA"}, ["not a base64 Arrow IPC schema message"]),
         ({"name": "t", "schema": "", "colour": 1}, ["unknown field `colour`"]),

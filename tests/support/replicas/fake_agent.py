@@ -40,14 +40,8 @@ from tidelock.errors import (
     UnknownTransactionError,
 )
 from tidelock.wire import writes
-from tidelock.wire.cluster import (
-    AddedPart,
-    ExplainedPart,
-    Explanation,
-    LogEntry,
-    LoggedEntry,
-    LoggedTransaction,
-)
+from tidelock.wire.cluster import ExplainedPart, Explanation
+from tidelock.wire.log import AddedPart, LogEntry, LoggedEntry, LoggedTransaction
 from tidelock.wire.tables import PartInfo
 from tidelock.wire.transactions import TransactionInfo
 

@@ -18,14 +18,7 @@ from tidelock.cli.describing import partitions_of
 from tidelock.cli.history import commits_of
 from tidelock.client import connect
 from tidelock.exits import Exit
-from tidelock.wire.cluster import (
-    AddedPart,
-    DefinedTable,
-    LogEntry,
-    LoggedTransaction,
-    ManifestInfo,
-    RemovedPart,
-)
+from tidelock.wire.log import AddedPart, LogEntry, LoggedTable, LoggedTransaction, ManifestInfo, RemovedPart
 
 ROWS = pa.table({"k": [1, 2, 3]})
 WHEN = "2023-11-14T22:13:20.000Z"
@@ -186,7 +179,7 @@ def test_a_cluster_without_commits_has_an_empty_history(tidelock: Tidelock) -> N
 def test_a_commit_tells_what_it_did_to_each_table() -> None:
     """Rows that were added, parts that were removed, and a definition, table by table."""
     entries = [
-        DefinedTable("default.u", 0, {}),
+        LoggedTable("default.u", 0, {}),
         added("default.t", 2),
         added("default.t", 3, "r1-1-2"),
         RemovedPart("default.t", "r1-1-0"),

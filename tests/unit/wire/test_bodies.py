@@ -14,7 +14,18 @@ from tidelock.client import ChangedPart, InsertResult
 from tidelock.client.agents.transport import json_text
 from tidelock.client.values.results import ChangeResult, RemoveResult
 from tidelock.errors import BadRequestError
-from tidelock.wire import audit, changes, cluster, members, peers, reads, statements, tables, transactions
+from tidelock.wire import (
+    audit,
+    changes,
+    cluster,
+    log,
+    members,
+    peers,
+    reads,
+    statements,
+    tables,
+    transactions,
+)
 from tidelock.wire.failure import Failure
 
 TID = "7-r1-1-1"
@@ -70,7 +81,7 @@ DEFINITION: dict[str, Any] = {
             '{"check":"parts","fault":"lost","severity":"error","expected":"a","found":"b","next_step":"c","csn":8}',
         ),
         (
-            cluster.RemovedPart("default.t", "r1-1-1"),
+            log.RemovedPart("default.t", "r1-1-1"),
             '{"action":"RemovePart","table":"default.t","part":"r1-1-1"}',
         ),
         (peers.ForgetRequest(tids=[TID]), '{"tids":["7-r1-1-1"],"parts":[]}'),

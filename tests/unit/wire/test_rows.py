@@ -14,7 +14,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from tidelock.client.values.results import TransactionAtHome
-from tidelock.wire import cluster, members, rows, tables, transactions
+from tidelock.wire import cluster, log, members, rows, tables, transactions
 from tidelock.wire.rows import Row, RowList, instant
 
 MS = 1_700_000_000_123
@@ -37,17 +37,17 @@ TABLE = tables.TableInfo(
 PART = tables.PartInfo("r1-1-1", "k=<b>&\"'", 3, 900, "0" * 32, "default/t/k=1/r1-1-1.parquet", 900)
 SKIPPED = cluster.SkippedRecordInfo(8, [], "ann", "burnt", MS)
 LOST = cluster.LostPart(part="r1-1-1", kind="manifest", csn=8, tid="6-r1-1-1", replicas=[], time_ms=MS)
-RECORD = cluster.LogEntry(
+RECORD = log.LogEntry(
     csn=8,
     kind="commit",
     home="r1",
     time_ms=MS,
     tids=[
-        cluster.LoggedTransaction(
+        log.LoggedTransaction(
             "6-r1-1-1",
             [
-                cluster.AddedPart("default.t", "r1-1-1", "", 3, 900, "0"),
-                cluster.RemovedPart("default.t", "r1"),
+                log.AddedPart("default.t", "r1-1-1", "", 3, 900, "0"),
+                log.RemovedPart("default.t", "r1"),
             ],
             manifest=None,
             holders=["r1"],
@@ -174,7 +174,7 @@ def test_every_text_in_html_is_escaped() -> None:
         id=evil, cluster_id="", snapshot_csn=1, replicas=[cluster.ReplicaStatus(id=evil)]
     )
     assert "<script" not in nested._repr_html_()
-    logged = cluster.DefinedTable("t", 0, {evil: evil})
+    logged = log.LoggedTable("t", 0, {evil: evil})
     assert "<script" not in logged._repr_html_()
 
 

@@ -13,7 +13,6 @@ from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
 from tidelock.client.values.arguments import full_name, milliseconds
 from tidelock.client.values.results import TableChange
-from tidelock.wire.cluster import LogEntry
 from tidelock.wire.history import (
     CsnTime,
     InSyncReplicas,
@@ -22,6 +21,7 @@ from tidelock.wire.history import (
     TableChangeInfo,
     TableStatistics,
 )
+from tidelock.wire.log import LogEntry
 from tidelock.wire.rows import RowList, instant
 
 

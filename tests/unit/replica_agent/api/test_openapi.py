@@ -19,6 +19,7 @@ from tidelock.replica_agent.api.route import ApiRoute, Content
 from tidelock.replica_agent.api.routes import ROUTES
 from tidelock.replica_agent.config.states import AgentState
 from tidelock.wire.statements import ChangeResult
+from tidelock.wire.tables import TableInfo
 
 ALL = [route for group in ROUTES.values() for route in group]
 DOCUMENT = document(ALL)
@@ -94,3 +95,15 @@ def test_requests_are_strict_and_answers_are_not(route: ApiRoute) -> None:
         assert cast("Any", route.request).__struct_config__.forbid_unknown_fields
     if isinstance(route.response, type) and issubclass(route.response, msgspec.Struct):
         assert not route.response.__struct_config__.forbid_unknown_fields
+
+
+def test_two_bodies_of_one_name_are_refused() -> None:
+    """The name leads to one schema, so the answers of one of them would not be as documented."""
+    other: Any = msgspec.defstruct(TableInfo.__name__, [("something", int)])
+    with pytest.raises(ValueError, match=r"two bodies have the name TableInfo, of .* and tidelock\.wire"):
+        document(
+            [
+                msgspec.structs.replace(ALL[0], response=TableInfo),
+                msgspec.structs.replace(ALL[0], response=list[other]),
+            ]
+        )
