@@ -225,6 +225,8 @@ def define(walk: Walk) -> None:
     walk.ask("POST", f"{TX}/commit", tid=tid)
     tid = walk.begin()
     walk.ask("POST", f"{TX}/restore/{{table}}", {"tag": "first"}, tid=tid, table=table)
+    copy = {"name": "copied"}
+    walk.ask("POST", f"{TX}/tables/{{table}}/clone", copy, tid=tid, table=table, status=201)
     walk.ask("POST", f"{TX}/rollback", tid=tid)
     walk.ask("DELETE", f"{V1}/tables/{{table}}", table=table)
     tid = walk.begin()
