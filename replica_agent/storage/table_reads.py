@@ -65,9 +65,9 @@ class TableReads:
         return {tag.name: Csn(tag.csn) for tag in self.tags()}
 
     def retentions(self) -> dict[TableId, float]:
-        """Return the retention in seconds of each table that has its own."""
+        """Return the retention in seconds of each table that has its own, also of a dropped one."""
         of_any_version = """AND id IN (SELECT id FROM tables WHERE definition LIKE '%"retention_s"%')"""
-        rows = self._tables(of_any_version, {"s": self.snapshot_csn()})
+        rows = self._tables(of_any_version, {"s": self.snapshot_csn()}, ("active", "dropped"))
         found = {row.id: row.definition["properties"].get("retention_s") for row in rows}
         return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
 

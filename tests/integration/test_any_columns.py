@@ -8,10 +8,14 @@ import math
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlsplit
 
 import duckdb
+import fsspec
+import pandas as pd
 import pyarrow as pa
 import pytest
+from pyarrow import dataset
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.nested import DEEP, meaning
@@ -169,19 +173,26 @@ def test_keys_and_lists_of_quoted_names(db: Database) -> None:
     assert db.read(table)["v"].to_pylist() == [2]
 
 
-def test_files_of_a_snapshot_have_the_names(db: Database, local: LocalCluster) -> None:
-    """DuckDB and pyarrow read the files over HTTP, with the names as they were given."""
+def test_files_of_a_snapshot_have_the_names(db: Database) -> None:
+    """Pyarrow, pandas and DuckDB read the folder of a snapshot, with the names as they were given."""
     table = f"t{next(NUMBERS)}"
     db.create_table(table, NAMED)
     db.insert(table, named(1, 2))
     with db.snapshot() as snap:
-        (part,) = snap.parts(table)
-        assert part.rows == 2
-        rows = snap.read(table)
-    with duckdb.connect() as connection:
-        connection.register("t", rows)
-        found = connection.execute(f'select "{SIZE}", "A.B" from t order by 1').fetchall()
-    assert found == [(0.5, 10), (1.0, 20)]
+        folder = snap.path(table)
+        place = urlsplit(folder)
+        files = fsspec.filesystem("webhdfs", host=place.hostname, port=place.port)
+        found = dataset.dataset(place.path, filesystem=files).to_table()
+        frame = pd.read_parquet(folder)
+        with duckdb.connect() as duck:
+            duck.register_filesystem(files)
+            below = f"webhdfs://{place.path}/**/*.parquet"
+            sizes = duck.execute(
+                f"""select "{SIZE}", "A.B" from read_parquet('{below}') order by 1"""
+            ).fetchall()
+    assert in_order(found) == in_order(named(1, 2))
+    assert list(frame.columns) == named().column_names
+    assert sizes == [(0.5, 10), (1.0, 20)]
 
 
 NESTED = (

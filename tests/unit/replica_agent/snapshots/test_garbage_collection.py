@@ -19,7 +19,7 @@ from tests.support.rows import settings
 from tidelock.csnlog import faults
 from tidelock.csnlog.core import codec, tree
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, RemovePart
+from tidelock.csnlog.core.model import AddPart, ChangeTable, DefineTable, Entry, RemovePart
 from tidelock.csnlog.core.results import Ok
 from tidelock.csnlog.core.store import SetData
 from tidelock.csnlog.testing.memory_store import MemoryEnsemble, MemoryStore
@@ -228,6 +228,21 @@ async def test_a_table_keeps_its_own_history(replica: Replica) -> None:
     for table in (T, None):
         with pytest.raises(SnapshotTooOldError, match=r"horizon 8.*longer retention.*default\.kept"):
             reader.require_kept(Csn(7), table)
+
+
+async def test_a_dropped_table_keeps_its_own_history(replica: Replica) -> None:
+    """Its parts and definitions stay for as long as the table asked for, and can be brought back."""
+    await two_tables(replica)
+    await replica.apply(9, await replica.add(9, 3, KEPT))
+    last = defines(KEPT, 1, retention_s="9999999999")
+    await replica.apply(10, ChangeTable(KEPT, 1, {**last.definition, "dropped": True}))
+    await replica.says(horizon=8)
+    await replica.collection.run()
+    await replica.says(horizon=10)
+    await replica.collection.run()
+    assert (replica.parts(7, KEPT), replica.parts(9, KEPT), replica.parts(10, KEPT)) == (["2"], ["3"], [])
+    replica.catalog.reader.require_kept(Csn(9), KEPT)
+    assert replica.catalog.reader.table(KEPT, Csn(9)) is not None
 
 
 async def test_a_table_that_loses_its_retention_is_as_all_others(replica: Replica) -> None:
