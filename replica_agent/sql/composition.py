@@ -28,9 +28,9 @@ from tidelock.replica_agent.sql.expressions import Expression, literal
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.scan import GROUP_COLUMN
 from tidelock.replica_agent.sql.source import ROW
+from tidelock.replica_agent.sql.type_names import type_of
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.table_columns import Column
-from tidelock.type_text import Array, Map, Plain, Struct, TypeTree, parse
 
 TARGET, AFFECTED, STREAM, SOURCE, TWICE, HITS = (
     "#target",
@@ -50,20 +50,6 @@ _SAMPLED = 20_000
 
 _GROUP, _MATCH, _ROW, _COUNT = quote(GROUP_COLUMN), quote(MATCH), quote(ROW), quote(COUNT)
 
-_TYPES = {
-    "boolean": "BOOLEAN",
-    "tinyint": "TINYINT",
-    "smallint": "SMALLINT",
-    "int": "INTEGER",
-    "bigint": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "string": "VARCHAR",
-    "binary": "BLOB",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP WITH TIME ZONE",
-    "timestamp_ntz": "TIMESTAMP",
-}
 
 #: Types whose smallest and largest value any client can compare, as JSON.
 _COMPARABLE = {
@@ -72,23 +58,6 @@ _COMPARABLE = {
     "timestamp_ntz": "epoch_us({0})",
     **dict.fromkeys(("boolean", "tinyint", "smallint", "int", "bigint", "string"), "{0}"),
 }
-
-
-def type_of(column: Column) -> str:
-    """Return DuckDB's name of a column's type."""
-    return _type(parse(column.type))
-
-
-def _type(tree: TypeTree) -> str:
-    match tree:
-        case Plain(name):
-            return _TYPES.get(name) or name.upper()
-        case Array(element):
-            return f"{_type(element)}[]"
-        case Struct(fields):
-            return f"STRUCT({', '.join(f'{quote(name)} {_type(kind)}' for name, kind in fields)})"
-        case Map(key, value):
-            return f"MAP({_type(key)}, {_type(value)})"
 
 
 # -- rows where a predicate is true --------------------------------------------------------------------------

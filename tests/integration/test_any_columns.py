@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import duckdb
-import fsspec
-import pandas as pd
+import fsspec  # type: ignore[import-untyped]
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from pyarrow import dataset
@@ -258,9 +258,10 @@ def test_nested_rows_are_the_same_for_every_reader(
         ]
         assert spark.sql(f"select k from {table} where get(c.`b c`, 0).d = 0 order by k") == [[4]]
         assert spark.sql(f"select k, size(l), size(m) from {table} where size(l) = 0 order by k") == [
-            [2, 0, -1]
+            [2, 0, None]
         ]
-        assert spark.sql(f"select sum(e) from (select explode(flatten(l)) e from {table})") == [[3]]
+        inner = f"select explode(l) i from {table}"  # flatten would be null where one inside is
+        assert spark.sql(f"select sum(e) from (select explode(i) e from ({inner}))") == [[3]]
 
 
 def test_nested_rows_are_changed(db: Database) -> None:

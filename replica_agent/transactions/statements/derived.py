@@ -20,10 +20,10 @@ from tidelock.casts import equal_but_nulls
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, RefusedError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.sql.composition import type_of
 from tidelock.replica_agent.sql.mutation import DerivedRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.sql.request import SqlRequest, quote
+from tidelock.replica_agent.sql.type_names import type_of
 from tidelock.replica_agent.storage.tables import SeenTables, Tables
 from tidelock.replica_agent.tables.schema import Derivation, TableSchema
 from tidelock.replica_agent.transactions.transaction import Transaction

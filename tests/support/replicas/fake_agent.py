@@ -267,7 +267,7 @@ class FakeAgent:
                     return {"name": definition["name"], "csn": self.cluster.csn}
                 case "GET", ["tables"]:
                     return [self._described(name, request.query) for name in self.cluster.definitions]
-                case "GET", ["tables", table]:
+                case ("GET", ["tables", table]) | ("GET", ["transactions", _, "tables", table]):
                     return self._described(table if "." in table else f"default.{table}", request.query)
                 case "GET", ["parts"]:
                     return self._parts(request.query["table"], int(request.query["csn"]))

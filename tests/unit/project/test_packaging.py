@@ -106,6 +106,13 @@ def test_processes_of_an_agent_load_no_packages_of_clients(module: str) -> None:
     assert not loaded & {"numpy.version", "pandas.core", "rich.console"}
 
 
+def test_the_process_of_the_protocol_loads_no_duckdb() -> None:
+    """It runs SQL in other processes. DuckDB costs 40 MB, and writes to the log when a process ends early."""
+    code = f"import sys, {AGENT}.main; print('duckdb' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_arrow_converts_values_without_numpy_and_pandas() -> None:
     """The first Python values that it converts would import pandas."""
     code = (

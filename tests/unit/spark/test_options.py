@@ -199,7 +199,7 @@ def test_types_have_the_names_of_spark(text: str, expected: str) -> None:
     assert type_of(text, "c").simpleString() == expected
 
 
-@pytest.mark.parametrize("text", ["map<int,int>", "decimal", "decimal(3)", "INT", ""])
+@pytest.mark.parametrize("text", ["variant", "time", "array<>", "char(3)", ""])
 def test_an_unknown_type_is_refused(text: str) -> None:
     """A type from a newer cluster is not guessed; the message names the column."""
     with pytest.raises(UnsupportedTypeError, match="column c "):

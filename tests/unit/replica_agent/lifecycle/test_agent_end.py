@@ -56,10 +56,12 @@ async def test_the_end_of_a_boot_begins_no_garbage_collection() -> None:
 
     tasks: Any = BackgroundTasks.__new__(BackgroundTasks)
     tasks._snapshots = SimpleNamespace(forget_ended=at_once)
+    tasks._condition = SimpleNamespace(allows=lambda _: True)
+    tasks._tags = SimpleNamespace(end_expired=at_once)
     tasks._horizon = SimpleNamespace(advance=advance)
     tasks._collection = SimpleNamespace(run=collect)
     task = asyncio.create_task(tasks._move_horizon())
-    await moving.wait()
+    await asyncio.wait_for(moving.wait(), 30)
     task.cancel()
     await asyncio.wait([task], timeout=30)
     assert task.cancelled()

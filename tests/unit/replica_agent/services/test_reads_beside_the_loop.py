@@ -88,7 +88,9 @@ async def test_a_description_of_tables_holds_up_no_request(
         tables=Tables(catalog.reader),
         reads=SimpleNamespace(require_table=require_table),
         waiters=CsnWaiters(Csn(2)),
-        transactions=SimpleNamespace(find=lambda tid: SimpleNamespace(tid=Tid.parse(tid))),
+        transactions=SimpleNamespace(
+            find=lambda tid: SimpleNamespace(tid=Tid.parse(tid), staged=SimpleNamespace(definitions=[]))
+        ),
     )
     names = {"table": TABLE, "tid": "2-r1-1-1"}
     request = make_mocked_request("GET", f"/?table={TABLE}", match_info=names)
@@ -112,13 +114,13 @@ async def test_a_statement_looks_up_what_it_removes(catalog: Catalog, threads: l
     mutations = only(
         Mutations,
         catalog=catalog,
-        tables=SimpleNamespace(schema=lambda *_: (0, SCHEMA)),
+        tables=SimpleNamespace(seen=lambda *_: SimpleNamespace(schema=lambda _: (0, SCHEMA))),
         staging=SimpleNamespace(write_out=write_out),
         sql=SimpleNamespace(mutate=mutate),
     )
     tx: Any = SimpleNamespace(
         tid=Tid(Csn(2), ReplicaId("r1"), 1, 1),
-        staged=SimpleNamespace(adopted=SimpleNamespace(tids=set())),
+        staged=SimpleNamespace(adopted=SimpleNamespace(tids=set()), definitions=[]),
     )
     with pytest.raises(CorruptError, match="r1-1-1 is gone from the catalog"):
         await mutations._once(tx, TABLE, cast("Any", DeleteRows("true")), Csn(2), None)
