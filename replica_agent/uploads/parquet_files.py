@@ -7,7 +7,8 @@ file that claims to have right hints about them. An accepted file means the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,6 +35,8 @@ _SPARK_VERSION = b"org.apache.spark.version"
 _GREGORIAN_SINCE = 3
 _FLOATS = frozenset({"FLOAT", "DOUBLE"})
 _DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
+#: The numbers of the columns that a file has for each of its fields; found once, as files may have thousands.
+Places = Mapping[str, range]
 _MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.write does)"
 
 
@@ -62,17 +65,25 @@ def examine(source: Path | pa.BufferReader, schema: TableSchema) -> tuple[int, S
     """
     try:
         with pq.ParquetFile(source) as file:
+            places = _places(file)
             _check_file(file, schema)
-            _check_columns(file, schema)
-            _check_required(file, schema)
-            _check_bounds(file, schema)
-            _check_floats(file, schema)
+            _check_columns(file, schema, places)
+            _check_required(file, schema, places)
+            _check_bounds(file, schema, places)
+            _check_floats(file, schema, places)
             return file.metadata.num_rows, statistics_of(file.metadata, schema, file.schema_arrow)
     except (pa.ArrowException, OSError) as error:
         raise SchemaMismatchError(
             f"a file for table {schema.name} cannot be read as Parquet: {error}; write it again",
             table=schema.name,
         ) from error
+
+
+def _places(file: pq.ParquetFile) -> Places:
+    """Return the numbers of the columns that a file has for each of its fields."""
+    first = first_leaves(file.schema_arrow)
+    borders = itertools.pairwise([*first.values(), len(file.schema)])
+    return {name: range(*ends) for name, ends in zip(first, borders, strict=True)}
 
 
 def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
@@ -105,7 +116,7 @@ def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
                 )
 
 
-def _check_columns(file: pq.ParquetFile, schema: TableSchema) -> None:
+def _check_columns(file: pq.ParquetFile, schema: TableSchema, places: Places) -> None:
     found = {field.name: field for field in file.schema.to_arrow_schema()}
     expected = {column.name: column for column in schema.columns}
     stored = [column for column in schema.columns if column.name not in schema.partition_by]
@@ -121,16 +132,8 @@ def _check_columns(file: pq.ParquetFile, schema: TableSchema) -> None:
     for column in stored:
         if column.name not in found:
             _refuse(schema, column.name, f"({column.type}) is missing")
-        leaves = [file.schema.column(number) for number in _leaves(file, column)]
+        leaves = [file.schema.column(number) for number in places[column.name]]
         _check_type(schema, column, found[column.name].type, leaves)
-
-
-def _leaves(file: pq.ParquetFile, column: Column) -> range:
-    """Return the numbers of the columns that a file has for a column."""
-    names = file.schema_arrow.names
-    first = first_leaves(file.schema_arrow)
-    after = names.index(column.name) + 1
-    return range(first[column.name], first[names[after]] if after < len(names) else len(file.schema))
 
 
 def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored: Sequence[Any]) -> None:
@@ -152,12 +155,12 @@ def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored:
     )
 
 
-def _check_required(file: pq.ParquetFile, schema: TableSchema) -> None:
+def _check_required(file: pq.ParquetFile, schema: TableSchema, places: Places) -> None:
     """Check required columns for nulls: Spark declares every column of a file as nullable."""
     for column in schema.columns:
         if column.nullable or column.name in schema.partition_by:
             continue
-        known = [group.column(_leaves(file, column)[0]).statistics for group in _groups(file.metadata)]
+        known = [group.column(places[column.name][0]).statistics for group in _groups(file.metadata)]
         if not is_nested(column.type) and all(item is not None and item.has_null_count for item in known):
             nulls = sum(item.null_count for item in known)
         else:
@@ -168,18 +171,18 @@ def _check_required(file: pq.ParquetFile, schema: TableSchema) -> None:
             )
 
 
-def _check_bounds(file: pq.ParquetFile, schema: TableSchema) -> None:
+def _check_bounds(file: pq.ParquetFile, schema: TableSchema, places: Places) -> None:
     """Check the smallest and largest text of each column, which are used exactly as the footer has them."""
     for column in schema.columns:
         if column.type == "string" and column.name not in schema.partition_by:
-            known = [group.column(_leaves(file, column)[0]).statistics for group in _groups(file.metadata)]
+            known = [group.column(places[column.name][0]).statistics for group in _groups(file.metadata)]
             try:
                 _ = [(item.min, item.max) for item in known if item is not None and item.has_min_max]
             except UnicodeDecodeError:
                 _refuse(schema, column.name, "holds texts that are not UTF-8: make it binary, or decode them")
 
 
-def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
+def _check_floats(file: pq.ParquetFile, schema: TableSchema, places: Places) -> None:
     """Check the claim of a marked file that its hints about floats are right (`part_layout.FloatColumns`).
 
     Readers of a file without the mark are not shown them. A program that copies the rows of a part with all
@@ -191,9 +194,9 @@ def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
         if column.name in schema.partition_by or not has_floats(column.arrow.type):
             continue
         if is_nested(column.type):
-            _check_inner_floats(file, schema, column)
+            _check_inner_floats(file, schema, column, places)
             continue
-        index = _leaves(file, column)[0]
+        index = places[column.name][0]
         for number, group in enumerate(_groups(file.metadata)):
             chunk = group.column(index)
             ranged = chunk.statistics is not None and chunk.statistics.has_min_max
@@ -210,11 +213,9 @@ def _check_floats(file: pq.ParquetFile, schema: TableSchema) -> None:
                 )
 
 
-def _check_inner_floats(file: pq.ParquetFile, schema: TableSchema, column: Column) -> None:
+def _check_inner_floats(file: pq.ParquetFile, schema: TableSchema, column: Column, places: Places) -> None:
     """Check that floats inside of a column of a marked file have neither ranges nor dictionaries."""
-    inner = [
-        number for number in _leaves(file, column) if file.schema.column(number).physical_type in _FLOATS
-    ]
+    inner = [number for number in places[column.name] if file.schema.column(number).physical_type in _FLOATS]
     for chunk in (group.column(number) for group in _groups(file.metadata) for number in inner):
         if chunk.has_dictionary_page or (chunk.statistics is not None and chunk.statistics.has_min_max):
             _refuse(

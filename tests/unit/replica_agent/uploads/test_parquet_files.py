@@ -17,7 +17,9 @@ import pytest
 from tests.support.spark.hdfs_client import parquet
 from tidelock.errors import SchemaMismatchError
 from tidelock.float_mark import FLOATS_MARK
+from tidelock.parquet_leaves import first_leaves
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.uploads import parquet_files
 from tidelock.replica_agent.uploads.parquet_files import examine, partition_path
 
 ARROW = pa.schema(
@@ -178,3 +180,20 @@ def test_bounds_that_are_no_text(tmp_path: Path, texts: list[bytes]) -> None:
     path.write_bytes(parquet(pa.table({"name": wrong})))
     with pytest.raises(SchemaMismatchError, match=r"column name .* not UTF-8"):
         examine(path, schema)
+
+
+def test_the_places_of_columns_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may have thousands of columns, and each may be looked at in each of its row groups."""
+    asked: list[pa.Schema] = []
+
+    def noted(schema: pa.Schema) -> dict[str, int]:
+        asked.append(schema)
+        return first_leaves(schema)
+
+    monkeypatch.setattr(parquet_files, "first_leaves", noted)
+    schema = pa.schema([pa.field(f"c{number}", pa.string(), nullable=False) for number in range(20)])
+    sink = io.BytesIO()
+    rows = pa.table({name: ["a", "b"] for name in schema.names}, schema=schema)
+    pq.write_table(rows, sink, row_group_size=1, compression="snappy")
+    assert examine(pa.BufferReader(sink.getvalue()), TableSchema.from_request("t", schema))[0] == 2
+    assert len(asked) == 1
