@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn, TableId
-from tidelock.csnlog.core.model import AddPart, ChangeTable, RemovePart, SkipPart
+from tidelock.csnlog.core.model import AddPart, DefineTable, RemovePart, SkipPart
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replication.core.model import ResolvedRecord
 
@@ -50,15 +50,20 @@ class PartCounts:
             self._count(table, path, parts, at)
 
     def applied(self, records: Sequence[ResolvedRecord]) -> None:
-        """Follow records that the catalog has just applied."""
+        """Follow records that the catalog has just applied, all of them."""
+        declared = False
         for record in records:
             entries = [entry for tid in record.tids for entry in tid.entries]
             for entry in entries:
                 if isinstance(entry, AddPart):
                     self._count(entry.table, entry.path, 1, record.csn)
             self._removed([entry for entry in entries if isinstance(entry, RemovePart)], record.csn)
-            if any(isinstance(entry, SkipPart | ChangeTable) for entry in entries):
-                self._count_all()  # an operator's word, or a dropped table: both are rare
+            for entry in entries:
+                if isinstance(entry, DefineTable) and entry.drops:
+                    self._dropped(entry.table, record.csn)
+            declared = declared or any(isinstance(entry, SkipPart) for entry in entries)
+        if declared:
+            self._count_all()  # an operator's word, which is rare
 
     def _removed(self, entries: Sequence[RemovePart], csn: Csn) -> None:
         """Subtract removed parts; their rows are still in the catalog, since nothing collects above S."""
@@ -66,6 +71,11 @@ class PartCounts:
         for entry in entries:
             if entry.part in paths:  # a part that is declared lost has no row
                 self._count(entry.table, paths[entry.part], -1, csn)
+
+    def _dropped(self, table: TableId, csn: Csn) -> None:
+        """Subtract all parts of a table."""
+        for path, found in self.partitions(table):
+            self._count(table, path, -found.parts, csn)
 
     def _count(self, table: TableId, path: str, change: int, csn: Csn) -> None:
         partitions = self._tables.setdefault(table, {})
