@@ -10,7 +10,7 @@ from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.log_time import clocking
-from tidelock.csnlog.core.model import AddPart, ChangeTable, Entry, LogRecord, Manifest, RemovePart, TidRecord
+from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, Manifest, RemovePart, TidRecord
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replication.core.model import Location
@@ -109,7 +109,7 @@ class LogFacts:
     def _add_entries(self, csn: Csn, tid: str, entries: Sequence[Entry], *, change: bool) -> None:
         added = [entry for entry in entries if isinstance(entry, AddPart)]
         removed = [entry for entry in entries if isinstance(entry, RemovePart)]
-        dropped = [entry for entry in entries if isinstance(entry, ChangeTable) and entry.drops]
+        dropped = [entry for entry in entries if isinstance(entry, DefineTable) and entry.drops]
         self._scratch.add(
             "log_parts",
             [

@@ -23,7 +23,7 @@ from tidelock.csnlog.core.codec import decode_member
 from tidelock.csnlog.core.disks import folder_of
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
-from tidelock.csnlog.core.model import ChangeTable, LogRecord, SkipPart
+from tidelock.csnlog.core.model import DefineTable, LogRecord, SkipPart
 from tidelock.csnlog.core.results import Aborted, Ok
 from tidelock.csnlog.log import LogState
 from tidelock.csnlog.reading import BelowTailError
@@ -281,8 +281,8 @@ class Agent:
         self.local.tables.applied(records)
         self.local.waiters.advance(records[-1].csn)
         for csn, entry in entries:
-            if isinstance(entry, ChangeTable) and entry.drops:
-                self.parts.transactions.registry.dropped(entry.table, entry.definition["name"], Csn(csn))
+            if isinstance(entry, DefineTable) and entry.drops:
+                self.parts.transactions.registry.dropped(entry.table, entry.definition["name"], csn)
         for part in skipped:
             self.part_held(part)  # nothing waits for it any more
 

@@ -265,11 +265,13 @@ class BackgroundTasks:
 
     async def _forget_history(self, before_ms: int) -> None:
         """Forget the oldest commits, some at a time, since commits wait for the catalog meanwhile."""
-        rows_max, gone = self._settings.commit_history_rows_max, HISTORY_BATCH
+        rows = await self._local.catalog.read(lambda reader: reader.history_rows())
+        excess, gone = rows - self._settings.commit_history_rows_max, HISTORY_BATCH
         while gone == HISTORY_BATCH:
             gone = await self._local.catalog.write(
-                lambda db: commit_history.prune(db, before_ms, rows_max, HISTORY_BATCH)
+                partial(commit_history.prune, before_ms=before_ms, excess=excess, limit=HISTORY_BATCH)
             )
+            excess -= gone
 
     async def _move_horizon(self) -> None:
         """Move horizon and tail, then delete what is below them, whichever replica moved them."""

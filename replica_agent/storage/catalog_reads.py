@@ -500,6 +500,10 @@ class CatalogReader(TableReads):
             for path, stats in self._db.execute(sql, (table, since))
         ]
 
+    def history_rows(self) -> int:
+        """Return the number of rows of the history of commits; it reads them all."""
+        return int(self._db.execute("SELECT count(*) FROM history").fetchone()[0])
+
     def part_counts(self) -> list[tuple[TableId, str, int]]:
         """Return (table, partition path, parts) of every partition that has parts at the snapshot CSN."""
         sql = """

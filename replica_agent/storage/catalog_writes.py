@@ -17,7 +17,6 @@ from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, Stamp, TableId, Tid
 from tidelock.csnlog.core.labels import landed_tid
 from tidelock.csnlog.core.model import (
     AddPart,
-    ChangeTable,
     DefineTable,
     EndTag,
     Entry,
@@ -359,6 +358,11 @@ def _heal_times(db: sqlite3.Connection, now_ms: int) -> None:
         """,
         {"after": after, "now": now_ms},
     )
+    db.execute(
+        "UPDATE history SET time_ms = csns.time_ms FROM csns "
+        "WHERE csns.csn = history.csn AND history.csn > ?",
+        (after,),
+    )
     lowest = db.execute("SELECT min(time_ms) FROM csns WHERE csn > ?", (after,)).fetchone()[0]
     if lowest is not None:
         db.execute(
@@ -462,7 +466,7 @@ def _define(db: sqlite3.Connection, entry: DefineTable, tid: str, csn: Csn, made
     A commit that adds a part checks the version of the definition for which the part was made. So none is
     added later (rule tables).
     """
-    drops = isinstance(entry, ChangeTable) and entry.drops
+    drops = entry.drops
     state = "dropped" if drops else "namespace" if is_namespace(made.definition["name"]) else "active"
     db.execute(
         "INSERT OR IGNORE INTO tables VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

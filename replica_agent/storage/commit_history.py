@@ -8,9 +8,10 @@ has no row.
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -22,45 +23,49 @@ _ROW: Final = "INSERT OR REPLACE INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?,
 
 
 def note(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> None:
-    """Note what records have changed, after they were applied in the same transaction."""
-    newest_ms = db.execute("SELECT time_ms FROM history ORDER BY csn DESC LIMIT 1").fetchone()
+    """Note what records have changed, after they were applied in the same transaction.
+
+    Times are those of the CSNs, where wrong clocks within the batch are mended; those of rows that are there
+    are mended with the CSNs.
+    """
+    times = dict(db.execute("SELECT csn, time_ms FROM csns WHERE csn >= ?", (records[0].csn,)))
+    name = functools.cache(functools.partial(_name, db))
     lost = {part for (part,) in db.execute("SELECT part FROM skips")}
     for record in records:
         carriers = {one.carrier for one in record.tids}
         for one in record.tids:
             if one.tid not in carriers:
-                db.executemany(_ROW, _rows(db, record, one, lost))
-    lowest_ms = min(record.time_ms for record in records)
-    if newest_ms is not None and newest_ms[0] > lowest_ms:
-        _heal(db, lowest_ms)
+                found = _changes(db, record.csn, one, lost)
+                db.executemany(
+                    _ROW,
+                    (
+                        (record.csn, one.tid, table, name(record.csn, table), times[record.csn], *change)
+                        for table, change in found
+                    ),
+                )
 
 
-def _heal(db: sqlite3.Connection, now_ms: int) -> None:
-    """Take over the times of CSNs that were made again, since wrong clocks had made them."""
-    db.execute(
-        "UPDATE history SET time_ms = csns.time_ms FROM csns "
-        "WHERE csns.csn = history.csn AND history.time_ms > ?",
-        (now_ms,),
-    )
-
-
-def _rows(
-    db: sqlite3.Connection, record: AppliedRecord, one: AppliedTid, lost: set[str]
-) -> Iterator[tuple[Any, ...]]:
+def _changes(
+    db: sqlite3.Connection, csn: Csn, one: AppliedTid, lost: set[str]
+) -> Iterator[tuple[TableId, tuple[Any, ...]]]:
+    """Yield each table that a transaction has changed, with the rest of its row."""
+    entries_of: dict[TableId, list[Entry]] = defaultdict(list)
     added, rows_added = Counter[TableId](), Counter[TableId](one.rows or {})
     for entry in one.entries:
+        entries_of[entry.table].append(entry)
         if isinstance(entry, AddPart) and entry.part not in lost:
             added[entry.table] += 1
             rows_added[entry.table] += entry.rows
     meta = None if one.meta is None else json.dumps(one.meta, ensure_ascii=False)
-    tables = {entry.table for entry in one.entries} | rows_added.keys()
-    for table in sorted(table for table in tables if table):
-        entries = [entry for entry in one.entries if entry.table == table]
-        removed, rows_removed = _removed(db, record.csn, one.tid, table, entries)
+    for table in sorted(filter(None, entries_of.keys() | rows_added.keys())):
+        entries = entries_of[table]
+        removed, rows_removed = _removed(db, csn, one.tid, table, entries)
         yield (
-            *(record.csn, one.tid, table, _name(db, record.csn, table), record.time_ms),
-            _action(entries, one, adds=bool(added[table] or rows_added[table]), removes=bool(removed)),
-            *(rows_added[table], rows_removed, added[table], removed, one.label, one.batch, meta),
+            table,
+            (
+                _action(entries, one, adds=bool(added[table] or rows_added[table]), removes=bool(removed)),
+                *(rows_added[table], rows_removed, added[table], removed, one.label, one.batch, meta),
+            ),
         )
 
 
@@ -90,7 +95,7 @@ def _action(entries: Sequence[Entry], one: AppliedTid, *, adds: bool, removes: b
     definitions = [entry for entry in entries if isinstance(entry, DefineTable)]
     if definitions:
         last = definitions[-1]
-        if isinstance(last, ChangeTable) and last.drops:
+        if last.drops:
             return "drop"
         return "create" if definitions[0].version == 0 else "alter"
     if any(isinstance(entry, SkipPart) for entry in entries):
@@ -100,12 +105,11 @@ def _action(entries: Sequence[Entry], one: AppliedTid, *, adds: bool, removes: b
     return "change" if adds and removes else "delete" if removes else "insert"
 
 
-def prune(db: sqlite3.Connection, before_ms: int, rows_max: int, limit: int) -> int:
-    """Forget the oldest rows: those before a time (Unix, ms), and those above a number of rows.
+def prune(db: sqlite3.Connection, before_ms: int, excess: int, limit: int) -> int:
+    """Forget the oldest rows: those before a time (Unix, ms), and so many that are too many.
 
     At most ``limit`` rows go at once. Return how many have gone.
     """
-    excess = db.execute("SELECT count(*) FROM history").fetchone()[0] - rows_max
     sql = "SELECT count(*) FROM (SELECT time_ms FROM history ORDER BY csn LIMIT ?) WHERE time_ms < ?"
     old = db.execute(sql, (limit, before_ms)).fetchone()[0]
     gone = db.execute(

@@ -13,7 +13,7 @@ import pytest
 from tests.support.replicas.datadir import DataDir
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.model import AddPart, ChangeTable, DefineTable, Entry, RemovePart, SkipPart
-from tidelock.replica_agent.storage import commit_history
+from tidelock.replica_agent.storage import catalog_writes, commit_history
 from tidelock.replica_agent.storage.catalog_writes import AppliedRecord, AppliedTid
 
 T, NAME = TableId("default.t"), "default.t"
@@ -34,6 +34,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 def noted(db: sqlite3.Connection, csn: int, *tids: AppliedTid, time_ms: int = 1000) -> list[tuple[Any, ...]]:
     """Note a record and return the rows of its CSN."""
+    db.execute("INSERT OR REPLACE INTO csns VALUES (?, ?, 1, NULL, NULL)", (csn, time_ms))
     commit_history.note(db, [AppliedRecord(Csn(csn), time_ms, tids, {})])
     return db.execute(f"SELECT {COLUMNS} FROM history WHERE csn = ? ORDER BY tid", (csn,)).fetchall()
 
@@ -104,12 +105,16 @@ def test_a_part_that_was_declared_lost_adds_no_rows(db: sqlite3.Connection) -> N
     assert noted(db, 6, tid(part("a", 7), part("b", 1))) == [("insert", 1, 0, 1, 0)]
 
 
-def test_times_of_wrong_clocks_are_mended(db: sqlite3.Connection) -> None:
-    """When the time of the log steps back, the rows take over the times that the CSNs have got."""
-    noted(db, 10, tid(part("a", 1)), time_ms=5000)
-    noted(db, 11, tid(part("b", 1)), time_ms=9_000_000)
-    db.executemany("INSERT INTO csns VALUES (?, ?, 1, NULL, NULL)", [(10, 5000), (11, 5500)])
-    noted(db, 12, tid(part("c", 1)), time_ms=6000)
+@pytest.mark.parametrize("batches", [[1, 1, 1], [1, 2], [2, 1], [3]])
+def test_times_of_wrong_clocks_are_mended(db: sqlite3.Connection, batches: list[int]) -> None:
+    """When the time of the log steps back, the rows take over the times of the CSNs, however they come."""
+    rider = AppliedTid("5-r1-1-7", [], None, True, carrier="5-r1-1-6", rows={T: 1})
+    said = {10: (5000, 5000), 11: (9_000_000, 5500), 12: (6000, 6000)}
+    left = [AppliedRecord(Csn(csn), ms, [rider], {}, agreed_ms=agreed) for csn, (ms, agreed) in said.items()]
+    for count in batches:
+        catalog_writes.apply(db, left[:count])
+        commit_history.note(db, left[:count])
+        del left[:count]
     assert db.execute("SELECT time_ms FROM history ORDER BY csn").fetchall() == [(5000,), (5500,), (6000,)]
 
 
@@ -117,8 +122,8 @@ def test_the_oldest_rows_go_by_time_and_by_number(db: sqlite3.Connection) -> Non
     """Rows go from the oldest on, a bounded number at once, and no newer row before them."""
     for csn in range(10, 20):
         noted(db, csn, tid(part(f"p{csn}", 1)), time_ms=csn)
-    assert commit_history.prune(db, before_ms=0, rows_max=100, limit=5) == 0
-    assert commit_history.prune(db, before_ms=13, rows_max=100, limit=2) == 2
-    assert commit_history.prune(db, before_ms=13, rows_max=100, limit=5) == 1
-    assert commit_history.prune(db, before_ms=13, rows_max=4, limit=5) == 3
+    assert commit_history.prune(db, before_ms=0, excess=-90, limit=5) == 0
+    assert commit_history.prune(db, before_ms=13, excess=-90, limit=2) == 2
+    assert commit_history.prune(db, before_ms=13, excess=-92, limit=5) == 1
+    assert commit_history.prune(db, before_ms=13, excess=3, limit=5) == 3
     assert db.execute("SELECT csn FROM history ORDER BY csn").fetchall() == [(csn,) for csn in range(16, 20)]
