@@ -49,9 +49,9 @@ def problem_of(name: str, bytes_max: int = NAME_BYTES_MAX) -> str | None:
     return None
 
 
-def found_in(known: Iterable[str], name: str) -> str | None:
-    """Return the one of some names that SQL means by a name: the same but for the case; None for no one."""
-    return next((one for one in known if same(one) == same(name)), None)
+def by_same(names: Iterable[str]) -> dict[str, str]:
+    """Return names by the text that :func:`same` gives them: SQL means by a name the one of its text."""
+    return {same(name): name for name in names}
 
 
 def split_list(text: str) -> tuple[str, ...]:

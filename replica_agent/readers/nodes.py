@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ from tidelock.replica_agent.readers.paths import (
 )
 from tidelock.replica_agent.readers.shapes import Shape
 from tidelock.replica_agent.readers.tree import FolderTree
+from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.tables.layouts import Layouts, layouts_of
 from tidelock.replication.core import digest
 from tidelock.wire.ids import TableName
@@ -208,6 +210,15 @@ class Resolver:
 
     def _shape(self, table: TableId, csn: Csn, created: Csn | None) -> Shape | None:
         """Return the columns as which a part is shown at a CSN; None: those that it has."""
+        version, layouts, metadata = self._definition(table, csn)
+        layout = layouts.of(created)
+        if layout is None:
+            return None
+        footer = footer_in(lambda start, size: metadata[start : start + size], len(metadata))
+        return Shape(table, version, layout.below, layout, footer)
+
+    def _definition(self, table: TableId, csn: Csn) -> tuple[int, Layouts, bytes]:
+        """Return version, layouts and common metadata of a table at a CSN, which never change."""
         found = self._layouts.get((table, csn))
         if found is None:
             row = self.catalog.table(table, csn)
@@ -215,12 +226,19 @@ class Resolver:
                 raise NoSuchPathError(f"table {table} does not exist at CSN {csn}")
             found = row.version, layouts_of(row.definition), row.common_metadata
             self._layouts.put((table, csn), found, 1)
-        version, layouts, metadata = found
-        layout = layouts.of(created)
-        if layout is None:
+        return found
+
+    def _common_shape(self, inner: str, table: TableId, csn: Csn, rows: Sequence[PartRow]) -> Shape | None:
+        """Return the columns as which parts of one file are shown; BadRequestError if they differ."""
+        _, layouts, _ = self._definition(table, csn)
+        if not layouts.periods:
             return None
-        footer = footer_in(lambda start, size: metadata[start : start + size], len(metadata))
-        return Shape(table, version, layout.below, layout, footer)
+        shape = self._shape(table, csn, rows[-1].creation_csn)
+        if any(self._shape(table, csn, row.creation_csn) != shape for row in rows):
+            raise BadRequestError(
+                f"the parts of {inner} have other columns than each other: list the folder again"
+            )
+        return shape
 
     async def _combined(self, name: CombinedName, table: TableId, inner: str, csn: Csn) -> PartsNode:
         """Return a combined file, by the listing of this replica or, if that has other files, by its name.
@@ -240,11 +258,7 @@ class Resolver:
                 raise BadRequestError(f"{inner} is not a file of {table} at CSN {csn}: list the folder again")
             time_ms = self._time_ms(parts[-1])
             rows = [row for row in map(self.catalog.part, parts) if row is not None]
-            shape = self._shape(table, csn, rows[-1].creation_csn)
-            if any(self._shape(table, csn, row.creation_csn) != shape for row in rows):
-                raise BadRequestError(
-                    f"the parts of {inner} have other columns than each other: list the folder again"
-                )
+            shape = self._common_shape(inner, table, csn, rows)
         layout = None if shape is None else shape.layout
         length = file_length(len(parts), sum(row.rows for row in rows), name.length, layout)
         checksum = digest.checksum("\n".join(parts).encode())

@@ -12,7 +12,7 @@ from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import TableChangedError, TableExistsError, TidelockError, UnavailableError
+from tidelock.errors import TableChangedError, TableExistsError, TidelockError
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.points import PastPoints
@@ -115,8 +115,7 @@ class DefinitionService:
             self.condition.require(AgentAction.INSERT)
         made = await statement(tx)
         self.transactions.touch(tx)
-        at = max(tx.statements.statement_csn, tx.tid.snapshot)
-        return DefinedInside(made, at, tuple(tx.staged.definitions))
+        return DefinedInside(made, tx.read_csn, tuple(tx.staged.definitions))
 
     async def alone(self, statement: Statement) -> Defined:
         """Run a statement in a transaction of its own, and commit that.
@@ -131,8 +130,7 @@ class DefinitionService:
         deadline = self.clock() + self.settings.commit_timeout_s
         while True:
             version, end = await self.log.tables()
-            if not await self.waiters.wait(end, max(0.0, deadline - self.clock())):
-                raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
+            await self.waiters.require(end, deadline - self.clock())
             tx = self.transactions.begin(self.waiters.reached)
             try:
                 made = await statement(tx)

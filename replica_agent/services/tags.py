@@ -163,8 +163,7 @@ class TagService:
                 raise UnavailableError("ZooKeeper did not take the tag: nothing has changed; try again")
             self._made = True
         version, end = await self.log.tags()
-        if not await self.waiters.wait(end, max(0.0, deadline - self.clock())):
-            raise UnavailableError(f"CSN {end} was not applied here in time; try again", csn=end)
+        await self.waiters.require(end, deadline - self.clock())
         return version, dict(self.reader.tag_csns())
 
     async def _horizon(self, csn: Csn) -> int:

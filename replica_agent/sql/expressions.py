@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from tidelock.column_names import found_in
+from tidelock.column_names import by_same, same
 from tidelock.errors import BadRequestError, SchemaMismatchError
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire.statements import Literal, Value
@@ -106,7 +106,8 @@ class Expressions:
         """
         if not given:
             raise BadRequestError(f"{what} names no column of table {table.name}")
-        columns = {name: found_in(table.arrow.names, name) for name in given}
+        known = by_same(table.arrow.names)
+        columns = {name: known.get(same(name)) for name in given}
         for name, column in columns.items():
             if column is None:
                 raise SchemaMismatchError(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelock.column_names import found_in
+from tidelock.column_names import by_same, same
 from tidelock.column_types import FLOATING
 from tidelock.errors import CorruptError, SchemaMismatchError, SerializationConflictError
 from tidelock.part_layout import NO_FLOATS, FloatColumns
@@ -211,9 +211,9 @@ def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
         session.view(INSERTED, session.source(session.table(action.source), lambda: parts))
     rows = without_end(sql)
     found = session.bind(rows, action.params)
-    names = target.schema.arrow.names
+    known = by_same(target.schema.arrow.names)
     columns = tuple(
-        found_in(names, name) or name for name in (found if action.columns is None else action.columns)
+        known.get(same(name), name) for name in (found if action.columns is None else action.columns)
     )
     _check_columns(target.schema, columns, found, by_name=action.columns is None)
     require_fields(session, target.schema, columns, rows, action.params)

@@ -414,10 +414,14 @@ class CatalogReader(TableReads):
         found = {bool(held): (parts, size) for held, parts, size in self._db.execute(sql)}
         return {held: found.get(held, (0, 0)) for held in (True, False)}
 
-    def totals(self, table: TableId, at: Csn) -> tuple[int, int, int]:
-        """Return (parts, rows, bytes) of ``table`` visible at ``at``."""
+    def totals(
+        self, table: TableId, at: Csn, own: str | None = None, adopted: Iterable[str] = ()
+    ) -> tuple[int, int, int]:
+        """Return (parts, rows, bytes) of ``table`` visible at ``at``, with the arguments of :meth:`parts`."""
         sql = f"SELECT count(*), coalesce(sum(rows), 0), coalesce(sum(length), 0) FROM {VISIBLE_OF_TABLE}"
-        parts, rows, size = self._db.execute(sql, {"table": table} | visible_args(at)).fetchone()
+        parts, rows, size = self._db.execute(
+            sql, {"table": table} | visible_args(at, own, adopted)
+        ).fetchone()
         return parts, rows, size
 
     def parts(

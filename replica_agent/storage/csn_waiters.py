@@ -8,6 +8,7 @@ import itertools
 from typing import Final
 
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
+from tidelock.errors import UnavailableError
 
 #: Waiters that are woken in one iteration of the event loop: what each does then takes a fraction of a
 #: millisecond, and a record may be waited for by a thousand.
@@ -54,6 +55,11 @@ class CsnWaiters:
             if future.cancelled():
                 self._forget_one()
         return True
+
+    async def require(self, csn: Csn, timeout_s: float) -> None:
+        """Return as soon as ``csn`` is applied; UnavailableError if it is not after ``timeout_s``."""
+        if not await self.wait(csn, max(0.0, timeout_s)):
+            raise UnavailableError(f"CSN {csn} was not applied here in time; try again", csn=csn)
 
     def _forget_one(self) -> None:
         """Remove waiters that gave up, once they are the majority: a stuck replica always gets more."""

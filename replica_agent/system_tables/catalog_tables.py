@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.visibility import visible_args
 from tidelock.replica_agent.storage.catalog_schema import VISIBLE_OF_TABLE
 from tidelock.replica_agent.storage.table_reads import TableRow
@@ -107,14 +107,12 @@ def _described(view: View, table: TableRow) -> Callable[[frozenset[str]], Iterab
             time_ms = reader.time_of(table.from_csn)
             found["defined_time"] = None if time_ms is None else time_ms * 1000
         if "derived_from" in wanted:
-            found["derived_from"] = reader.table_names(view.csn).get(definition.get("derived_from", ""))
+            source = reader.table(TableId(definition.get("derived_from", "")), view.csn)
+            found["derived_from"] = None if source is None else source.name
         if "changed_csn" in wanted:
             found["changed_csn"] = reader.changed(table.id, view.csn)
         if wanted & {"parts", "rows", "bytes"}:
-            totals = ["count(*)", "coalesce(sum(rows), 0)", "coalesce(sum(length), 0)"]
-            ((parts, count, size),) = next(
-                reader.selected(totals, VISIBLE_OF_TABLE, seen_args(view, table), 1)
-            )
+            parts, count, size = reader.totals(table.id, view.csn, view.own, view.adopted)
             found |= {"parts": parts, "rows": count, "bytes": size}
         return [found]
 

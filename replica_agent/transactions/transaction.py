@@ -422,11 +422,16 @@ class Transaction:
                 table=table,
             )
 
+    @property
+    def read_csn(self) -> Csn:
+        """The CSN at which its newest statement reads: its snapshot before the first one."""
+        return max(self.statements.statement_csn, self.tid.snapshot)
+
     def begin_statement(self, reached: Csn) -> Csn:
         """Return the CSN at which a statement reads that begins when ``reached`` is applied here."""
         statements = self.statements
         if self.isolation is Isolation.READ_COMMITTED:
-            statements.statement_csn = max(statements.statement_csn, reached, self.tid.snapshot)
+            statements.statement_csn = max(self.read_csn, reached)
         else:
             statements.statement_csn = self.tid.snapshot
         return statements.statement_csn
@@ -458,7 +463,7 @@ class Transaction:
             tid=str(self.tid),
             state=self.state.value,
             snapshot_csn=self.tid.snapshot,
-            statement_csn=max(self.statements.statement_csn, self.tid.snapshot),
+            statement_csn=self.read_csn,
             isolation=self.isolation.value,
             label=self.label,
             batch=self.batch,

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from tidelock.casts import equal_but_nulls
 from tidelock.column_types import is_nested
@@ -34,7 +35,6 @@ _LEGACY_DATES = b"org.apache.spark.legacyDateTime"
 _SPARK_VERSION = b"org.apache.spark.version"
 _GREGORIAN_SINCE = 3
 _FLOATS = frozenset({"FLOAT", "DOUBLE"})
-_DATES = frozenset({"date", "timestamp", "timestamp_ntz"})
 #: The numbers of the columns that a file has for each of its fields; found once, as files may have thousands.
 Places = Mapping[str, range]
 _MICROSECONDS = "set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS (tl.write does)"
@@ -96,7 +96,7 @@ def _check_file(file: pq.ParquetFile, schema: TableSchema) -> None:
         )
     version = keys.get(_SPARK_VERSION, b"").decode(errors="replace")
     major = version.partition(".")[0]
-    dated = any(name in column.type for column in schema.columns for name in _DATES)
+    dated = any(types.is_date(leaf) or types.is_timestamp(leaf) for _, leaf in leaf_paths(schema.arrow))
     if dated and major.isdecimal() and int(major) < _GREGORIAN_SINCE:
         raise SchemaMismatchError(
             f"files for table {schema.name} were written by Spark {version}, whose dates before 1582 are "

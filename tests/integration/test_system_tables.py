@@ -230,6 +230,21 @@ def counted(db: Database, table: str, csn: int) -> dict[str, int]:
     return by_parts
 
 
+def test_statistics_are_those_of_now_or_of_a_tag(local: LocalCluster, db: Database, table: str) -> None:
+    """A session that has seen little is told what its replica has; a tag is taken wherever a CSN is."""
+    part = next(one.part for one in db.parts(table) if one.path == "day=b")
+    tag = f"of-{table}"
+    with local.connect("r1") as early:
+        assert early.read(table).num_rows == 3
+        db.tag(tag, db.seen_csn)
+        db.delete(table, "day = 'b'")
+        assert early.statistics(table).rows == 2
+        assert early.statistics(table, csn=tag).rows == 3
+        assert early.explain_part(part, csn=tag).visible
+        assert not early.explain_part(part).visible
+    db.untag(tag)
+
+
 def test_statistics_and_history_are_typed_answers(local: LocalCluster, db: Database, table: str) -> None:
     """A planner gets sizes, bounds and estimates of a table; the history of it reads like all results."""
     with local.connect("r2") as other:
@@ -254,7 +269,8 @@ def test_a_part_and_a_transaction_tell_their_story(local: LocalCluster, db: Data
     with db.begin(f"story of {table}") as tx:
         tx.delete(table, "day = 'b'")
     with local.connect("r3") as other:
-        seen, gone = other.explain_part(part, csn=before), other.explain_part(part, csn=tx.csn)
+        gone = other.explain_part(part, csn=tx.csn)  # first: it waits until the replica knows the removal
+        seen = other.explain_part(part, csn=before)
         assert (seen.visible, seen.why) == (
             True, f"it was added at CSN {seen.added_csn}, not above {before}, and it is removed at {tx.csn}",
         )  # fmt: skip

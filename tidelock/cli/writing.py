@@ -19,6 +19,7 @@ from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database, Transaction
 from tidelock.client.values.columns import field_of
 from tidelock.client.writes.transaction import Wait
+from tidelock.column_names import split_list
 from tidelock.column_types import NAMES
 from tidelock.type_text import unquoted
 from tidelock.wire.tables import CommittedTable, TableInfo
@@ -170,7 +171,7 @@ def alter_table(
                 drop=drop or (),
                 rename=dict(split(text, "=", "--rename name=other") for text in rename or []),
                 add=", ".join(add) if add else None,
-                order=[one.strip() for one in order.split(",")] if order else (),
+                order=split_list(order or ""),
             )
     if as_json:
         output.print_json(made)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 import msgspec
 
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
-from tidelock.client.tags import Tags
+from tidelock.client.reads.tags import T, Tags
 from tidelock.client.values.columns import Columns
 from tidelock.client.writes.table_statements import alter_request, create_request
 from tidelock.client.writes.transaction import Transaction
 from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError, UnknownTableError
-from tidelock.wire.cluster import StatusAnswer
 from tidelock.wire.rows import RowList
 from tidelock.wire.tables import (
     AlterTableRequest,
@@ -27,8 +25,6 @@ from tidelock.wire.tables import (
     PartInfo,
     TableInfo,
 )
-
-T = TypeVar("T")
 
 
 class Tables(Tags):
@@ -345,22 +341,6 @@ class Tables(Tags):
             SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `tables`.
         """
         return RowList(self._at_csn("/parts", csn, list[PartInfo], table=table))
-
-    def _at_csn(self, path: str, csn: int | str | None, kind: type[T], **query: str) -> T:
-        csn = self._tagged(csn)
-        csn = self._newest() if csn is None else csn
-        answer = self._connection.ask("GET", path, answer=kind, query={"csn": csn, **query})
-        self._connection.highest_csn.note(csn)
-        return answer
-
-    def _newest(self) -> int:
-        """Return the higher of the newest CSN of the replica that answers and the highest seen CSN."""
-        return (
-            self._connection.highest_csn.at_least(
-                self._connection.ask("GET", "/status", answer=StatusAnswer).snapshot_csn
-            )
-            or 0
-        )
 
 
 def _committed(made: DefinedTable, csn: int) -> CommittedTable:

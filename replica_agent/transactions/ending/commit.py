@@ -278,7 +278,7 @@ class Commits:
         except CommitUnknownError:
             raise  # only when the log has ended here: this boot can learn no more, the next one will
         except TidelockError as error:
-            await self._refuse(tx, error)
+            await self._refuse(tx, await self.settlement.explained(tx, error))
         except Exception as error:
             _log.exception("commit_met_unforeseen_error", tid=str(tx.tid))
             done = await self.settlement.find_out(tx)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import UnavailableError
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.definitions import require_right
@@ -36,8 +35,7 @@ class DefinitionOrder:
             UnavailableError: The end of the log was not applied here in time.
         """
         version, end = await self.log.tables()
-        if not await self.waiters.wait(end, max(0.0, timeout_s)):
-            raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
+        await self.waiters.require(end, timeout_s)
         then, now = self.tables.seen(tx.tid.snapshot), self.tables.seen(self.waiters.reached)
         require_right(tx.staged.definitions, tx.staged.tables, then, now)
         return version

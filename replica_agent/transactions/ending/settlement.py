@@ -19,6 +19,7 @@ from tidelock.errors import (
     LabelExistsError,
     LabelMovedError,
     MembersChangedError,
+    RefusedError,
     TableChangedError,
     TableExistsError,
     TidelockError,
@@ -170,6 +171,22 @@ class Settlement:
             if not self.log_lives():
                 raise CommitUnknownError(error.message, tid=proposal.tid) from error
             raise
+
+    async def explained(self, tx: Transaction, error: TidelockError) -> TidelockError:
+        """Return the error of a refused commit, with what has happened to a table that it uses.
+
+        The log knows only that a definition is another one than was read. This replica may learn of the
+        change, from the log, later than the commit.
+        """
+        if not isinstance(error, TableChangedError):
+            return error
+        try:
+            await self.order.place(tx, self.settings.wait_bound_s)
+        except RefusedError as reason:
+            return reason
+        except UnavailableError:
+            _log.info("refusal_not_explained", tid=str(tx.tid))
+        return error
 
     def call_off(self, tx: Transaction) -> None:
         """Keep a sealed transaction out of the log, if it can still be helped; its commit hears the truth."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import SerializationConflictError, UnavailableError
+from tidelock.errors import SerializationConflictError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
@@ -38,8 +38,7 @@ class Validation:
             UnavailableError: The end of the log was not applied here in time.
         """
         version, end = await self.log.head()
-        if not await self.waiters.wait(end, max(0.0, timeout_s)):
-            raise UnavailableError(f"CSN {end} was not applied here in time", csn=end)
+        await self.waiters.require(end, timeout_s)
         since = tx.tid.snapshot
         reads = dict(tx.statements.reads)
         if tx.statements.unrecorded_reads:  # any table, and all of it

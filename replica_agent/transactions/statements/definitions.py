@@ -90,7 +90,7 @@ class TableStatements:
             return made
         columns = tuple(column["name"] for column in made.definition.definition["columns"])
         rows = DerivedRows(asked.sql, tuple(asked.params), columns)
-        at = max(tx.statements.statement_csn, tx.tid.snapshot)
+        at = tx.read_csn
         done = await self.inserts.fill(tx, made.definition, rows, before, at)
         there = {one.table for one in tx.staged.definitions if not one.drops}
         defined = {one.table for one in (*before, *tx.staged.definitions)}
@@ -223,7 +223,7 @@ class TableStatements:
     ) -> list[PartRow]:
         if csn is not None:
             return reader.parts(table, csn)
-        at = max(tx.statements.statement_csn, tx.tid.snapshot)
+        at = tx.read_csn
         return reader.parts(table, at, str(tx.tid), tuple(tx.staged.adopted.tids))
 
     def _gone(self, tx: Transaction, name: TableName, csn: Csn | None) -> DroppedTable:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.replicas.fake_agent import FakeCluster
 from tidelock.client import Database
-from tidelock.client.values.arguments import milliseconds
+from tidelock.client.values.arguments import milliseconds, past_point
 from tidelock.errors import BadRequestError
 from tidelock.wire.rows import instant
 
@@ -116,3 +116,16 @@ def test_a_question_about_history_takes_iso_text(fake_cluster: FakeCluster, fake
     assert fake_cluster["r1"].requests[-1].query == {"at_ms": str(TEN)}
     with pytest.raises(BadRequestError, match="no time zone"):
         fake_db.csn_at("2026-11-22")
+
+
+@pytest.mark.parametrize("wrong", [7.9, True, b"7", "not a tag!"])
+def test_a_past_that_is_neither_csn_nor_tag_is_refused(wrong: Any) -> None:
+    """A number is never cut to another CSN: `restore_table` would give the rows of that one."""
+    with pytest.raises(BadRequestError, match="expected csn as an integer"):
+        past_point(wrong, None)
+
+
+def test_a_past_is_a_csn_a_tag_or_a_time() -> None:
+    """Digits are a CSN, as on the command line."""
+    assert [past_point(csn, None)[:2] for csn in (7, "7", "q2")] == [(7, None), (7, None), (None, "q2")]
+    assert past_point(None, "2026-11-22T12:00:00+02:00") == (None, None, TEN)

@@ -28,10 +28,6 @@ class Following(HistoryQuestions):
         """Open a snapshot."""
         raise NotImplementedError
 
-    def _newest(self) -> int:
-        """Return the newest CSN that this client may read."""
-        raise NotImplementedError
-
     def changes(
         self, table: str, from_csn: int, to_csn: int | None = None, *, pinned: bool = False
     ) -> Changes:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
+from tidelock.client.reads.tags import Tags
 from tidelock.client.values.arguments import full_name, milliseconds
 from tidelock.client.values.results import TableChange
 from tidelock.wire.history import (
@@ -25,10 +25,8 @@ from tidelock.wire.log import LogEntry
 from tidelock.wire.rows import RowList, instant
 
 
-class HistoryQuestions:
+class HistoryQuestions(Tags):
     """The questions of a `Database`."""
-
-    _connection: Connection
 
     def sql(
         self,
@@ -66,15 +64,17 @@ class HistoryQuestions:
         rows = [msgspec.convert(row, TableChangeInfo) for row in found]
         return RowList(rows if from_csn is not None else rows[::-1])
 
-    def statistics(self, table: str, *, csn: int | None = None, distinct: bool = False) -> TableStatistics:
+    def statistics(
+        self, table: str, *, csn: int | str | None = None, distinct: bool = False
+    ) -> TableStatistics:
         """Return the size of a table, and of each column the nulls, the smallest and the largest value.
 
         They come from the footers of the parts, which the catalog keeps: no file is read.
 
         Args:
             table: `name` or `namespace.name`.
-            csn: At this CSN; default: the newest of the replica that answers, not below what this client has
-                seen.
+            csn: At this CSN or tag; default: the newest of the replica that answers, not below what this
+                client has seen.
             distinct: Also estimate the numbers of distinct values, by a sketch (HyperLogLog) with an error
                 of a few per cent. This reads all rows.
 
@@ -83,25 +83,22 @@ class HistoryQuestions:
             SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
             TooLargeError, PartDamagedError: As of a query, with `distinct`.
         """
-        at = self._connection.highest_csn.at_least(None) if csn is None else csn
-        query = {"csn": at, "distinct": 1 if distinct else None}
         path = f"/tables/{segment(table)}/statistics"
-        return self._connection.ask("GET", path, answer=TableStatistics, query=query)
+        return self._at_csn(path, csn, TableStatistics, distinct=1 if distinct else None)
 
-    def explain_part(self, part: str, *, csn: int | None = None) -> PartExplanation:
+    def explain_part(self, part: str, *, csn: int | str | None = None) -> PartExplanation:
         """Say whether a part is visible at a CSN, and why, as one replica knows.
 
         Args:
             part: Id of the part.
-            csn: The CSN; default: the newest of the replica that answers.
+            csn: The CSN or a tag; default: the newest of the replica that answers, not below what this
+                client has seen.
 
         Raises:
             BadRequestError: It is no id of a part.
             SnapshotTooOldError, NoSuchCsnError, StandbyError: As in `snapshot`.
         """
-        at = self._connection.highest_csn.at_least(None) if csn is None else csn
-        path = f"/explain/parts/{segment(part)}"
-        return self._connection.ask("GET", path, answer=PartExplanation, query={"csn": at})
+        return self._at_csn(f"/explain/parts/{segment(part)}", csn, PartExplanation)
 
     def csn_at(self, at: datetime | int | str) -> int:
         """Return the newest CSN whose effective time is not after a time: that of `snapshot(at=at)`.

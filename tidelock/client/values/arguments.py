@@ -12,6 +12,7 @@ from typing import Any
 
 from tidelock.errors import BadRequestError
 from tidelock.wire.statements import Literal, Value
+from tidelock.wire.tags import is_tag_name
 
 #: New values by column. A string is SQL; None, bool, int, float, Decimal, date, datetime and bytes are
 #: values.
@@ -51,14 +52,27 @@ def csn_or_none(csn: object, name: str = "csn") -> int | None:
     raise BadRequestError(f"expected {name} as an integer, a CSN; found {csn!r}; give a point in time as at=")
 
 
+def csn_or_name(csn: object) -> int | str | None:
+    """Return a CSN, also of its digits, or the name of a tag; BadRequestError for anything else."""
+    if not isinstance(csn, str):
+        return csn_or_none(csn)
+    if csn.isascii() and csn.isdecimal():
+        return int(csn)
+    if not is_tag_name(csn):
+        raise BadRequestError(
+            f"expected csn as an integer, a CSN, or the name of a tag; found {csn!r}; give a point in time "
+            "as at="
+        )
+    return csn
+
+
 def past_point(
     csn: int | str | None, at: datetime | int | str | None
 ) -> tuple[int | None, str | None, int | None]:
     """Return a point of the past as agents take it: a CSN, a tag, and ms since 1970; one of them is given."""
+    chosen = csn_or_name(csn)
     at_ms = None if at is None else milliseconds(at)
-    if isinstance(csn, str) and not (csn.isascii() and csn.isdecimal()):
-        return None, csn, at_ms
-    return (None if csn is None else int(csn)), None, at_ms
+    return (None, chosen, at_ms) if isinstance(chosen, str) else (chosen, None, at_ms)
 
 
 def csn_or_time(point: Point, name: str) -> int | datetime:

@@ -17,7 +17,9 @@ from tidelock.errors import (
     CommitUnknownError,
     LabelExistsError,
     MembersChangedError,
+    TableChangedError,
     TidelockError,
+    UnavailableError,
 )
 from tidelock.replica_agent.transactions.ending.settlement import Settlement, retried
 from tidelock.replica_agent.transactions.transaction import Transaction, TransactionLease
@@ -172,3 +174,51 @@ async def test_copies_are_counted_again_after_a_change_of_the_members() -> None:
     )
     assert (await settlement.settle(tx, deadline=1.0)).csn == 9
     assert (world.counted, world.sent) == ([1, 2], 3)
+
+
+class Ordering:
+    """A home that learns, or does not learn in time, what has become of a table (`DefinitionOrder`)."""
+
+    def __init__(self, reason: TidelockError | None) -> None:
+        self.reason = reason
+        self.asked = 0
+
+    async def place(self, tx: Transaction, timeout_s: float) -> int:
+        """Look at the tables at the end of the log."""
+        del tx
+        assert timeout_s > 0
+        self.asked += 1
+        if self.reason is not None:
+            raise self.reason
+        return 1
+
+
+DROPPED = TableChangedError("table default.t was dropped", table="default.t")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason", "told", "asked"),
+    [
+        (TableChangedError("tid 1: another definition"), DROPPED, "was dropped", 1),
+        (TableChangedError("tid 1: another definition"), UnavailableError("too late"), "tid 1", 1),
+        (TableChangedError("tid 1: another definition"), None, "tid 1", 1),
+        (BadRequestError("no"), DROPPED, "no", 0),
+    ],
+)
+async def test_a_refusal_says_what_has_happened_to_the_table(
+    refusal: TidelockError, reason: TidelockError | None, told: str, asked: int
+) -> None:
+    """The log says that a definition is another one; the home looks at what it is now."""
+    order, unused = Ordering(reason), cast("Any", None)
+    settlement = Settlement(
+        settings=settings(), log=unused, proposals=unused, labels=unused, validation=unused,
+        order=cast("Any", order), clock=lambda: 0.0,
+    )  # fmt: skip
+    tx = Transaction(
+        tid=Tid(Csn(1), R1, 1, 1),
+        reads_from=Csn(1),
+        begun_at=0.0,
+        lease=TransactionLease(seconds=1.0, until=1.0),
+    )
+    assert told in (await settlement.explained(tx, refusal)).message
+    assert order.asked == asked

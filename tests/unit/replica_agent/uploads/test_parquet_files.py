@@ -171,6 +171,25 @@ def test_a_file_of_this_spark(tmp_path: Path) -> None:
     assert examined(tmp_path, marked(GOOD, "org.apache.spark.version", "4.3.0"))[0] == len(GOOD)
 
 
+@pytest.mark.parametrize(
+    ("column", "refused"),
+    [
+        (pa.field("update_count", pa.int64()), False),
+        (pa.field("s", pa.struct([("update_count", pa.int64()), ("timestamps", pa.int64())])), False),
+        (pa.field("s", pa.struct([("a", pa.list_(pa.date32()))])), True),
+        (pa.field("m", pa.map_(pa.string(), pa.timestamp("us", "UTC"))), True),
+    ],
+    ids=str,
+)
+def test_an_old_spark_is_refused_for_dates_alone(tmp_path: Path, column: pa.Field, refused: bool) -> None:
+    """The types of the leaves decide, not names that look like those of dates."""
+    schema = pa.schema([column])
+    path = tmp_path / "file.parquet"
+    path.write_bytes(marked(schema.empty_table(), "org.apache.spark.version", "2.4.8"))
+    with pytest.raises(SchemaMismatchError, match="Julian") if refused else nullcontext():
+        assert examine(path, TableSchema.from_request("t", schema))[0] == 0
+
+
 @pytest.mark.parametrize("texts", [[b"a", b"\xff"], [b"\xff\xfe", b"z"]])
 def test_bounds_that_are_no_text(tmp_path: Path, texts: list[bytes]) -> None:
     """Bounds that no reader accepts as text are refused with the column's name."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TypeVar
 
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.transport import segment
-from tidelock.client.values.arguments import csn_or_none, milliseconds, seconds
-from tidelock.errors import BadRequestError
+from tidelock.client.values.arguments import csn_or_name, milliseconds, seconds
+from tidelock.wire.cluster import StatusAnswer
 from tidelock.wire.rows import RowList
-from tidelock.wire.tags import EndedTag, TagInfo, TagRequest, is_tag_name
+from tidelock.wire.tags import EndedTag, TagInfo, TagRequest
+
+T = TypeVar("T")
 
 
 class Tags:
@@ -76,14 +79,21 @@ class Tags:
 
     def _tagged(self, csn: int | str | None) -> int | None:
         """Return a CSN, also of its digits, or that of a tag; UnknownTagError if there is no such tag."""
-        if not isinstance(csn, str):
-            return csn_or_none(csn)
-        if csn.isascii() and csn.isdecimal():
-            return int(csn)
-        if not is_tag_name(csn):
-            raise BadRequestError(
-                f"expected csn as an integer, a CSN, or the name of a tag; found {csn!r}; give a point in "
-                "time as at="
-            )
+        chosen = csn_or_name(csn)
+        if not isinstance(chosen, str):
+            return chosen
         query = {"min_csn": self._connection.highest_csn.at_least(None)}
-        return self._connection.ask("GET", f"/tags/{segment(csn)}", answer=TagInfo, query=query).csn
+        return self._connection.ask("GET", f"/tags/{segment(chosen)}", answer=TagInfo, query=query).csn
+
+    def _at_csn(self, path: str, csn: int | str | None, kind: type[T], **query: str | int | None) -> T:
+        """Return what an agent answers for a CSN or a tag; None: the newest that this client may see."""
+        at = self._tagged(csn)
+        at = self._newest() if at is None else at
+        answer = self._connection.ask("GET", path, answer=kind, query={"csn": at, **query})
+        self._connection.highest_csn.note(at)
+        return answer
+
+    def _newest(self) -> int:
+        """Return the higher of the newest CSN of the replica that answers and the highest seen CSN."""
+        newest = self._connection.ask("GET", "/status", answer=StatusAnswer).snapshot_csn
+        return self._connection.highest_csn.at_least(newest) or 0
