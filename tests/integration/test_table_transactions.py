@@ -40,7 +40,7 @@ COLUMNS = {"k": "bigint not null"}
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    made = module_cluster(replicas=REPLICAS, settings=QUICK)
+    made = module_cluster(replicas=REPLICAS, settings={**QUICK, "horizon_interval_s": 0.2})
     yield made
     require_clean_audit(made)
     for replica in made.replicas:
