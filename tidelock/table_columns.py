@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelock import casts
+from tidelock.column_defaults import scalar_of
 from tidelock.column_types import to_arrow
 from tidelock.errors import SchemaMismatchError
 
@@ -38,6 +39,11 @@ class Column:
         id: Its number, which no other column of the table gets, not even after it was dropped.
         since: The CSN from which parts have it; 0: all parts have it.
         was: Its former names and types, the oldest first.
+        default: The value of a row that comes without the column, as text (:mod:`.column_defaults`); None:
+            no row comes without it.
+        initial: The value that it has in parts of before `since`: hexadecimal digits of the bytes that
+            Parquet stores for it (PLAIN); None: they have nulls.
+        comment: What it means, for people.
     """
 
     name: str
@@ -46,6 +52,9 @@ class Column:
     id: int = 0
     since: int = 0
     was: tuple[FormerColumn, ...] = ()
+    default: str | None = None
+    initial: str | None = None
+    comment: str | None = None
 
     @property
     def arrow(self) -> pa.Field:
@@ -74,14 +83,15 @@ class TableColumns:
         """Raise SchemaMismatchError unless rows with the schema ``found`` can be rows of this table.
 
         The message and ``details`` (``missing``, ``extra``, ``doubled``, ``wrong``) name every column that
-        does not fit. Order does not matter, and a type may be another one if its values have equals in that
-        of the column (:func:`casts.may_fit`); :meth:`conform` checks the values.
+        does not fit. Columns with a default may be missing. Order does not matter, and a type may be another
+        one if its values have equals in that of the column (:func:`casts.may_fit`); :meth:`conform` checks
+        the values.
         """
         if found.equals(self.arrow):
             return
         expected = {column.name: column for column in self.columns}
         names = Counter(found.names)
-        missing = [name for name in expected if name not in names]
+        missing = [one.name for one in self.columns if one.name not in names and one.default is None]
         extra = [name for name in names if name not in expected]
         doubled = [name for name, count in names.items() if count > 1]
         wrong = [
@@ -119,7 +129,7 @@ class TableColumns:
             SchemaMismatchError: A value does not fit its column, or a required column holds a null.
         """
         if not batch.schema.equals(self.arrow):
-            arrays = [self._cast(column, batch.column(column.name), first_row) for column in self.columns]
+            arrays = [self._values(column, batch, first_row) for column in self.columns]
             batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
         for index in self._nested:
             if (found := casts.repeated_key(batch.column(index))) is not None:
@@ -152,7 +162,10 @@ class TableColumns:
     def _required(self) -> tuple[int, ...]:
         return tuple(index for index, column in enumerate(self.columns) if not column.nullable)
 
-    def _cast(self, column: Column, values: pa.Array, first_row: int) -> pa.Array:
+    def _values(self, column: Column, batch: pa.RecordBatch, first_row: int) -> pa.Array:
+        if column.name not in batch.schema.names:
+            return pa.repeat(scalar_of(column.type, column.default), batch.num_rows)
+        values = batch.column(column.name)
         try:
             return casts.cast(values, column.arrow.type)
         except casts.LossyCastError as error:

@@ -17,6 +17,7 @@ from tidelock.replica_agent.services.administration import AdministrationService
 from tidelock.replica_agent.services.definitions import Defined, DefinitionService, Statement
 from tidelock.replica_agent.tables.column_changes import ColumnChanges
 from tidelock.replica_agent.tables.schema import columns_in
+from tidelock.replica_agent.transactions.statements.definitions import column_limits
 from tidelock.wire.tables import (
     AlterTableRequest,
     CloneRequest,
@@ -68,8 +69,17 @@ class TableRoutes:
     async def _altering(self, request: web.Request) -> Statement:
         asked = await body(request, AlterTableRequest)
         name = request.match_info["table"]
-        added = () if asked.add is None else columns_in(_schema_in("add", asked.add), name)
-        columns = ColumnChanges(drop=asked.drop, rename=asked.rename, add=added, order=asked.order)
+        limits = column_limits(self.definitions.settings)
+        limits = column_limits(self.definitions.settings)
+        added = () if asked.add is None else columns_in(_schema_in("add", asked.add), name, limits)
+        columns = ColumnChanges(
+            drop=asked.drop,
+            rename=asked.rename,
+            add=added,
+            order=asked.order,
+            default=asked.default,
+            comment=asked.comment,
+        )
         return self.definitions.altering(name, to=asked.name, properties=asked.properties, columns=columns)
 
     async def drop(self, request: web.Request) -> web.Response:

@@ -257,6 +257,13 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     column_name_bytes_max: Bytes = Field(
         255, description="Longest name of a column, in UTF-8. Existing tables keep their names."
     )
+    column_default_bytes_max: Bytes = Field(
+        256,
+        description=(
+            "Longest default of a column, as text. Each row group of a file of before shows it, so it makes "
+            "room in the footers of such files."
+        ),
+    )
     dependents_max: Count = Field(
         16, description="Most tables that are derived from one table; each insert into it fills them all."
     )

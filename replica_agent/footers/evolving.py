@@ -55,6 +55,8 @@ _ABOUT_COLUMNS: Final = frozenset(
 )
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 _PLAIN, _RLE, _RLE_DICTIONARY = 0, 3, 8
+#: The physical type BOOLEAN.
+_BOOLEAN: Final = 0
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 #: Fewest bytes of a column chunk: a page of one value, and its place in the footer.
 CHUNK_BYTES_MIN: Final = 40
@@ -194,12 +196,12 @@ class _Shown:
         key = (leaf.path, rows)
         if key not in self._places:
             begin = self._pages_at + len(self.pages)
-            dictionary = b"" if value is None else _dictionary_page(value)
-            data = _data_page(leaf, rows, is_null=value is None)
+            dictionary = b"" if value is None or leaf.kind == _BOOLEAN else _dictionary_page(value)
+            data = _data_page(leaf, rows, value)
             self.pages += dictionary + data
             self._places[key] = (begin, len(dictionary), len(data))
         begin, dictionary_bytes, data_bytes = self._places[key]
-        encodings = [_PLAIN, _RLE] if value is None else [_PLAIN, _RLE, _RLE_DICTIONARY]
+        encodings = [_PLAIN, _RLE, _RLE_DICTIONARY] if dictionary_bytes else [_PLAIN, _RLE]
         size = count_bytes(dictionary_bytes + data_bytes)
         metadata = [
             Field(1, _I32, count_bytes(leaf.kind)),
@@ -211,9 +213,9 @@ class _Shown:
             Field(7, INTEGER, size),
             Field(9, INTEGER, count_bytes(begin + dictionary_bytes)),
         ]
-        if value is not None:
+        if dictionary_bytes:
             metadata.append(Field(11, INTEGER, count_bytes(begin)))
-        else:
+        elif value is None:
             metadata.append(Field(12, STRUCT, struct_of([Field(3, INTEGER, count_bytes(rows))])))
         place = Field(_PLACE, INTEGER, count_bytes(0))
         return struct_of([place, Field(_METADATA, STRUCT, struct_of(metadata))])
@@ -320,12 +322,19 @@ def _dictionary_page(value: bytes) -> bytes:
     return _page(_DICTIONARY_PAGE, value, Field(7, STRUCT, header))
 
 
-def _data_page(leaf: _Leaf, rows: int, *, is_null: bool) -> bytes:
-    """Return a page of nulls, or of the first entry of a dictionary, one for each row."""
-    body = b"".join(_levels(leaf, rows, 0 if is_null else leaf.definitions))
-    if not is_null:
+def _data_page(leaf: _Leaf, rows: int, value: bytes | None) -> bytes:
+    """Return a page of nulls, or of the first entry of a dictionary, one for each row.
+
+    Booleans cannot have a dictionary; the run of their values is as short.
+    """
+    body = b"".join(_levels(leaf, rows, 0 if value is None else leaf.definitions))
+    encoding = _PLAIN
+    if value is not None and leaf.kind == _BOOLEAN:
+        encoding, run = _RLE, _run(rows, value[0])
+        body += len(run).to_bytes(4, "little") + run
+    elif value is not None:
+        encoding = _RLE_DICTIONARY
         body += b"\1" + _run(rows, 0)
-    encoding = _PLAIN if is_null else _RLE_DICTIONARY
     header = [
         Field(1, _I32, count_bytes(rows)),
         Field(2, _I32, count_bytes(encoding)),

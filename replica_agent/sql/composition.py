@@ -81,7 +81,7 @@ def updated(
     new = _values({name: f"CASE WHEN {_MATCH} THEN {value.text} END" for name, value in values.items()})
     # The parts come after the values, so that parameters are numbered in the user's order.
     inner = f"SELECT *, {new} FROM ({_judged(alias, where)}) AS {quote(alias)}"
-    return _fitted(schema, inner, values, missing_null=False)
+    return _fitted(schema, inner, values, new_rows=False)
 
 
 def _judged(alias: str, where: Expression | None) -> str:
@@ -221,7 +221,7 @@ def merged(
         f"SELECT {old}, {', '.join([new, updates] if new else [updates])} AS {_MATCH} "
         f"FROM {quote(AFFECTED)} AS target LEFT JOIN {quote(SOURCE)} AS source ON {_equal(on)} WHERE {stays}"
     )
-    return _fitted(schema, inner, values, missing_null=False)
+    return _fitted(schema, inner, values, new_rows=False)
 
 
 def met(on: Sequence[str]) -> str:
@@ -243,7 +243,7 @@ def inserted(schema: TableSchema, values: Mapping[str, Expression]) -> str:
     """Select new rows for the rows of the source that match no row."""
     new = _values({name: value.text for name, value in values.items()})
     inner = f"SELECT {new}, TRUE AS {_MATCH} FROM {_missed()}"
-    return _fitted(schema, inner, values, missing_null=True)
+    return _fitted(schema, inner, values, new_rows=True)
 
 
 def _missed() -> str:
@@ -306,7 +306,7 @@ def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
     """Select the rows of a SELECT, whose columns have these names, as rows of the table."""
     named = ", ".join(quote(_VALUE + name) for name in columns)
     inner = f"SELECT *, TRUE AS {_MATCH} FROM (\n{sql}\n) AS {quote('#rows')}({named})"
-    return _fitted(schema, inner, columns, missing_null=True)
+    return _fitted(schema, inner, columns, new_rows=True)
 
 
 # -- changes of a commit -------------------------------------------------------------------------------------
@@ -348,10 +348,10 @@ def _net(names: Sequence[str]) -> str:
 # -- new values in the types of their columns ----------------------------------------------------------------
 
 
-def _fitted(schema: TableSchema, inner: str, new: Iterable[str], *, missing_null: bool) -> str:
+def _fitted(schema: TableSchema, inner: str, new: Iterable[str], *, new_rows: bool) -> str:
     """Select the table's columns in their types, then ``#match`` and ``#misfit``."""
     given = set(new)
-    columns = ", ".join(_column(column, given=column.name in given, missing_null=missing_null)
+    columns = ", ".join(_column(column, given=column.name in given, new_rows=new_rows)
                         for column in schema.columns)  # fmt: skip
     misfits = " ".join(
         f"WHEN {_value(column)} IS NOT NULL AND {_try(column)} IS NULL "
@@ -363,11 +363,18 @@ def _fitted(schema: TableSchema, inner: str, new: Iterable[str], *, missing_null
     return f"SELECT {columns}, {_MATCH}, {misfit} AS {quote(MISFIT)} FROM ({inner})"
 
 
-def _column(column: Column, *, given: bool, missing_null: bool) -> str:
+def _column(column: Column, *, given: bool, new_rows: bool) -> str:
     name = quote(column.name)
-    if missing_null:
-        return f"{_try(column) if given else f'CAST(NULL AS {type_of(column)})'} AS {name}"
+    if new_rows:
+        return f"{_try(column) if given else _default(column)} AS {name}"
     return f"CASE WHEN {_MATCH} THEN {_try(column)} ELSE {name} END AS {name}" if given else name
+
+
+def _default(column: Column) -> str:
+    """Return the value of a row that comes without a column."""
+    if column.type == "binary" and column.default is not None:
+        return f"unhex({literal(column.default)})"
+    return f"CAST({literal(column.default)} AS {type_of(column)})"
 
 
 def _values(texts: Mapping[str, str]) -> str:

@@ -107,14 +107,16 @@ def _inserts(
         return user.new_values(target.schema, action.insert, "when_not_matched_insert")
     if not action.insert:
         return {}
-    if missing := [name for name in target.schema.arrow.names if name not in names]:
+    if missing := [
+        one.name for one in target.schema.columns if one.name not in names and one.default is None
+    ]:
         raise SchemaMismatchError(
             f"rows that match nothing are inserted, but lack columns of table {target.name}: "
             f"{', '.join(missing)}; send them, or name the columns in when_not_matched_insert",
             table=target.name,
             missing=missing,
         )
-    return {name: _of_source(name) for name in target.schema.arrow.names}
+    return {name: _of_source(name) for name in target.schema.arrow.names if name in names}
 
 
 def _of_source(name: str) -> Expression:

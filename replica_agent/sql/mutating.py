@@ -230,7 +230,8 @@ def _check_columns(
         f"column {name} comes more than once" for name, count in Counter(columns).items() if count > 1
     ]
     if by_name:
-        problems += [f"column {name} is missing" for name in known if name not in columns]
+        missing = [one.name for one in schema.columns if one.name not in columns and one.default is None]
+        problems += [f"column {name} is missing" for name in missing]
     elif len(found) != len(columns):
         problems.append(f"the query has {len(found)} columns for {len(columns)}: {', '.join(columns)}")
     if problems:

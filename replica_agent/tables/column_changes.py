@@ -14,9 +14,11 @@ import msgspec
 
 from tidelock.column_names import join_list
 from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.replica_agent.tables.column_defaults import default_text, plain_bytes
 from tidelock.replica_agent.tables.layouts import HERE
-from tidelock.replica_agent.tables.schema import COLUMNS_MAX, TableSchema, check_names
+from tidelock.replica_agent.tables.schema import LIMITS, ColumnLimits, TableSchema, check_names
 from tidelock.table_columns import Column, FormerColumn
+from tidelock.wire.statements import Value
 
 
 class ColumnChanges(msgspec.Struct, frozen=True):
@@ -27,12 +29,16 @@ class ColumnChanges(msgspec.Struct, frozen=True):
         rename: New names by the names of before.
         add: New columns.
         order: Names of the columns that come first, in their order; the others follow in theirs.
+        default: New defaults of columns, by their new names; null takes a default away.
+        comment: New comments of columns, by their new names; None takes a comment away.
     """
 
     drop: Sequence[str] = ()
     rename: Mapping[str, str] = msgspec.field(default_factory=dict)
     add: Sequence[Column] = ()
     order: Sequence[str] = ()
+    default: Mapping[str, Value] = msgspec.field(default_factory=dict)
+    comment: Mapping[str, str | None] = msgspec.field(default_factory=dict)
 
     @property
     def files(self) -> bool:
@@ -41,19 +47,20 @@ class ColumnChanges(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         """Return whether there is a change."""
-        return self.files or bool(self.order)
+        return self.files or bool(self.order or self.default or self.comment)
 
 
 NO_CHANGES: Final = ColumnChanges()
 
 
-def changed(schema: TableSchema, changes: ColumnChanges, columns_max: int = COLUMNS_MAX) -> TableSchema:
+def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = LIMITS) -> TableSchema:
     """Return the schema of a table after changes of its columns.
 
     Raises:
         BadRequestError: A column does not exist, or exists already; or the table would not fit its
-            partitions, its order, its unique key, or the SQL that makes its rows.
-        TooLargeError: It would have more than ``columns_max`` columns.
+            partitions, its order, its unique key, or the SQL that makes its rows; or a default is no value
+            of its column.
+        TooLargeError: It would have more columns than ``limits`` allow.
     """
     _require_known(schema, [*changes.drop, *changes.rename])
     if changes.files:
@@ -71,16 +78,16 @@ def changed(schema: TableSchema, changes: ColumnChanges, columns_max: int = COLU
     added = [_added(schema, column, number) for number, column in enumerate(changes.add, 1)]
     columns = [*kept, *added]
     check_names(schema.name, [column.name for column in columns])
-    if len(columns) > columns_max:
+    if len(columns) > limits.columns:
         raise TooLargeError(
-            f"table {schema.name} would have {len(columns)} columns; the limit is {columns_max} "
+            f"table {schema.name} would have {len(columns)} columns; the limit is {limits.columns} "
             "(columns_max): drop others, or spread them over several tables",
-            limit=columns_max,
+            limit=limits.columns,
             found=len(columns),
         )
     made = dataclasses.replace(
         schema,
-        columns=_ordered(schema, columns, changes.order),
+        columns=_ordered(schema, _told(columns, changes, schema, limits), changes.order),
         sort_by=tuple(changes.rename.get(name, name) for name in schema.sort_by),
         properties=_properties(schema, changes.rename),
         columns_made=schema.columns_made + len(added),
@@ -140,13 +147,33 @@ def _renamed(column: Column, rename: Mapping[str, str]) -> Column:
 
 
 def _added(schema: TableSchema, column: Column, number: int) -> Column:
-    if not column.nullable:
+    if not column.nullable and column.default is None:
         raise BadRequestError(
             f"column {column.name} cannot be added to table {schema.name} as required: the rows that are "
-            "there have no value of it; leave out `not null`",
+            "there have no value of it; give it a default, or leave out `not null`",
             column=column.name,
         )
-    return dataclasses.replace(column, id=schema.columns_made + number, since=HERE, was=())
+    initial = None if column.default is None else plain_bytes(column.type, column.default).hex()
+    number += schema.columns_made
+    return dataclasses.replace(column, id=number, since=HERE, was=(), initial=initial)
+
+
+def _told(
+    columns: Sequence[Column], changes: ColumnChanges, schema: TableSchema, limits: ColumnLimits
+) -> list[Column]:
+    """Return the columns with other defaults and comments."""
+    known = {column.name: column for column in columns}
+    for name in (*changes.default, *changes.comment):
+        if name not in known:
+            raise BadRequestError(
+                f"table {schema.name} has no column {name}; its columns are {', '.join(known)}", column=name
+            )
+    for name, value in changes.default.items():
+        text = default_text(name, known[name].type, value, limits.default_bytes)
+        known[name] = dataclasses.replace(known[name], default=text)
+    for name, comment in changes.comment.items():
+        known[name] = dataclasses.replace(known[name], comment=comment)
+    return [*known.values()]
 
 
 def _ordered(schema: TableSchema, columns: Sequence[Column], order: Sequence[str]) -> tuple[Column, ...]:

@@ -15,7 +15,7 @@ from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.errors import BadRequestError, TableChangedError, TableExistsError, UnknownTableError
 from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges, changed
 from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, is_namespace
-from tidelock.replica_agent.tables.schema import COLUMNS_MAX, TableSchema
+from tidelock.replica_agent.tables.schema import LIMITS, ColumnLimits, TableSchema
 from tidelock.wire.ids import TableName
 
 #: The properties that a table may get or lose. The others decide which rows it takes, and those that it has.
@@ -303,7 +303,7 @@ def altering(
     to: TableName | None,
     properties: Mapping[str, str | None],
     columns: ColumnChanges = NO_CHANGES,
-    columns_max: int = COLUMNS_MAX,
+    limits: ColumnLimits = LIMITS,
 ) -> list[DefineTable]:
     """Return the definition of a table with another name, other properties or other columns.
 
@@ -313,7 +313,7 @@ def altering(
         to: Its new name; None: it keeps its name.
         properties: New values of properties; None takes a property away.
         columns: Changes of its columns.
-        columns_max: Most columns that it may have.
+        limits: Limits of its columns.
 
     Raises:
         UnknownTableError: There is no such table.
@@ -331,7 +331,7 @@ def altering(
     kept = {key: value for key, value in found.schema.properties.items() if key not in properties}
     given = {key: value for key, value in properties.items() if value is not None}
     schema = dataclasses.replace(found.schema, name=to or name, properties=kept | given)
-    schema = changed(schema, columns, columns_max) if columns else schema
+    schema = changed(schema, columns, limits) if columns else schema
     if schema == found.schema:
         raise BadRequestError(
             f"the change of table {name} changes nothing; give another name, other values of properties, or "

@@ -139,7 +139,8 @@ def _shown(column: Mapping[str, Any], csn: Csn) -> ShownColumn:
     """Return how a column is shown in a part that was created at a CSN."""
     name = column["name"]
     if csn < column.get("since", 0):
-        return ShownColumn(name, None)
+        initial = column.get("initial")
+        return ShownColumn(name, None, value=None if initial is None else bytes.fromhex(initial))
     former = next((one for one in column.get("was", ()) if csn < one["until"]), None)
     if former is None:
         return ShownColumn(name, name)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -32,12 +32,12 @@ from tidelock.errors import BadRequestError, TableModeError, TooLargeError
 from tidelock.parquet_leaves import first_leaves, leaf_paths
 from tidelock.part_layout import form_of
 from tidelock.replica_agent.footers.thrift import footer_in
+from tidelock.replica_agent.tables.column_defaults import DEFAULT_BYTES_MAX, default_text
 from tidelock.replica_agent.tables.layouts import Layout, Layouts, layouts_of
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.table_columns import Column, FormerColumn, TableColumns
 from tidelock.wire.ids import TableName
 
-COLUMNS_MAX = 2000
 #: The properties of a table, with the allowed values; None: the value has its own check.
 PROPERTIES: dict[str, tuple[str, ...] | None] = {
     "comment": None,
@@ -48,9 +48,30 @@ PROPERTIES: dict[str, tuple[str, ...] | None] = {
     "unique_key": None,
 }
 
+#: Keys that a column of a definition may lack.
+_OPTIONAL = ("default", "initial", "comment")
 _PLAIN_NAME = re.compile(r"[a-z0-9_]{1,128}")
 #: Seconds, up to 300 years.
 _SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?", re.ASCII)
+
+
+class ColumnLimits(msgspec.Struct, frozen=True):
+    """Limits of the columns of a table; the settings of an agent may be others.
+
+    Attributes:
+        columns: Most columns, those inside of others counted (`columns_max`).
+        name_bytes: Longest name, in UTF-8 (`column_name_bytes_max`).
+        depth: Most types inside each other (`nested_depth_max`).
+        default_bytes: Longest text of a default (`column_default_bytes_max`).
+    """
+
+    columns: int = 2000
+    name_bytes: int = NAME_BYTES_MAX
+    depth: int = NESTED_DEPTH_MAX
+    default_bytes: int = DEFAULT_BYTES_MAX
+
+
+LIMITS: Final = ColumnLimits()
 
 
 class Derivation(msgspec.Struct, frozen=True):
@@ -103,9 +124,7 @@ class TableSchema:
         properties: Mapping[str, str] | None = None,
         *,
         derivation: Derivation | None = None,
-        columns_max: int = COLUMNS_MAX,
-        name_bytes_max: int = NAME_BYTES_MAX,
-        depth_max: int = NESTED_DEPTH_MAX,
+        limits: ColumnLimits = LIMITS,
         retention_s_min: float = 0.0,
     ) -> TableSchema:
         """Check the definition of a new table and return its schema.
@@ -117,18 +136,18 @@ class TableSchema:
                 or is not suitable, no column is left for the files, a property is unknown, or the unique key
                 is invalid.
             UnsupportedTypeError: A column's type is not on the closed list.
-            TooLargeError: More than ``columns_max`` columns.
+            TooLargeError: More columns than ``limits`` allow.
         """
         table = full_name(name)
         found = sum(1 for _ in leaf_paths(arrow_schema))
-        if found > columns_max:
+        if found > limits.columns:
             raise TooLargeError(
                 f"table {table} would have {found} columns, those inside of others counted; the limit is "
-                f"{columns_max} (columns_max): spread them over several tables",
-                limit=columns_max,
+                f"{limits.columns} (columns_max): spread them over several tables",
+                limit=limits.columns,
                 found=found,
             )
-        columns = columns_in(arrow_schema, table, name_bytes_max, depth_max)
+        columns = columns_in(arrow_schema, table, limits)
         layout = (tuple(partition_by), tuple(sort_by), dict(properties or {}))
         schema = cls(TableId(table), table, columns, *layout, derivation, columns_made=len(columns))
         schema.check_properties(retention_s_min)
@@ -391,28 +410,32 @@ class TableSchema:
             )
 
 
-def columns_in(
-    schema: pa.Schema,
-    table: str,
-    name_bytes_max: int = NAME_BYTES_MAX,
-    depth_max: int = NESTED_DEPTH_MAX,
-) -> tuple[Column, ...]:
+def columns_in(schema: pa.Schema, table: str, limits: ColumnLimits = LIMITS) -> tuple[Column, ...]:
     """Return the columns of a schema, with ids from 1 on.
 
     Raises:
-        BadRequestError: A name is malformed or doubled.
+        BadRequestError: A name is malformed or doubled, or a default is no value of its column.
         UnsupportedTypeError: A type is not on the closed list.
     """
     try:
-        check_names(table, schema.names, name_bytes_max)
+        check_names(table, schema.names, limits.name_bytes)
         return tuple(
-            Column(f.name, to_text(f.name, f.type, depth_max), bool(f.nullable), number)
-            for number, f in enumerate(schema, 1)
+            _requested(field, to_text(field.name, field.type, limits.depth), number, limits.default_bytes)
+            for number, field in enumerate(schema, 1)
         )
     except UnicodeDecodeError as error:  # Arrow passes on the bytes that it received
         raise BadRequestError(
             f"the schema of table {table} holds a text that is not UTF-8: {error}"
         ) from error
+
+
+def _requested(field: pa.Field, kind: str, number: int, default_bytes_max: int) -> Column:
+    """Return a new column, whose default and comment are metadata of its Arrow field."""
+    found = {key: (field.metadata or {}).get(key.encode()) for key in ("default", "comment")}
+    default, comment = (None if text is None else text.decode() for text in found.values())
+    if default is not None:
+        default = default_text(field.name, kind, default, default_bytes_max)
+    return Column(field.name, kind, bool(field.nullable), number, default=default, comment=comment)
 
 
 def _described(column: Column) -> dict[str, Any]:
@@ -427,6 +450,9 @@ def _described(column: Column) -> dict[str, Any]:
         found["since"] = column.since
     if column.was:
         found["was"] = [{"until": one.until, "name": one.name, "type": one.type} for one in column.was]
+    for key in _OPTIONAL:
+        if (value := getattr(column, key)) is not None:
+            found[key] = value
     return found
 
 
@@ -434,7 +460,8 @@ def _column(found: Mapping[str, Any], number: int) -> Column:
     """Return a column of a definition; in those of before columns had ids it has the number of its place."""
     was = tuple(FormerColumn(one["until"], one["name"], one["type"]) for one in found.get("was", ()))
     column_id, since = found.get("id", number), found.get("since", 0)
-    return Column(found["name"], found["type"], found["nullable"], column_id, since, was)
+    optional = {key: found.get(key) for key in _OPTIONAL}
+    return Column(found["name"], found["type"], found["nullable"], column_id, since, was, **optional)
 
 
 def _doubled(names: Iterable[str]) -> str | None:

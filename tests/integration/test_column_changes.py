@@ -25,7 +25,7 @@ from tests.support.replicas.readers import send
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import BadRequestError, RefusedError, TableChangedError
+from tidelock.errors import BadRequestError, RefusedError, SchemaMismatchError, TableChangedError
 from tidelock.partition_paths import texts_of
 
 #: Rows as the model keeps them: the values by the ids of their columns.
@@ -369,6 +369,88 @@ def test_a_change_that_would_break_a_table_is_refused(dbs: list[Database]) -> No
     assert db.read("d").to_pydict() == {"w": [8]}
 
 
+def test_rows_that_come_without_a_column_have_its_default(local: LocalCluster, dbs: list[Database]) -> None:
+    """Inserts, SQL, upserts and merges, small and large; a null that is sent stays one."""
+    db, other = dbs[0], dbs[1]
+    db.create_table(
+        "t",
+        "k bigint not null, s string not null default 'new' comment 'its state', d double default 1.5, "
+        "b bigint",
+    )
+    assert [(one.default, one.comment) for one in db.table("t").columns] == [
+        (None, None), ("new", "its state"), ("1.5", None), (None, None),
+    ]  # fmt: skip
+    db.insert("t", pa.table({"k": [1], "b": [1]}))
+    db.insert("t", pa.table({"k": [2], "b": [1], "d": pa.array([None], pa.float64())}))
+    with pytest.raises(SchemaMismatchError, match=r"column b .* is missing"):
+        db.insert("t", pa.table({"k": [3]}))
+    with other.begin(fresh=True) as tx:
+        tx.insert("t", pa.table({"k": range(10, 100_010), "b": [2] * 100_000}))
+        tx.sql("insert into t (k) values (3)")
+        tx.sql("insert into t (b, k) select b, k + 1000000 from t where k = 1")
+        tx.upsert("t", pa.table({"k": [1, 4], "b": [7, 7]}), on=["k"])
+        tx.merge("t", pa.table({"k": [5]}), on=["k"], when_not_matched_insert={"k": "source.k", "d": "0.5"})
+    few = other.sql("select * from t where k < 10 or k > 1000000 order by k", csn=tx.csn).to_pylist()
+    assert [tuple(row.values()) for row in few] == [
+        (1, "new", 1.5, 7), (2, "new", None, 1), (3, "new", 1.5, None), (4, "new", 1.5, 7),
+        (5, "new", 0.5, None), (1_000_001, "new", 1.5, 1),
+    ]  # fmt: skip
+    sql = "select s, d, count(*) as n from t where b = 2 group by all"
+    many = other.sql(sql, csn=tx.csn).to_pylist()
+    assert many == [{"s": "new", "d": 1.5, "n": 100_000}]
+    changed = db.alter_table(
+        "t", default={"s": "'open'", "d": None, "b": 9}, comment={"s": None, "d": "size"}
+    )
+    assert [(one.default, one.comment) for one in changed.columns] == [
+        (None, None), ("open", None), (None, "size"), ("9", None),
+    ]  # fmt: skip
+    with pytest.raises(SchemaMismatchError, match=r"column d .* is missing"):
+        db.insert("t", pa.table({"k": [6]}))
+    csn = db.insert("t", pa.table({"k": [6], "d": [2.0]})).csn
+    assert [*other.sql("select * from t where k = 6", csn=csn).to_pylist()[0].values()] == [6, "open", 2.0, 9]
+    described = db.sql(
+        "select column_name, default_value, comment from system.columns where table_name = 't'"
+    )
+    assert {"column_name": "s", "default_value": "open", "comment": None} in described.to_pylist()
+    for wrong, words in (
+        ({"s": "7"}, "of type string"),
+        ({"x": "7"}, "no column x"),
+        ({"k": "now()"}, "no constant"),
+    ):
+        with pytest.raises(BadRequestError, match=words):
+            db.alter_table("t", default=wrong)
+
+
+def test_an_added_column_shows_its_default_in_rows_of_before(
+    local: LocalCluster, dbs: list[Database]
+) -> None:
+    """For every reader, and for statements that change them; a later default changes nothing of them."""
+    db = dbs[0]
+    db.create_table("t", {"k": "bigint not null"})
+    inserts = [db.insert("t", pa.table({"k": range(begin, begin + 5)})).csn for begin in range(0, 30, 5)]
+    old = inserts[-1] or 0
+    db.alter_table("t", add="s string not null default 'was here', d double default -0.5")
+    added = db.alter_table("t", default={"s": "'later'"}, rename={"d": "size"}).csn
+    rows = tuple({1: k, 2: "was here", 3: -0.5} for k in range(30))
+    model = Model(((1, "k", "bigint"), (2, "s", "string"), (3, "size", "double")), rows)
+    for replica in local.replicas:
+        with local.connect(replica).snapshot(min_csn=added):
+            require_shown(local, replica, added, "t", model)
+            require_shown(
+                local, replica, old, "t", Model(((1, "k", "bigint"),), tuple({1: k} for k in range(30)))
+            )
+    db.insert("t", pa.table({"k": [30], "size": [1.0]}))
+    assert db.update("t", {"size": "size * 2"}, "s = 'was here' and k < 3").rows_updated == 3
+    assert db.delete("t", "s = 'was here' and size = -0.5 and k < 10").rows_deleted == 7
+    db.optimize("t")
+    with db.begin() as tx:
+        assert tx.sql("select s, size, count(*) as n from t group by all order by all").to_pylist() == [
+            {"s": "later", "size": 1.0, "n": 1},
+            {"s": "was here", "size": -1.0, "n": 3},
+            {"s": "was here", "size": -0.5, "n": 20},
+        ]
+
+
 # -- Spark ---------------------------------------------------------------------------------------------------
 
 
@@ -383,14 +465,21 @@ def test_spark_reads_parts_of_every_version(local: LocalCluster, dbs: list[Datab
         few = list(zip(*rows[begin : begin + 8], strict=True))
         old = db.insert("t", pa.table({"k": few[0], "a": few[1], "b": few[2]})).csn or 0
     db.alter_table("t", drop=["a"], add={"n": "string"})
+    defaults = "f boolean not null default true, z double default 0, m decimal(38,2) default 1.5"
+    db.alter_table("t", add=f"{defaults}, u timestamp default '2026-01-01T00:00:00Z', w string default 'ü'")
     db.alter_table("t", rename={"k": "key"}, add={"a": "bigint"}, order=["a"])
     with SparkProcess("classic", tmp_path, python_workers=True) as spark:
         spark.call("join", url=local.url("r2"))
-        query = "select cast(null as bigint) a, id + 100 as key, 'x' as b, string(id) as n from range(3)"
+        query = (
+            "select cast(null as bigint) a, id + 100 as key, 'x' as b, string(id) as n, false as f, "
+            "cast(1 as double) z, cast(7 as decimal(38,2)) m, timestamp'2030-01-01 00:00:00 UTC' u, 'y' as w "
+            "from range(3)"
+        )
         new = spark.call("write", url=local.url("r2"), query=query, tables=["t"])
         csn = spark.call("attach", csn=new)["csn"]
         assert spark.call("schema", table="t") == [
-            ["a", "bigint"], ["key", "bigint"], ["b", "string"], ["n", "string"],
+            ["a", "bigint"], ["key", "bigint"], ["b", "string"], ["n", "string"], ["f", "boolean"],
+            ["z", "double"], ["m", "decimal(38,2)"], ["u", "timestamp"], ["w", "string"],
         ]  # fmt: skip
         url = f"webhdfs://{data_address(local, 'r2')}/snapshots/{csn}/default/t"
         spark.call("raw_list", path=url, view="raw")
@@ -402,6 +491,10 @@ def test_spark_reads_parts_of_every_version(local: LocalCluster, dbs: list[Datab
             for condition, count in (
                 ("key = 33", 1), ("key >= 35 and b = 'x'", 5), ("a = 3", 0), ("a is null", 43),
                 ("n = '1'", 1), ("n is not null", 3), ("coalesce(n, 'none') = 'none'", 40),
+                ("f", 40), ("not f", 3), ("z = 0", 40), ("z = -0.0D", 40), ("z > 0", 3), ("m = 1.5", 40),
+                ("u < timestamp'2026-01-01 00:00:01 UTC'", 40),
+                ("u = timestamp'2026-01-01 00:00:00 UTC'", 40),
+                ("w = 'ü' and b = 'x'", 20), ("w <> 'ü'", 3), ("w is null or f is null or m is null", 0),
             ):  # fmt: skip
                 found = spark.sql(f"select count(*) from {view} where {condition}")
                 assert found == [[count]], (view, condition)

@@ -151,15 +151,26 @@ def alter_table(
         str | None,
         typer.Option(help="Columns that come first, separated by commas.", show_default=False),
     ] = None,
+    default: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Default of a column, as `name=constant of SQL`; may be repeated.", show_default=False
+        ),
+    ] = None,
+    comment: Annotated[
+        list[str] | None,
+        typer.Option(help="What a column means, as `name=text`; may be repeated.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Give a table another name, other properties or other columns."""
     changes: dict[str, str | None] = dict.fromkeys(unset or [])
     changes |= dict(split(text, "=", "--property") for text in properties or [])
-    columns = any((add, drop, rename, order))
+    columns = any((add, drop, rename, order, default, comment))
     if (rename_to is None) == (not changes and not columns):
         raise typer.BadParameter(
-            "give --rename-to NAME, or --property KEY=VALUE, --unset KEY, --add, --drop, --rename and --order"
+            "give --rename-to NAME, or --property KEY=VALUE, --unset KEY, --add, --drop, --rename, --order, "
+            "--default and --comment"
         )
     with target.connect() as db:
         if rename_to is not None:
@@ -172,6 +183,8 @@ def alter_table(
                 rename=dict(split(text, "=", "--rename name=other") for text in rename or []),
                 add=", ".join(add) if add else None,
                 order=split_list(order or ""),
+                default=dict(split(text, "=", "--default name=constant") for text in default or []),
+                comment=dict(split(text, "=", "--comment name=text") for text in comment or []),
             )
     if as_json:
         output.print_json(made)

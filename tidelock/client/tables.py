@@ -10,6 +10,7 @@ import msgspec
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.reads.tags import T, Tags
+from tidelock.client.values.arguments import Values
 from tidelock.client.values.columns import Columns
 from tidelock.client.writes.table_statements import alter_request, create_request
 from tidelock.client.writes.transaction import Transaction
@@ -54,10 +55,12 @@ class Tables(Tags):
         Args:
             name: `name` or `namespace.name`, of a-z, 0-9 and _.
             schema: The columns in their order: a pyarrow Schema, in which a field that is not nullable
-                makes a required column; DDL text (`"id bigint not null, name string"`); a mapping of names
-                to types (`{"id": "bigint not null", "name": "string"}`); or rows in any form that `insert`
-                takes, of which no row is inserted (the path of a file as a `pathlib.Path`). Types that a
-                table does not have are stored as the one that has their values: see docs/protocol.md#bytes.
+                makes a required column, and metadata `default` and `comment` are as in DDL text; DDL text
+                (`"id bigint not null, name string default 'none' comment 'as it is written'"`); a mapping
+                of names to types (`{"id": "bigint not null", "name": "string"}`); or rows in any form that
+                `insert` takes, of which no row is inserted (the path of a file as a `pathlib.Path`). Types
+                that a table does not have are stored as the one that has their values: see
+                docs/protocol.md#bytes.
             sql: In place of `schema`: one SELECT, whose columns and rows the table gets, in one transaction.
                 `rows` of the result is their number. An expression needs a name (`count(*) as n`).
             params: Values of its parameters.
@@ -219,6 +222,8 @@ class Tables(Tags):
         rename: Mapping[str, str] | None = None,
         add: Columns | None = None,
         order: Sequence[str] = (),
+        default: Values | None = None,
+        comment: Mapping[str, str | None] | None = None,
     ) -> CommittedTable:
         """Change properties and columns of a table, and return its definition as `create_table` does.
 
@@ -232,8 +237,12 @@ class Tables(Tags):
             drop: Columns to drop. A column that is added later under the same name is another one.
             rename: New names of columns, by their names: `{"price": "amount"}`.
             add: Columns to add behind the others, in any form in which `create_table` takes columns:
-                `{"note": "string"}`. The rows that are there have nulls in them.
+                `{"note": "string", "state": "string not null default 'new'"}`. The rows that are there have
+                the default, or nulls.
             order: Columns that come first from now on, in their order, by their new names.
+            default: New defaults, for rows that come from now on: `{"state": "'open'", "pieces": 1}`; text
+                is SQL of a constant, and None takes a default away.
+            comment: What columns mean; None takes a comment away.
 
         Raises:
             UnknownTableError: There is no such table.
@@ -243,7 +252,12 @@ class Tables(Tags):
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
             NotCommittedError, CommitUnknownError: As of `drop_table`.
         """
-        return self._alter(name, alter_request(properties, drop=drop, rename=rename, add=add, order=order))
+        return self._alter(
+            name,
+            alter_request(
+                properties, drop=drop, rename=rename, add=add, order=order, default=default, comment=comment
+            ),
+        )
 
     def namespaces(self, *, csn: int | None = None) -> RowList[NamespaceInfo]:
         """Return every namespace with its properties and the number of its tables; `default` always exists.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from tidelock.wire.rows import Row
-from tidelock.wire.statements import PastPoint
+from tidelock.wire.statements import PastPoint, Value
 
 
 class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +48,9 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         rename: New names of columns, by the names that they have.
         add: Columns to add, behind the others: an Arrow IPC schema message in base64.
         order: Columns that come first from then on, in their order, by their new names.
+        default: New defaults of columns, by their new names: a constant of SQL, or a literal; null takes a
+            default away.
+        comment: New comments of columns, by their new names; null takes a comment away.
     """
 
     name: str | None = None
@@ -56,6 +59,8 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     rename: dict[str, str] = {}
     add: str | None = None
     order: list[str] = []
+    default: dict[str, Value] = {}
+    comment: dict[str, str | None] = {}
 
 
 class UndropRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -117,12 +122,16 @@ class TableColumn(Row, frozen=True, omit_defaults=True):
         type: Its type in Spark's names.
         nullable: Whether it may be null.
         id: Its number, which it keeps when it is renamed, and which no other column of the table gets.
+        default: The value of rows that are inserted without it, as text; bytes as hexadecimal digits.
+        comment: What it means.
     """
 
     name: str
     type: str
     nullable: bool
     id: int = 0
+    default: str | None = None
+    comment: str | None = None
 
 
 class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):

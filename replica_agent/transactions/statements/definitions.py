@@ -41,7 +41,7 @@ from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables import definitions
 from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges
 from tidelock.replica_agent.tables.names import full_name, namespace_key
-from tidelock.replica_agent.tables.schema import Derivation, TableSchema
+from tidelock.replica_agent.tables.schema import ColumnLimits, Derivation, TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.row_staging import require_own_columns
@@ -56,6 +56,16 @@ class Made(msgspec.Struct, frozen=True):
 
     definition: DefineTable
     rows: int | None = None
+
+
+def column_limits(settings: AgentSettings) -> ColumnLimits:
+    """Return the limits of columns that an agent is told."""
+    return ColumnLimits(
+        columns=settings.columns_max,
+        name_bytes=settings.column_name_bytes_max,
+        depth=settings.nested_depth_max,
+        default_bytes=settings.column_default_bytes_max,
+    )
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -110,9 +120,7 @@ class TableStatements:
         schema = TableSchema.from_request(
             asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties,
             derivation=derivation,
-            columns_max=self.settings.columns_max,
-            depth_max=self.settings.nested_depth_max,
-            name_bytes_max=self.settings.column_name_bytes_max,
+            limits=column_limits(self.settings),
             retention_s_min=self.settings.history_retention_s,
         )  # fmt: skip
         self._look_up(tx, schema.name)
@@ -262,7 +270,7 @@ class TableStatements:
             new = None if to is None else self._look_up(tx, to)
             found = definitions.altering(
                 self._look_up(tx, name), seen,
-                to=new, properties=properties, columns=columns, columns_max=self.settings.columns_max,
+                to=new, properties=properties, columns=columns, limits=column_limits(self.settings),
             )  # fmt: skip
             made = TableSchema.from_definition(found[0].table, found[0].definition)
             made.check_properties(self.settings.history_retention_s)

@@ -148,6 +148,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
 #: Modules that all folders may import; they import nothing of the namespace.
 LEAVES: Final = (
     "tidelock.casts",
+    "tidelock.column_defaults",
     "tidelock.column_names",
     "tidelock.column_types",
     "tidelock.errors",

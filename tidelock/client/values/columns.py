@@ -17,10 +17,18 @@ from tidelock.type_text import parse, unquoted
 #: pyarrow Schema; DDL text; a mapping of names to types; or rows, whose columns are taken (`data.Data`).
 Columns = Any
 
-_NULLS = re.compile(r"(.*?\S)\s+(not\s+null|null)\s*", re.IGNORECASE | re.DOTALL)
+#: A type, and after it whether it may be null, a constant of SQL, and a comment in quotes.
+_AFTER = re.compile(
+    r"""(?P<type>.*?\S)
+    (?:\s+(?P<null>not\s+null|null))?
+    (?:\s+default\s+(?P<default>(?:[a-z_]+\s*)?'(?:[^']|'')*'|[^\s']+))?
+    (?:\s+comment\s+'(?P<comment>(?:[^']|'')*)')?
+    (?:\s+(?P<late>not\s+null|null))?\s*""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
 _COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\"<>(),:]+)\s*:?\s*(.*?)\s*", re.DOTALL)
 #: A quoted name, or any other sign.
-_QUOTED_OR_NOT = re.compile(r'`(?:[^`]|``)*`|"(?:[^"]|"")*"|.', re.DOTALL)
+_QUOTED_OR_NOT = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"]|"")*"|'(?:[^']|'')*'|.""", re.DOTALL)
 
 
 def schema_of(columns: Columns) -> pa.Schema:
@@ -53,27 +61,37 @@ def schema_of(columns: Columns) -> pa.Schema:
 
 
 def field_of(name: str, text: str, *, nullable: bool = True) -> pa.Field:
-    """Return a column of a type in the words of Spark's SQL, with or without `not null`.
+    """Return a column of a type in the words of Spark's SQL, with what may follow it.
+
+    A default and a comment are metadata of the field, under these words.
 
     Args:
         name: The name of the column.
-        text: `bigint`, `decimal(9,2) not null`; also other names that Spark has, such as `long`.
+        text: `bigint`, `decimal(9,2) not null default 0.00 comment 'per piece'`; also other names that Spark
+            has, such as `long`.
         nullable: Whether it may hold nulls if the text does not say so.
 
     Raises:
         BadRequestError: The text is no type.
     """
-    match = _NULLS.fullmatch(text)
+    match = _AFTER.fullmatch(text)
+    found = match.groupdict() if match else {"type": text, "null": None, "late": None}
     try:
-        kind = str(parse(match[1] if match else text))
+        kind = str(parse(found["type"]))
     except ValueError as error:
         raise BadRequestError(
-            f"expected a type and perhaps `not null` for column {name}, found {text.strip()!r} ({error})",
+            f"expected a type for column {name}, and perhaps `not null`, `default` with a constant and "
+            f"`comment` with text in quotes; found {text.strip()!r} ({error})",
             column=name,
         ) from None
-    if match:
-        nullable = match[2].lower() == "null"
-    return pa.field(name, to_arrow(kind), nullable)
+    if null := found["null"] or found["late"]:
+        nullable = null.lower() == "null"
+    metadata = {}
+    if (default := found.get("default")) is not None:
+        metadata["default"] = default
+    if (comment := found.get("comment")) is not None:
+        metadata["comment"] = comment.replace("''", "'")
+    return pa.field(name, to_arrow(kind), nullable, metadata or None)
 
 
 def _named(name: str, kind: object) -> pa.Field:

@@ -75,7 +75,9 @@ class KnownTable:
     @classmethod
     def of(cls, definition: TableDefinition) -> Self:
         """Return the table of a definition."""
-        columns = tuple(Column(one.name, one.type, one.nullable) for one in definition.columns)
+        columns = tuple(
+            Column(one.name, one.type, one.nullable, default=one.default) for one in definition.columns
+        )
         alone = not definition.dependents and "unique_key" not in definition.properties
         return cls(TableColumns(definition.name, columns), definition.partition_by, alone)
 

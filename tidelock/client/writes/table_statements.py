@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
-from tidelock.client.values.arguments import past_point
+from tidelock.client.values.arguments import Values, literals, past_point
 from tidelock.client.values.columns import Columns, schema_of
 from tidelock.client.values.results import InsertResult
 from tidelock.client.writes.statements import Statements
@@ -70,6 +70,8 @@ def alter_request(
     rename: Mapping[str, str] | None,
     add: Columns | None,
     order: Sequence[str],
+    default: Values | None,
+    comment: Mapping[str, str | None] | None,
 ) -> AlterTableRequest:
     """Return the request that changes a table; arguments and errors as of `Database.alter_table`."""
     return AlterTableRequest(
@@ -78,6 +80,8 @@ def alter_request(
         rename=dict(rename or {}),
         add=None if add is None else _encoded(schema_of(add)),
         order=list(order),
+        default=literals(default or {}),
+        comment=dict(comment or {}),
     )
 
 
@@ -276,6 +280,8 @@ class TableStatements(Statements):
         rename: Mapping[str, str] | None = None,
         add: Columns | None = None,
         order: Sequence[str] = (),
+        default: Values | None = None,
+        comment: Mapping[str, str | None] | None = None,
     ) -> DefinedTable:
         """Change properties and columns of a table, as `Database.alter_table` does.
 
@@ -288,7 +294,12 @@ class TableStatements(Statements):
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
             TransactionClosedError, UnavailableError: As of `create_table`.
         """
-        return self._alter(name, alter_request(properties, drop=drop, rename=rename, add=add, order=order))
+        return self._alter(
+            name,
+            alter_request(
+                properties, drop=drop, rename=rename, add=add, order=order, default=default, comment=comment
+            ),
+        )
 
     def _alter(self, name: str, body: AlterTableRequest) -> DefinedTable:
         path = f"tables/{segment(name)}"

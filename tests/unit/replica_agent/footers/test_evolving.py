@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelock.column_defaults import scalar_of
 from tidelock.replica_agent.footers.evolving import ShownColumn, evolve
 from tidelock.replica_agent.footers.thrift import TAIL_BYTES, footer_in
+from tidelock.replica_agent.tables.column_defaults import plain_bytes
 
 ROWS = pa.table(
     {
@@ -102,6 +104,55 @@ def test_the_file_of_any_writer_shows_other_columns(writer: str, tmp_path: Path)
         *zip(*(ROWS[name].to_pylist() for name in ("k", "s", "nested")), strict=True)
     ]
     assert duck.sql(f"select k from '{path}' where new = 1 or renamed = 'none'").fetchall() == []
+
+
+VALUES: dict[str, str] = {
+    "bigint": "-7",
+    "tinyint": "7",
+    "int": "2147483647",
+    "float": "0.1",
+    "double": "nan",
+    "boolean": "true",
+    "string": "ü, a text",
+    "binary": "00ff",
+    "date": "1582-10-15",
+    "timestamp": "2026-01-01 00:00:00.000001Z",
+    "timestamp_ntz": "0001-01-01 00:00:00.000000",
+    "decimal(9,2)": "-1.50",
+    "decimal(18,2)": "1.50",
+    "decimal(38,10)": "-0.0000000001",
+}
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_column_that_was_added_with_a_default_shows_it_in_each_row(
+    kind: str, nullable: bool, tmp_path: Path
+) -> None:
+    """In each row group; two readers agree, and filters neither lose rows nor find others."""
+    scalar = scalar_of(kind, VALUES[kind])
+    schema = pa.schema([("k", pa.int64()), pa.field("new", scalar.type, nullable)])
+    columns = (ShownColumn("k", "k"), ShownColumn("new", None, value=plain_bytes(kind, VALUES[kind])))
+    rows = pa.table({"k": pa.array(range(100_000), pa.int64())})
+    path = tmp_path / "shown.parquet"
+    path.write_bytes(shown(written(rows, row_group_size=70_000), schema, columns))
+    found = pq.read_table(path)
+    assert found.schema.field("new").type == scalar.type
+    assert list(map(repr, found["new"].unique().to_pylist())) == [repr(scalar.as_py())]
+    assert found["new"].null_count == 0
+    if kind != "double":  # NaN is no NaN for pyarrow
+        assert pq.read_table(path, filters=[("new", "=", scalar)]).num_rows == 100_000
+    assert pq.read_table(path, filters=[("new", "!=", scalar)]).num_rows == (
+        100_000 if kind == "double" else 0
+    )
+    duck = duckdb.connect()
+    duck.execute("set timezone = 'UTC'")
+    same = f"new is not distinct from (select any_value(new) from '{path}')"
+    assert duck.sql(f"select count(*), count(distinct new) from '{path}' where {same}").fetchall() == [
+        (100_000, 1)
+    ]
+    (value,) = duck.sql(f"select any_value(new) from '{path}'").to_arrow_table().column(0).to_pylist()
+    assert repr(pa.scalar(value, scalar.type).as_py()) == repr(scalar.as_py())
 
 
 def test_a_file_without_any_column_of_today_has_its_rows() -> None:

@@ -25,12 +25,19 @@ from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
-from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.schema import ColumnLimits, TableSchema
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
 
 TABLE = TableId("default.t")
 SCHEMA = TableSchema.from_request(
-    TABLE, pa.schema([("k", pa.int64())]), [], [], {}, derivation=None, columns_max=10, retention_s_min=1.0
+    TABLE,
+    pa.schema([("k", pa.int64())]),
+    [],
+    [],
+    {},
+    derivation=None,
+    limits=ColumnLimits(columns=10),
+    retention_s_min=1.0,
 )
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelock.column_defaults import scalar_of
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, TidelockError, TooLargeError
 from tidelock.part_layout import NO_FLOATS, mark, parquet_options
@@ -20,14 +21,24 @@ from tidelock.replica_agent.footers.evolving import evolve
 from tidelock.replica_agent.footers.thrift import TAIL_BYTES, footer_in
 from tidelock.replica_agent.tables.column_changes import ColumnChanges, changed
 from tidelock.replica_agent.tables.layouts import committed
-from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.schema import ColumnLimits, TableSchema
 from tidelock.replica_agent.tables.statistics import shown_statistics, statistics_of
 from tidelock.table_columns import Column
 
 TABLE = TableId("default.t")
 TYPES = ("bigint", "string", "double", "boolean", "decimal(9,2)")
 NAMES = st.sampled_from("abcdefg") | st.just("a_name_that_is_longer_than_others")
-COLUMNS = st.builds(Column, NAMES, st.sampled_from(TYPES))
+#: Defaults of each type: one that no row has by chance, and the empty or smallest one.
+DEFAULTS = {
+    "bigint": ("-9223372036854775808", "77"),
+    "string": ("", "a default ü"),
+    "double": ("-0", "1e+300"),
+    "boolean": ("true", "false"),
+    "decimal(9,2)": ("-9999999.99", "0.00"),
+}
+COLUMNS = st.sampled_from(TYPES).flatmap(
+    lambda kind: st.builds(Column, NAMES, st.just(kind), default=st.none() | st.sampled_from(DEFAULTS[kind]))
+)
 CHANGES = st.builds(
     ColumnChanges,
     drop=st.lists(NAMES, max_size=2, unique=True),
@@ -144,14 +155,19 @@ def shown(part: Part, schema: TableSchema) -> bytes:
 def test_a_part_of_any_version_is_read_at_any_later_one(
     columns: list[Column], steps: list[ColumnChanges | list[int]], data: st.DataObject
 ) -> None:
-    """Rows, names, types and statistics are those of the model: values belong to the ids of columns."""
+    """Rows, names, types and statistics are those of the model: values belong to the ids of columns.
+
+    Rows of before have the default with which a column was added.
+    """
     table = Table(schema_of(*((column.name, column.type) for column in columns)))
     for step in steps:
         if isinstance(step, ColumnChanges):
             table.change(step)
         else:
             table.insert(step, data)
+    added: dict[int, str | None] = {}
     for csn, schema in table.versions:
+        added = {column.id: column.default for column in schema.columns if column.since} | added
         ids = [column.id for column in schema.columns]
         assert len(set(ids)) == len(ids)
         assert max(ids) <= schema.columns_made
@@ -163,7 +179,9 @@ def test_a_part_of_any_version_is_read_at_any_later_one(
             found = file.read()
             assert sorted(found.column_names) == sorted(schema.arrow.names)
             for column in schema.columns:
-                assert found[column.name].to_pylist() == [row.get(column.id) for row in part.rows]
+                missing = scalar_of(column.type, added.get(column.id)).as_py()
+                values = [row.get(column.id, missing) for row in part.rows]
+                assert list(map(repr, found[column.name].to_pylist())) == list(map(repr, values))
                 assert found.schema.field(column.name).type == column.arrow.type
             _require_statistics(part, schema, table.versions)
             _require_middles(file.metadata, len(shown(part, schema)))
@@ -256,7 +274,7 @@ def test_a_table_keeps_a_column_that_files_have() -> None:
     with pytest.raises(BadRequestError, match="a file needs at least one"):
         changed(schema, ColumnChanges(drop=["a"]))
     with pytest.raises(TooLargeError, match=r"3 columns; the limit is 2"):
-        changed(schema, ColumnChanges(add=[Column("b", "bigint")]), columns_max=2)
+        changed(schema, ColumnChanges(add=[Column("b", "bigint")]), ColumnLimits(columns=2))
 
 
 def test_order_and_key_follow_renamed_columns() -> None:

@@ -18,7 +18,7 @@ from tidelock.column_types import to_arrow
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.errors import BadRequestError, SchemaMismatchError, TooLargeError, UnsupportedTypeError
 from tidelock.replica_agent.tables.names import full_name, no_table
-from tidelock.replica_agent.tables.schema import Derivation, TableSchema
+from tidelock.replica_agent.tables.schema import ColumnLimits, Derivation, TableSchema
 
 EVERYTHING = pa.schema(list(ALL_TYPES.items()))
 SMALL = pa.schema(
@@ -179,7 +179,7 @@ def test_types_that_cannot_be_folders(kind: str) -> None:
 def test_too_many_columns_are_refused_with_both_figures() -> None:
     """The bound on columns is a setting, and the error carries both figures."""
     with pytest.raises(TooLargeError) as caught:
-        small(columns_max=3)
+        small(limits=ColumnLimits(columns=3))
     assert caught.value.details == {"limit": 3, "found": 4}
 
 
