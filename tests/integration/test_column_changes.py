@@ -7,9 +7,11 @@ files of snapshots show at past CSNs, on every replica, is compared with it.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import random
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -25,7 +27,13 @@ from tests.support.replicas.readers import send
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import BadRequestError, RefusedError, SchemaMismatchError, TableChangedError
+from tidelock.errors import (
+    BadRequestError,
+    RefusedError,
+    SchemaMismatchError,
+    TableChangedError,
+    UnsupportedInTransactionError,
+)
 from tidelock.partition_paths import texts_of
 
 #: Rows as the model keeps them: the values by the ids of their columns.
@@ -449,6 +457,51 @@ def test_an_added_column_shows_its_default_in_rows_of_before(
             {"s": "was here", "size": -1.0, "n": 3},
             {"s": "was here", "size": -0.5, "n": 20},
         ]
+
+
+def test_rows_bring_their_columns_along(dbs: list[Database]) -> None:
+    """In the same transaction; rows of before have nulls, and so have rows that lack columns of the table."""
+    db, other = dbs[0], dbs[1]
+    db.create_table("t", "k bigint not null, v bigint, s string default 'new'", sort_by=["k"])
+    db.insert("t", pa.table({"k": [1], "v": [1]}))
+    with db.begin() as tx:
+        tx.insert("t", pa.table({"k": [2], "tags": [["a"]], "at": [dt.date(2026, 1, 1)]}), merge_schema=True)
+        tx.insert("t", [{"k": 3, "v": 3}], merge_schema=True)  # no column is new, so the rows before stay
+        with pytest.raises(UnsupportedInTransactionError, match="change the columns first"):
+            tx.insert("t", [{"k": 4, "more": 1}], merge_schema=True)
+    rows = other.sql("select * from t order by k", csn=tx.csn).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (1, 1, "new", None, None), (2, None, "new", ["a"], dt.date(2026, 1, 1)), (3, 3, "new", None, None),
+    ]  # fmt: skip
+    assert [one.type for one in other.table("t", csn=tx.csn).columns[3:]] == ["array<string>", "date"]
+    for rows_, words in (
+        (pa.table({"k": [9], "V": [1]}), "column V is not in the table"),
+        (pa.table({"v": [9]}), r"column k \(bigint\) is missing"),
+        (pa.table({"k": [9], "v": ["text"]}), "column v is string"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=words):
+            db.insert("t", rows_, merge_schema=True)
+
+
+def test_many_writers_bring_columns_at_once(dbs: list[Database]) -> None:
+    """Each begins again after the change of another one; no row and no column is lost or doubled."""
+    dbs[0].create_table("t", {"k": "bigint"})
+
+    def write(number: int) -> None:
+        rows = pa.table({"k": [number], f"c{number % 4}": [number]})
+        dbs[number % 3].insert("t", rows, merge_schema=True, label=f"many-{number}")
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(24)))
+    with dbs[0].begin(fresh=True) as tx:
+        found = tx.read("t")
+        tx.rollback()
+    assert sorted(found.column_names) == ["c0", "c1", "c2", "c3", "k"]
+    assert sorted(found["k"].to_pylist()) == [*range(24)]
+    for row in found.to_pylist():
+        assert {name: value for name, value in row.items() if value is not None} == {
+            "k": row["k"], f"c{row['k'] % 4}": row["k"],
+        }  # fmt: skip
 
 
 # -- Spark ---------------------------------------------------------------------------------------------------

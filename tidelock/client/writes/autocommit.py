@@ -20,6 +20,8 @@ from tidelock.client.writes.whole_writes import ReservedBlocks, WholeWrite, smal
 from tidelock.errors import (
     FencedError,
     NotCommittedError,
+    RefusedError,
+    TableChangedError,
     TooLargeError,
     TransactionClosedError,
     UnavailableError,
@@ -69,19 +71,30 @@ class AutocommitStatements:
         table: str,
         data: Data,
         *,
+        merge_schema: bool = False,
         label: str | None = None,
         wait: Wait = "home",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Insert rows in a separate transaction.
+        """Insert rows in a separate transaction; `merge_schema`: the table gets the columns that it lacks.
 
         The transaction is begun again, on another replica if need be, for at most `timeout_s` (default: the
         client's). That happens only while the rows are certain to be inserted once, and only if the rows can
-        be read again (a reader yields them once).
+        be read again (a reader yields them once). With `merge_schema` it is begun again also after another
+        change of the table.
 
         Raises as `Transaction.insert` and `Transaction.commit`.
         """
-        return self.write({table: data}, label=label, wait=wait, timeout_s=timeout_s)
+        if not merge_schema:
+            return self.write({table: data}, label=label, wait=wait, timeout_s=timeout_s)
+
+        def once() -> CommitResult:
+            with self._begin(BeginRequest(label=label)) as tx:
+                tx.insert(table, data, merge_schema=True)
+                return tx.commit(wait=wait, timeout_s=timeout_s)
+
+        limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
+        return self._repeat(once, limit_s, again=repeatable(data), also=(TableChangedError,))
 
     def write(
         self,
@@ -240,13 +253,23 @@ class AutocommitStatements:
             call, transport.timeouts.answer_s if timeout_s is None else timeout_s, again=again
         )
 
-    def _repeat(self, once: Callable[[], CommitResult], limit_s: float, *, again: bool) -> CommitResult:
-        """Run a transaction; `again`: repeat it while it certainly takes effect once."""
+    def _repeat(
+        self,
+        once: Callable[[], CommitResult],
+        limit_s: float,
+        *,
+        again: bool,
+        also: tuple[type[RefusedError], ...] = (),
+    ) -> CommitResult:
+        """Run a transaction; `again`: repeat it while it certainly takes effect once.
+
+        `also` are further errors of transactions that are not committed, after which it is repeated.
+        """
         if not again:
             return once()
         return repeat(
             once,
-            _BEGIN_AGAIN,
+            (*_BEGIN_AGAIN, *also),
             deadline=time.monotonic() + limit_s,
             waits=self._connection.transport.waits,
             what=f"an autocommit statement (timeout_s={limit_s:g})",

@@ -13,7 +13,9 @@ from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values, literals, past_point
 from tidelock.client.values.columns import Columns, schema_of
+from tidelock.client.values.data import Data, open_rows
 from tidelock.client.values.results import InsertResult
+from tidelock.client.values.schema_merge import filled, new_columns
 from tidelock.client.writes.statements import Statements
 from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
 from tidelock.wire.tables import (
@@ -259,6 +261,30 @@ class TableStatements(Statements):
         made = self._definition(lambda: self._call(path, answer=DefinedTable, body=body, **how))
         self._count(InsertResult(made.rows or 0, 0))
         return made
+
+    def insert(self, table: str, data: Data, *, merge_schema: bool = False) -> InsertResult:
+        """Stage rows as `Statements.insert` does; `merge_schema`: the table gets the columns that it lacks.
+
+        New columns come behind the others, may be null, and have the types of the rows, as in `create_table`.
+        Columns of the table that the rows lack become null, or get their default. The change of the table is
+        part of this transaction.
+
+        Raises:
+            UnsupportedInTransactionError: Columns are new, and the transaction has inserted rows into the
+                table before: begin with the rows that have all columns.
+            BadRequestError: The columns of the table cannot be changed (docs/tables.md#columns), or a name
+                differs in case alone from one that it has.
+            UnsupportedTypeError: A new column has a type that no column can have.
+            TidelockError: Other errors, as `Statements.insert`.
+        """
+        if not merge_schema:
+            return super().insert(table, data)
+        rows = open_rows(data)
+        columns = self.definition(table).columns
+        added = new_columns(rows.schema, columns)
+        if added.names:
+            columns = self.alter_table(table, add=added).columns
+        return super().insert(table, filled(rows, columns))
 
     def rename_table(self, name: str, to: str) -> DefinedTable:
         """Give a table another name, also in another namespace; it has it in the statements that follow.
