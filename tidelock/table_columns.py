@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,11 @@ from tidelock import casts
 from tidelock.column_defaults import scalar_of
 from tidelock.column_types import to_arrow
 from tidelock.errors import SchemaMismatchError
+
+#: About as many bytes of columns that were not sent are made at once.
+_MADE_BYTES: Final = 4 << 20
+#: Bytes of a value in memory, at most, besides those of its text.
+_VALUE_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,16 @@ class TableColumns:
                     row=row,
                 )
         return batch
+
+    def rows_at_once(self, found: pa.Schema) -> int:
+        """Return how many rows with the schema ``found`` to conform at once.
+
+        Columns that are missing, or that hold nulls alone, have no bytes in what was sent, so a few bytes may
+        stand for any number of rows.
+        """
+        sent = {field.name for field in found if not pa.types.is_null(field.type)}
+        made = [column for column in self.columns if column.name not in sent]
+        return max(1, _MADE_BYTES // max(1, sum(_VALUE_BYTES + len(one.default or "") for one in made)))
 
     @cached_property
     def _nested(self) -> tuple[int, ...]:

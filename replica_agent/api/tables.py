@@ -70,7 +70,6 @@ class TableRoutes:
         asked = await body(request, AlterTableRequest)
         name = request.match_info["table"]
         limits = column_limits(self.definitions.settings)
-        limits = column_limits(self.definitions.settings)
         added = () if asked.add is None else columns_in(_schema_in("add", asked.add), name, limits)
         columns = ColumnChanges(
             drop=asked.drop,

@@ -34,7 +34,7 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.landing.upserts import LandingUpserts
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
-from tidelock.replica_agent.storage.part_writer import CheckedRows
+from tidelock.replica_agent.storage.row_streams import CheckedRows
 from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.transactions.ending.commit import Commits

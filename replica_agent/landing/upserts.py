@@ -32,7 +32,7 @@ from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.damaged_parts import DamagedParts
-from tidelock.replica_agent.storage.part_writer import conformed
+from tidelock.replica_agent.storage.row_streams import conformed
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
@@ -100,7 +100,9 @@ class LandingUpserts:
             RefusedError, UnavailableError: Nothing is written, and never will be.
         """
         loop = asyncio.get_running_loop()
-        rows = await loop.run_in_executor(self.executor, conformed, stream, schema)
+        rows = await loop.run_in_executor(
+            self.executor, conformed, stream, schema, self.settings.staged_memory_bytes_max
+        )
         one = _Waiting(schema, rows, rows.nbytes, loop.create_future())
         self._join(one)
         await asyncio.wait({one.done}, timeout=max(0.0, deadline - self.clock()))

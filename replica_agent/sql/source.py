@@ -33,7 +33,8 @@ class MergeSource:
         path: The file.
         table: The schema of the table.
         on: Columns of the key.
-        exact: Whether it must have exactly the table's columns; otherwise it may have others, and lack some.
+        exact: Whether its rows are rows of the table: they have its columns, and the default of those that
+            they come without. Otherwise they may have other columns, and lack some.
 
     Raises:
         BadRequestError: It is not an Arrow IPC stream, or a column of ``on`` is not in both.
@@ -45,16 +46,24 @@ class MergeSource:
         self._file = pa.OSFile(str(path))
         self._reader = _reading(lambda: pa.ipc.open_stream(self._file))
         found: pa.Schema = self._reader.schema
-        _check_names(found.names, table, on)
         if exact:
             table.check(found)
-        columns = tuple(Column(c.name, c.type) for c in table.columns if c.name in found.names)
+        #: Columns that the rows come without, and have the default of.
+        made = [c.name for c in table.columns if exact and c.name not in found.names]
+        _check_names([*found.names, *made], table, on)
+        columns = tuple(
+            Column(c.name, c.type, default=c.default)
+            for c in table.columns
+            if c.name in found.names or c.name in made
+        )
         self._common = TableSchema(table.id, table.name, columns)
-        self._common.check(pa.schema([field for field in found if field.name in self._common.arrow.names]))
+        self._sent = [name for name in self._common.arrow.names if name not in made]
+        self._common.check(pa.schema([found.field(name) for name in self._sent]))
         common = self._common.arrow
         self.schema = pa.schema(
             [
                 *(common.field(field.name) if field.name in common.names else field for field in found),
+                *map(common.field, made),
                 pa.field(ROW, pa.int64()),
             ]
         )
@@ -80,9 +89,9 @@ class MergeSource:
             raise _not_a_stream("bytes follow its end, or its end is missing")
 
     def _numbered(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
-        common = self._common.conform(batch.select(self._common.arrow.names), first)
+        common = self._common.conform(batch.select(self._sent), first)
         arrays = [
-            (common if name in common.schema.names else batch).column(name) for name in batch.schema.names
+            (common if name in common.schema.names else batch).column(name) for name in self.schema.names[:-1]
         ]
         numbers = pa.array(range(first, first + batch.num_rows), pa.int64())
         return pa.RecordBatch.from_arrays([*arrays, numbers], schema=self.schema)

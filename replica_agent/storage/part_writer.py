@@ -18,7 +18,6 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -29,13 +28,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelock.csnlog.core.ids import PartId, TableId
-from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.errors import TooLargeError
 from tidelock.part_layout import NO_FLOATS, PAGE_INDEX_ROWS, FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
 from tidelock.replica_agent.config.allocator import give_back
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.storage.arrow_body import END, InsertBody
+from tidelock.replica_agent.storage.arrow_body import InsertBody
 from tidelock.replica_agent.storage.part_target import PIECE_BYTES, PartTarget, Sink
+from tidelock.replica_agent.storage.row_streams import CheckedRows, batches_of, require_partitions, whole
 from tidelock.replica_agent.storage.spare_encoders import NO_SPARE, SpareEncoders
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.statistics import Statistics, statistics_of
@@ -279,17 +279,6 @@ class PartWriter:
         self._data = self._target.finish()
 
 
-def _require_partitions(found: int, schema: TableSchema, settings: AgentSettings) -> None:
-    limit = settings.partitions_per_insert_max
-    if found > limit:
-        raise TooLargeError(
-            f"an insert into {schema.name} touches more than {limit} partitions "
-            "(partitions_per_insert_max); sort the rows by partition and insert them in several calls",
-            limit=limit,
-            found=found,
-        )
-
-
 class _Partitions:
     """The open writers of one insert."""
 
@@ -342,7 +331,7 @@ class _Partitions:
 
     def _open(self, path: str) -> PartWriter:
         self._seen.add(path)
-        _require_partitions(len(self._seen), self._maker.schema, self._maker.settings)
+        require_partitions(len(self._seen), self._maker.schema, self._maker.settings)
         writer = self._writers[path] = PartWriter(self._maker, path, self._floats)
         return writer
 
@@ -373,25 +362,11 @@ def _encode(
     """
     partitions = _Partitions(maker)
     try:
-        for batch in _batches(source, end, maker.schema):
+        for batch in batches_of(source, end, maker.schema):
             yield from partitions.add(batch)
         yield from partitions.finish()
     finally:
         partitions.abandon()
-
-
-def _batches(
-    source: Any, end: Callable[[], tuple[bytes, bool]], schema: TableSchema
-) -> Iterator[pa.RecordBatch]:
-    """Read an IPC stream and yield its batches, which can be rows of a table, as they came."""
-    reader = _reading(pa.ipc.open_stream, source)
-    _reading(schema.check, reader.schema)  # before any row
-    while (batch := _reading(_next_batch, reader)) is not None:
-        yield batch
-    # A stream that was cut between two messages reads like a complete one.
-    tail, more = end()
-    if tail != END or more:
-        raise _not_a_stream("bytes follow its end" if more else "its end is missing")
 
 
 def _end(encoded: Generator[EncodedPart, None, None]) -> None:
@@ -399,28 +374,6 @@ def _end(encoded: Generator[EncodedPart, None, None]) -> None:
     encoded.close()
     pa.default_memory_pool().release_unused()
     give_back()
-
-
-def _next_batch(reader: Any) -> pa.RecordBatch | None:
-    try:
-        batch = reader.read_next_batch()
-    except StopIteration:
-        return None
-    # The sender is not trusted: offsets, UTF-8 and digits of decimals are used without further checks from
-    # here on.
-    batch.validate(full=True)
-    return batch
-
-
-def _reading(function: Callable[[Any], Any], argument: Any) -> Any:
-    try:
-        return function(argument)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: names in the schema
-        raise _not_a_stream(str(error)) from error
-
-
-def _not_a_stream(problem: str) -> BadRequestError:
-    return BadRequestError(f"the rows are not one complete Arrow IPC stream: {problem}; nothing was kept")
 
 
 def encode_small(body: bytes, maker: PartMaker) -> list[EncodedPart]:
@@ -431,59 +384,7 @@ def encode_small(body: bytes, maker: PartMaker) -> list[EncodedPart]:
         SchemaMismatchError: The rows do not fit the table.
         TooLargeError: More partitions than ``partitions_per_insert_max``, or a folder's name is too long.
     """
-    return list(_encode(*_whole(body), maker))
-
-
-def _whole(body: bytes) -> tuple[Any, Callable[[], tuple[bytes, bool]]]:
-    source = pa.BufferReader(body)
-
-    def end() -> tuple[bytes, bool]:
-        position = source.tell()
-        return body[max(position - len(END), 0) : position], position < len(body)
-
-    return source, end
-
-
-class CheckedRows(msgspec.Struct, frozen=True):
-    """Rows of one insert that a table takes, by partition, and not yet encoded.
-
-    Attributes:
-        schema: The table's schema.
-        version: The version of its definition.
-        count: Number of rows.
-        nbytes: Their bytes in memory.
-        by_path: The rows of each partition, with the columns of the files.
-    """
-
-    schema: TableSchema
-    version: int
-    count: int
-    nbytes: int
-    by_path: Mapping[str, Sequence[pa.RecordBatch]]
-
-
-def check_small(body: bytes, schema: TableSchema, version: int, settings: AgentSettings) -> CheckedRows:
-    """Check a complete body, and split its rows by partition; errors as of :func:`encode_small`."""
-    by_path: dict[str, list[pa.RecordBatch]] = {}
-    count = nbytes = 0
-    for batch in _batches(*_whole(body), schema):
-        conformed = schema.conform(batch, count)
-        count += batch.num_rows
-        nbytes += batch.nbytes
-        for path, rows in split(conformed, schema.partition_by):
-            by_path.setdefault(path, []).append(rows)
-    _require_partitions(len(by_path), schema, settings)
-    return CheckedRows(schema, version, count, nbytes, by_path)
-
-
-def conformed(body: bytes, schema: TableSchema) -> pa.Table:
-    """Return the rows of a complete body in the table's types; errors as of :func:`encode_small`."""
-    batches: list[pa.RecordBatch] = []
-    count = 0
-    for batch in _batches(*_whole(body), schema):
-        batches.append(schema.conform(batch, count))
-        count += batch.num_rows
-    return pa.Table.from_batches(batches, schema.arrow)
+    return list(_encode(*whole(body), maker))
 
 
 def encode_shared(

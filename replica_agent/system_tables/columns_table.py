@@ -31,10 +31,10 @@ _OF_VALUES: Final = frozenset({"nulls", "min", "max"})
 def bounds_in(view: View, table: TableRow) -> TableBounds:
     """Return what the catalog knows of the values of a table: it reads one catalog row for each part."""
     found = TableBounds(TableSchema.from_definition(table.id, table.definition))
-    columns, source = ["path", "rows", "stats"], f"{VISIBLE_OF_TABLE} ORDER BY path"
+    columns, source = ["path", "rows", "stats", "creation_csn"], f"{VISIBLE_OF_TABLE} ORDER BY path"
     for batch in view.reader.selected(columns, source, seen_args(view, table), BATCH_ROWS):
-        for path, rows, stats in batch:
-            found.add(path, rows, stats)
+        for path, rows, stats, created in batch:
+            found.add(path, rows, stats, created)
     return found
 
 

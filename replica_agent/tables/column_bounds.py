@@ -11,8 +11,10 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from tidelock.csnlog.core.ids import Csn
 from tidelock.replica_agent.tables.partitions import values_of
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.statistics import shown_statistics
 from tidelock.table_columns import Column
 
 #: A value that is not known, beside None for one that does not exist.
@@ -46,9 +48,10 @@ class TableBounds:
         self._of: dict[str, _Bounds] = {column.name: _Bounds() for column in schema.columns}
         self._last: _Partition | None = None
 
-    def add(self, path: str, rows: int, statistics: str | None) -> None:
-        """Add a part: its partition, its rows, and the JSON of its statistics if it has some."""
-        found = json.loads(statistics) if statistics else {}
+    def add(self, path: str, rows: int, statistics: str | None, created: Csn | None) -> None:
+        """Add a part: partition, rows, the JSON of its statistics if it has some, and creation CSN."""
+        stored = json.loads(statistics) if statistics else {}
+        found = shown_statistics(stored, self._schema.layout(created))
         values = self._partition(path)
         for column in self._schema.columns:
             bounds = self._of[column.name]

@@ -77,7 +77,8 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
     kept = [_renamed(column, changes.rename) for column in schema.columns if column.name not in changes.drop]
     added = [_added(schema, column, number) for number, column in enumerate(changes.add, 1)]
     columns = [*kept, *added]
-    check_names(schema.name, [column.name for column in columns])
+    given = (*changes.rename.values(), *(column.name for column in added))
+    check_names(schema.name, [column.name for column in columns], given, limits.name_bytes)
     if len(columns) > limits.columns:
         raise TooLargeError(
             f"table {schema.name} would have {len(columns)} columns; the limit is {limits.columns} "

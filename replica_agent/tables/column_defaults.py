@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from typing import Final
 
@@ -57,15 +58,15 @@ def default_text(column: str, kind: str, value: Value, bytes_max: int = DEFAULT_
     shown = value if isinstance(value, str) else repr(value.value)
     try:
         scalar = _of_sql(kind, value) if isinstance(value, str) else _of_literal(kind, value)
-    except (ValueError, pa.ArrowException) as error:
+        text = None if scalar is None else _text_of(kind, scalar)
+    except (ValueError, OverflowError, pa.ArrowException) as error:
         raise BadRequestError(
             f"expected the default of column {column} as a constant of type {kind}, found {shown} ({error}); "
             "give e.g. 7, 'text', true, date '2026-01-01', timestamp '2026-01-01T00:00:00Z' or x'00ff'",
             column=column,
         ) from None
-    if scalar is None:
+    if text is None:
         return None
-    text: str = scalar.as_py().hex() if kind == "binary" else scalar.cast(pa.string()).as_py()
     if (found := len(text.encode())) > bytes_max:
         raise BadRequestError(
             f"the default of column {column} has {found} bytes; the limit is {bytes_max} "
@@ -74,6 +75,26 @@ def default_text(column: str, kind: str, value: Value, bytes_max: int = DEFAULT_
             limit=bytes_max,
             found=found,
         )
+    return text
+
+
+def _text_of(kind: str, scalar: pa.Scalar) -> str:
+    """Return the text of a value, which gives the value back; and which Parquet can hold.
+
+    Raises:
+        ValueError, OverflowError: It has none: a date outside of the years 1 to 9999.
+    """
+    value = scalar.as_py()
+    if kind == "binary":
+        text: str = value.hex()
+    elif kind.startswith("decimal"):
+        text = f"{value:f}"
+    else:
+        text = scalar.cast(pa.string()).as_py()
+    again = scalar_of(kind, text).as_py()
+    plain_bytes(kind, text)
+    if repr(again) != repr(value):  # NaN is no NaN
+        raise ValueError("it has no text that gives it back")
     return text
 
 
@@ -109,16 +130,21 @@ def _of_sql(kind: str, text: str) -> pa.Scalar | None:
     word, quoted, digits, null, bare = match.groups()
     if null:
         return None
+    if (digits is not None) != (kind == "binary"):
+        raise ValueError("bytes are written as x'00ff', and nothing else is")
     if digits is not None:
-        if kind != "binary":
-            raise ValueError("it is of bytes")
         return scalar_of(kind, digits)
     fits = (quoted is not None) == (kind in _QUOTED) or (bare and kind in {"float", "double"})
     if not fits or (bare and bare.isalpha() != (kind == "boolean")):
         raise ValueError("it is of another type")
     if word and word.lower() != kind:
         raise ValueError(f"it is of type {word.lower()}")
-    return scalar_of(kind, bare if quoted is None else quoted.replace("''", "'"))
+    if quoted is not None:
+        return scalar_of(kind, quoted.replace("''", "'"))
+    found = scalar_of(kind, bare.lstrip("+"))
+    if kind in {"float", "double"} and math.isinf(found.as_py()):
+        raise ValueError("it is too large")
+    return found
 
 
 def _of_literal(kind: str, literal: Literal) -> pa.Scalar | None:
@@ -137,6 +163,10 @@ def _of_literal(kind: str, literal: Literal) -> pa.Scalar | None:
         if kind in {"string", "binary", "boolean"}:
             raise ValueError("it is of another type")
         return scalar_of(kind, value)
+    if isinstance(value, int) and not isinstance(value, bool) and kind not in _QUOTED - {"float", "double"}:
+        if kind in {"binary", "boolean"}:
+            raise ValueError("it is of another type")
+        return scalar_of(kind, str(value))
     found, wanted = pa.array([value]), to_arrow(kind)
     if not casts.may_fit(wanted, found.type):
         raise ValueError("it is of another type")

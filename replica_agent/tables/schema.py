@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -270,6 +270,11 @@ class TableSchema:
         by_name = {column.name: column for column in self.columns}
         return tuple(by_name[name] for name in self.partition_by)
 
+    @cached_property
+    def stored_columns(self) -> tuple[Column, ...]:
+        """Return the columns as far as they decide how parts are shown: without defaults and comments."""
+        return tuple(replace(column, default=None, comment=None) for column in self.columns)
+
     def arrow_bytes(self) -> bytes:
         """Return all columns as an Arrow IPC schema message."""
         return bytes(self.arrow.serialize().to_pybytes())
@@ -418,7 +423,7 @@ def columns_in(schema: pa.Schema, table: str, limits: ColumnLimits = LIMITS) -> 
         UnsupportedTypeError: A type is not on the closed list.
     """
     try:
-        check_names(table, schema.names, limits.name_bytes)
+        check_names(table, schema.names, schema.names, limits.name_bytes)
         return tuple(
             _requested(field, to_text(field.name, field.type, limits.depth), number, limits.default_bytes)
             for number, field in enumerate(schema, 1)
@@ -469,13 +474,22 @@ def _doubled(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def check_names(table: str, names: Sequence[str], bytes_max: int = NAME_BYTES_MAX) -> None:
-    """Raise BadRequestError unless a table can have columns of these names."""
+def check_names(
+    table: str, names: Sequence[str], given: Iterable[str], bytes_max: int = NAME_BYTES_MAX
+) -> None:
+    """Raise BadRequestError unless a table can have columns of these names.
+
+    Args:
+        table: Its name.
+        names: All names.
+        given: The names of columns that are new; other names stay, whatever the limit is now.
+        bytes_max: Most bytes of a name.
+    """
     if not names:
         raise BadRequestError(f"table {table} has no column", table=table)
     if doubled := _doubled(map(same, names)):
         found = next(name for name in names if same(name) == doubled)
         raise BadRequestError(f"table {table} has column {found} twice (ignoring case)", column=found)
-    for name in names:
+    for name in given:
         if problem := problem_of(name, bytes_max):
             raise BadRequestError(f"the name of column {name!r} of table {table} {problem}", column=name)

@@ -26,7 +26,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
-from tidelock.replica_agent.storage.part_writer import CheckedRows
+from tidelock.replica_agent.storage.row_streams import CheckedRows
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.ended import pack, unpack
 from tidelock.replica_agent.transactions.reservations import Reservations

@@ -28,7 +28,7 @@ from tidelock.errors import (
     UnsealedWriteError,
 )
 from tidelock.replica_agent.storage.pack_writer import StagedBytes
-from tidelock.replica_agent.storage.part_writer import CheckedRows
+from tidelock.replica_agent.storage.row_streams import CheckedRows
 from tidelock.replica_agent.transactions.adopted_merges import AdoptedMerges
 from tidelock.replica_agent.transactions.staged_files import TableWrites
 from tidelock.replication.core.model import PartMeta

@@ -9,10 +9,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidelock.client.agents.webhdfs import Upload
 from tidelock.errors import BadRequestError, SchemaMismatchError
 from tidelock.part_layout import FloatColumns, mark, parquet_options, sorted_by
 from tidelock.partition_paths import split
-from tidelock.spark.source.staging_folder import Upload
 
 #: Sizes of row groups and files, equal to the agents' defaults (`row_group_rows`, `row_group_bytes`,
 #: `part_bytes_max`). The second is also the limit of memory for waiting rows, of all partitions together.

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidelock.client import Database, Decision, Transaction
+from tidelock.client.agents.webhdfs import StagingFolder, Upload
 from tidelock.client.writes.transaction import Wait
 from tidelock.errors import (
     BadRequestError,
@@ -37,7 +38,6 @@ from tidelock.spark.source.connections import connected, environment
 from tidelock.spark.source.encoding import Encoder, FileLayout
 from tidelock.spark.source.heartbeat import kept_alive
 from tidelock.spark.source.options import WriteOptions, write_options
-from tidelock.spark.source.staging_folder import StagingFolder, Upload
 from tidelock.wire.rows import Fields
 
 #: Folders of task attempts and of finished tasks; the numbers are those of a job's first run under Hadoop's

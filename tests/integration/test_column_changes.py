@@ -6,139 +6,42 @@ files of snapshots show at past CSNs, on every replica, is compared with it.
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
 import random
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from tests.support.clusters.agreeing import agreeing, sessions
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.disks import lose_disk
-from tests.support.histories.evidence import data_address, nothing_left, require_clean_audit
-from tests.support.replicas.readers import send
+from tests.support.clusters.shown_tables import TYPES, Model, require_shown
+from tests.support.histories.evidence import data_address
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     BadRequestError,
     RefusedError,
-    SchemaMismatchError,
     TableChangedError,
-    UnsupportedInTransactionError,
 )
-from tidelock.partition_paths import texts_of
-
-#: Rows as the model keeps them: the values by the ids of their columns.
-Rows = list[dict[int, Any]]
-_TYPES = {"bigint": pa.int64(), "string": pa.string(), "double": pa.float64()}
 
 
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Three replicas, which cut nearly every part, and agree at the end, with nothing left over."""
-    made = module_cluster(replicas=3, settings=QUICK | {"cut_part_bytes_min": 1, "row_group_rows": 4})
-    yield made
-    require_clean_audit(made)
-    for replica in made.replicas:
-        nothing_left(made.data_dir(replica))
+    yield from agreeing(
+        module_cluster(replicas=3, settings=QUICK | {"cut_part_bytes_min": 1, "row_group_rows": 4})
+    )
 
 
 @pytest.fixture
 def dbs(local: LocalCluster) -> Iterator[list[Database]]:
     """A client pinned to each replica; no table is left."""
-    with contextlib.ExitStack() as closing:
-        made = [closing.enter_context(local.connect(replica)) for replica in local.replicas]
-        yield made
-        with made[0].snapshot() as newest:
-            names = sorted(newest.tables(), key=lambda row: "derived_from" not in row)
-        for row in names:
-            made[0].drop_table(row["name"])
-
-
-@dataclass(frozen=True)
-class Model:
-    """A table: ids, names and types of its columns in their order, and its rows."""
-
-    columns: tuple[tuple[int, str, str], ...]
-    rows: tuple[dict[int, Any], ...] = ()
-
-    def shown(self) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the names of the columns, and the rows in order."""
-        rows = [tuple(row.get(column) for column, *_ in self.columns) for row in self.rows]
-        return [name for _, name, _ in self.columns], sorted(rows, key=repr)
-
-    def arrow(self, rows: Rows) -> pa.Table:
-        """Return rows for an insert."""
-        return pa.table(
-            {
-                name: pa.array([row.get(column) for row in rows], _TYPES[kind])
-                for column, name, kind in self.columns
-            }
-        )
-
-
-def of_table(found: pa.Table) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return the names of the columns, and the rows in order."""
-    rows = zip(*(column.to_pylist() for column in found.columns), strict=True) if found.num_columns else []
-    return found.column_names, sorted(rows, key=repr)
-
-
-def of_files(address: str, csn: int, table: str, folder: str = "") -> list[tuple[str, pa.Table]]:
-    """Read every file of a table's folder with pyarrow alone, without a schema: its partition, its rows."""
-    path = f"/snapshots/{csn}/default/{table}/{folder}".rstrip("/")
-    answer = send(address, "GET", f"/webhdfs/v1{quote(path)}?op=LISTSTATUS")
-    assert answer.status == 200, answer
-    found: list[tuple[str, pa.Table]] = []
-    for status in answer.json()["FileStatuses"]["FileStatus"]:
-        inner = f"{folder}/{status['pathSuffix']}".lstrip("/")
-        if status["type"] == "DIRECTORY":
-            found += of_files(address, csn, table, inner)
-        elif not status["pathSuffix"].startswith("_"):
-            file = send(address, "GET", quote(f"/snapshots/{csn}/default/{table}/{inner}"))
-            assert (file.status, len(file.body)) == (200, status["length"]), file.body[:300]
-            found.append((folder, pq.read_table(pa.BufferReader(file.body))))
-    return found
-
-
-def require_shown(local: LocalCluster, replica: str, csn: int, table: str, model: Model) -> None:
-    """Compare what a client, SQL and plain readers of all files see with the model."""
-    names, rows = model.shown()
-    with local.connect(replica) as db, db.snapshot(csn=csn) as snap:
-        assert of_table(snap.read(table)) == (names, rows)
-        assert of_table(snap.sql(f"select * from {table}")) == (names, rows)
-        columns = snap.table(table)["columns"]
-        assert [(one["id"], one["name"], one["type"]) for one in columns] == [*model.columns]
-        assert snap.table(table)["rows"] == len(rows)
-        # The parts by themselves, which the listing shows as combined files.
-        single = [
-            (part["path"], part["file_length"], send(data_address(local, replica), "GET", quote(path)))
-            for part in snap.parts(table)
-            for path in [f"/snapshots/{csn}/{part['file']}"]
-        ]
-    assert all((one.status, len(one.body)) == (200, length) for _, length, one in single)
-    for files in (
-        of_files(data_address(local, replica), csn, table),
-        [(path, pq.read_table(pa.BufferReader(one.body))) for path, _, one in single],
-    ):
-        read: list[tuple[Any, ...]] = []
-        for folder, found in files:
-            texts = texts_of(folder)
-            assert sorted([*found.column_names, *texts]) == sorted(names)
-            values = {name: found[name].to_pylist() for name in found.column_names}
-            values |= {name: [int(text or "0")] * found.num_rows for name, text in texts.items()}
-            read += zip(*(values[name] for name in names), strict=True)
-        assert sorted(read, key=repr) == rows
-
-
-# -- drawn changes -------------------------------------------------------------------------------------------
+    yield from sessions(local)
 
 
 class Drawn:
@@ -187,7 +90,7 @@ class Drawn:
         added = []
         for name in {f"c{self.drawn.randrange(8)}" for _ in range(self.drawn.randint(0, 2))} - taken:
             self.made += 1
-            added.append((self.made, name, self.drawn.choice([*_TYPES])))
+            added.append((self.made, name, self.drawn.choice([*TYPES])))
         columns = [*kept, *added]
         order = self.drawn.sample([name for _, name, _ in columns], self.drawn.randint(0, 2))
         columns.sort(key=lambda one: order.index(one[1]) if one[1] in order else len(order))
@@ -375,133 +278,6 @@ def test_a_change_that_would_break_a_table_is_refused(dbs: list[Database]) -> No
     assert db.table("t")["sort_by"] == ["t"]
     db.insert("t", pa.table({"k": [1], "p": [1], "t": ["a"], "v": [4], "x": ["b"]}))
     assert db.read("d").to_pydict() == {"w": [8]}
-
-
-def test_rows_that_come_without_a_column_have_its_default(local: LocalCluster, dbs: list[Database]) -> None:
-    """Inserts, SQL, upserts and merges, small and large; a null that is sent stays one."""
-    db, other = dbs[0], dbs[1]
-    db.create_table(
-        "t",
-        "k bigint not null, s string not null default 'new' comment 'its state', d double default 1.5, "
-        "b bigint",
-    )
-    assert [(one.default, one.comment) for one in db.table("t").columns] == [
-        (None, None), ("new", "its state"), ("1.5", None), (None, None),
-    ]  # fmt: skip
-    db.insert("t", pa.table({"k": [1], "b": [1]}))
-    db.insert("t", pa.table({"k": [2], "b": [1], "d": pa.array([None], pa.float64())}))
-    with pytest.raises(SchemaMismatchError, match=r"column b .* is missing"):
-        db.insert("t", pa.table({"k": [3]}))
-    with other.begin(fresh=True) as tx:
-        tx.insert("t", pa.table({"k": range(10, 100_010), "b": [2] * 100_000}))
-        tx.sql("insert into t (k) values (3)")
-        tx.sql("insert into t (b, k) select b, k + 1000000 from t where k = 1")
-        tx.upsert("t", pa.table({"k": [1, 4], "b": [7, 7]}), on=["k"])
-        tx.merge("t", pa.table({"k": [5]}), on=["k"], when_not_matched_insert={"k": "source.k", "d": "0.5"})
-    few = other.sql("select * from t where k < 10 or k > 1000000 order by k", csn=tx.csn).to_pylist()
-    assert [tuple(row.values()) for row in few] == [
-        (1, "new", 1.5, 7), (2, "new", None, 1), (3, "new", 1.5, None), (4, "new", 1.5, 7),
-        (5, "new", 0.5, None), (1_000_001, "new", 1.5, 1),
-    ]  # fmt: skip
-    sql = "select s, d, count(*) as n from t where b = 2 group by all"
-    many = other.sql(sql, csn=tx.csn).to_pylist()
-    assert many == [{"s": "new", "d": 1.5, "n": 100_000}]
-    changed = db.alter_table(
-        "t", default={"s": "'open'", "d": None, "b": 9}, comment={"s": None, "d": "size"}
-    )
-    assert [(one.default, one.comment) for one in changed.columns] == [
-        (None, None), ("open", None), (None, "size"), ("9", None),
-    ]  # fmt: skip
-    with pytest.raises(SchemaMismatchError, match=r"column d .* is missing"):
-        db.insert("t", pa.table({"k": [6]}))
-    csn = db.insert("t", pa.table({"k": [6], "d": [2.0]})).csn
-    assert [*other.sql("select * from t where k = 6", csn=csn).to_pylist()[0].values()] == [6, "open", 2.0, 9]
-    described = db.sql(
-        "select column_name, default_value, comment from system.columns where table_name = 't'"
-    )
-    assert {"column_name": "s", "default_value": "open", "comment": None} in described.to_pylist()
-    for wrong, words in (
-        ({"s": "7"}, "of type string"),
-        ({"x": "7"}, "no column x"),
-        ({"k": "now()"}, "no constant"),
-    ):
-        with pytest.raises(BadRequestError, match=words):
-            db.alter_table("t", default=wrong)
-
-
-def test_an_added_column_shows_its_default_in_rows_of_before(
-    local: LocalCluster, dbs: list[Database]
-) -> None:
-    """For every reader, and for statements that change them; a later default changes nothing of them."""
-    db = dbs[0]
-    db.create_table("t", {"k": "bigint not null"})
-    inserts = [db.insert("t", pa.table({"k": range(begin, begin + 5)})).csn for begin in range(0, 30, 5)]
-    old = inserts[-1] or 0
-    db.alter_table("t", add="s string not null default 'was here', d double default -0.5")
-    added = db.alter_table("t", default={"s": "'later'"}, rename={"d": "size"}).csn
-    rows = tuple({1: k, 2: "was here", 3: -0.5} for k in range(30))
-    model = Model(((1, "k", "bigint"), (2, "s", "string"), (3, "size", "double")), rows)
-    for replica in local.replicas:
-        with local.connect(replica).snapshot(min_csn=added):
-            require_shown(local, replica, added, "t", model)
-            require_shown(
-                local, replica, old, "t", Model(((1, "k", "bigint"),), tuple({1: k} for k in range(30)))
-            )
-    db.insert("t", pa.table({"k": [30], "size": [1.0]}))
-    assert db.update("t", {"size": "size * 2"}, "s = 'was here' and k < 3").rows_updated == 3
-    assert db.delete("t", "s = 'was here' and size = -0.5 and k < 10").rows_deleted == 7
-    db.optimize("t")
-    with db.begin() as tx:
-        assert tx.sql("select s, size, count(*) as n from t group by all order by all").to_pylist() == [
-            {"s": "later", "size": 1.0, "n": 1},
-            {"s": "was here", "size": -1.0, "n": 3},
-            {"s": "was here", "size": -0.5, "n": 20},
-        ]
-
-
-def test_rows_bring_their_columns_along(dbs: list[Database]) -> None:
-    """In the same transaction; rows of before have nulls, and so have rows that lack columns of the table."""
-    db, other = dbs[0], dbs[1]
-    db.create_table("t", "k bigint not null, v bigint, s string default 'new'", sort_by=["k"])
-    db.insert("t", pa.table({"k": [1], "v": [1]}))
-    with db.begin() as tx:
-        tx.insert("t", pa.table({"k": [2], "tags": [["a"]], "at": [dt.date(2026, 1, 1)]}), merge_schema=True)
-        tx.insert("t", [{"k": 3, "v": 3}], merge_schema=True)  # no column is new, so the rows before stay
-        with pytest.raises(UnsupportedInTransactionError, match="change the columns first"):
-            tx.insert("t", [{"k": 4, "more": 1}], merge_schema=True)
-    rows = other.sql("select * from t order by k", csn=tx.csn).to_pylist()
-    assert [tuple(row.values()) for row in rows] == [
-        (1, 1, "new", None, None), (2, None, "new", ["a"], dt.date(2026, 1, 1)), (3, 3, "new", None, None),
-    ]  # fmt: skip
-    assert [one.type for one in other.table("t", csn=tx.csn).columns[3:]] == ["array<string>", "date"]
-    for rows_, words in (
-        (pa.table({"k": [9], "V": [1]}), "column V is not in the table"),
-        (pa.table({"v": [9]}), r"column k \(bigint\) is missing"),
-        (pa.table({"k": [9], "v": ["text"]}), "column v is string"),
-    ):
-        with pytest.raises(SchemaMismatchError, match=words):
-            db.insert("t", rows_, merge_schema=True)
-
-
-def test_many_writers_bring_columns_at_once(dbs: list[Database]) -> None:
-    """Each begins again after the change of another one; no row and no column is lost or doubled."""
-    dbs[0].create_table("t", {"k": "bigint"})
-
-    def write(number: int) -> None:
-        rows = pa.table({"k": [number], f"c{number % 4}": [number]})
-        dbs[number % 3].insert("t", rows, merge_schema=True, label=f"many-{number}")
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(write, range(24)))
-    with dbs[0].begin(fresh=True) as tx:
-        found = tx.read("t")
-        tx.rollback()
-    assert sorted(found.column_names) == ["c0", "c1", "c2", "c3", "k"]
-    assert sorted(found["k"].to_pylist()) == [*range(24)]
-    for row in found.to_pylist():
-        assert {name: value for name, value in row.items() if value is not None} == {
-            "k": row["k"], f"c{row['k'] % 4}": row["k"],
-        }  # fmt: skip
 
 
 # -- Spark ---------------------------------------------------------------------------------------------------

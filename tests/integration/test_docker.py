@@ -24,8 +24,8 @@ from tests.support.spark.hdfs_client import JOB
 from tests.support.waiting import eventually
 from tidelock import java
 from tidelock.client import Database
+from tidelock.client.agents.webhdfs import StagingFolder
 from tidelock.loopback_names import LOOPBACK
-from tidelock.spark.source.staging_folder import StagingFolder
 
 # The first test builds the images; without a cache that loads some hundred megabytes of packages.
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(1200)]

@@ -6,7 +6,6 @@ snapshots and the change feed show at past CSNs, on every replica, is compared w
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
 import threading
@@ -15,8 +14,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from tests.support.clusters.agreeing import agreeing, sessions
 from tests.support.clusters.cluster import QUICK, ClusterFactory
-from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
@@ -38,24 +37,13 @@ COLUMNS = {"k": "bigint not null"}
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    made = module_cluster(replicas=REPLICAS, settings=QUICK)
-    yield made
-    require_clean_audit(made)
-    for replica in made.replicas:
-        nothing_left(made.data_dir(replica))
+    yield from agreeing(module_cluster(replicas=REPLICAS, settings=QUICK))
 
 
 @pytest.fixture
 def dbs(local: LocalCluster) -> Iterator[list[Database]]:
     """A client pinned to each replica; no table is left."""
-    with contextlib.ExitStack() as closing:
-        made = [closing.enter_context(local.connect(replica)) for replica in local.replicas]
-        yield made
-        with made[0].snapshot() as newest:
-            names = [row["name"] for row in newest.tables()]
-            derived = {row["name"] for row in newest.tables() if "derived_from" in row}
-        for name in sorted(names, key=lambda name: name not in derived):
-            made[0].drop_table(name)
+    yield from sessions(local)
 
 
 def rows(*numbers: int) -> pa.Table:

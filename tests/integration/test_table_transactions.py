@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.clusters.agreeing import agreeing, sessions
 from tests.support.clusters.cluster import QUICK, ClusterFactory
-from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database, Transaction
@@ -40,24 +40,13 @@ COLUMNS = {"k": "bigint not null"}
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    made = module_cluster(replicas=REPLICAS, settings={**QUICK, "horizon_interval_s": 0.2})
-    yield made
-    require_clean_audit(made)
-    for replica in made.replicas:
-        nothing_left(made.data_dir(replica))
+    yield from agreeing(module_cluster(replicas=REPLICAS, settings={**QUICK, "horizon_interval_s": 0.2}))
 
 
 @pytest.fixture
 def dbs(local: LocalCluster) -> Iterator[list[Database]]:
     """A client pinned to each replica; no table is left."""
-    with contextlib.ExitStack() as closing:
-        made = [closing.enter_context(local.connect(replica)) for replica in local.replicas]
-        yield made
-        with made[0].begin(fresh=True) as tx:
-            with made[0].snapshot(csn=tx.snapshot_csn) as newest:
-                found = newest.tables()
-            for row in sorted(found, key=lambda row: "derived_from" not in row):
-                tx.drop_table(row["name"])
+    yield from sessions(local)
 
 
 def rows(*numbers: int) -> pa.Table:

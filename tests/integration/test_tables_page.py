@@ -21,7 +21,7 @@ def test_the_programs_of_the_page(
     (tmp_path / "demo").symlink_to(local.folder)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    assert len(pages.blocks(PAGE, "python")) == 12
+    assert len(pages.blocks(PAGE, "python")) == 13
     pages.run(PAGE, names)
     with names["db"] as db:
         found = {table.name: table for table in db.tables()}
@@ -34,8 +34,10 @@ def test_the_programs_of_the_page(
             "travel.trips",
             "default.orders_test",
             "audit.orders",
+            "default.imported",
         }
         assert found["sales.orders"].properties == {"comment": "with returns"}
         assert found["sales.returns"].rows == 1
+        assert found["default.imported"].rows == 1
         (row,) = db.read("sales.orders", ["id", "state", "pieces", "channel"]).to_pylist()
         assert row == {"id": 8, "state": "new", "pieces": None, "channel": "web"}

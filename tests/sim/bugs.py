@@ -43,7 +43,7 @@ from tidelock.replica_agent.replicas.receiver import PushReceiver
 from tidelock.replica_agent.snapshots.retention_clock import RetentionClock
 from tidelock.replica_agent.storage import catalog_garbage, catalog_writes, pack_index
 from tidelock.replica_agent.storage.catalog import Catalog
-from tidelock.replica_agent.storage.part_writer import CheckedRows
+from tidelock.replica_agent.storage.row_streams import CheckedRows
 from tidelock.replica_agent.transactions import adopted_merges
 from tidelock.replica_agent.transactions.ending.carriers import Carriers, Rider
 from tidelock.replica_agent.transactions.outcomes import resolver

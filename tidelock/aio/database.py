@@ -121,6 +121,7 @@ class AsyncDatabase(Twin[Database]):
     join = at_once(Database.join, AsyncJoinedTransaction)
 
     read = in_thread(Database.read)
+    export = in_thread(Database.export)
     scan = at_once(Database.scan, AsyncScan)
     sql = in_thread(Database.sql)
     changes = at_once(Database.changes, AsyncChanges)
@@ -134,6 +135,7 @@ class AsyncDatabase(Twin[Database]):
     move_partition = in_thread(Database.move_partition)
     replace_partition = in_thread(Database.replace_partition)
     restore_table = in_thread(Database.restore_table)
+    import_files = in_thread(Database.import_files)
     delete = in_thread(Database.delete)
     update = in_thread(Database.update)
     upsert = in_thread(Database.upsert)

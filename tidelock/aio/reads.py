@@ -198,6 +198,7 @@ class AsyncSnapshot(Twin[Snapshot]):
     parts = in_thread(Snapshot.parts)
     path = in_thread(Snapshot.path)
     read = in_thread(Snapshot.read)
+    export = in_thread(Snapshot.export)
     scan = at_once(Snapshot.scan, AsyncScan)
     sql = in_thread(Snapshot.sql)
 

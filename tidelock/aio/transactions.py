@@ -101,6 +101,7 @@ class AsyncTransaction(Twin[Transaction]):
     move_partition = _statement(Transaction.move_partition)
     replace_partition = _statement(Transaction.replace_partition)
     restore_table = _statement(Transaction.restore_table)
+    import_files = _statement(Transaction.import_files)
     delete = _statement(Transaction.delete)
     update = _statement(Transaction.update)
     upsert = _statement(Transaction.upsert)

@@ -15,6 +15,7 @@ from tidelock.cli import (
     auditing,
     changing,
     describing,
+    files,
     history,
     inspecting,
     local,
@@ -90,6 +91,7 @@ for group in (
     querying,
     tagging,
     namespaces,
+    files,
     auditing,
     admin,
 ):

@@ -24,7 +24,7 @@ from tidelock.client.reads.scan import Params, Scan
 from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.tables import Tables
 from tidelock.client.values.arguments import csn_or_none, milliseconds, plain, seconds
-from tidelock.client.values.results import LabelStatus, Outcome, TransactionAtHome
+from tidelock.client.values.results import ExportResult, LabelStatus, Outcome, TransactionAtHome
 from tidelock.client.writes.autocommit import AutocommitStatements
 from tidelock.client.writes.beginning import Later, begin_at_home
 from tidelock.client.writes.decide import ask_outcome, home_of
@@ -231,6 +231,18 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         Arguments and errors as in `Snapshot.scan` and `snapshot`.
         """
         return self._each(csn, at).read(table, columns, where, params)
+
+    def export(
+        self,
+        table: str,
+        folder: str | Path,
+        *,
+        csn: int | str | None = None,
+        at: datetime | int | str | None = None,
+    ) -> ExportResult:
+        """Write a table into a folder as `Snapshot.export` does, at the newest CSN or `csn` or `at`."""
+        with self.snapshot(csn, at=at) as snapshot:
+            return snapshot.export(table, folder)
 
     def scan(
         self,

@@ -81,10 +81,10 @@ class Restores:
                 table=schema.name,
             )
         _, then = self.removals.tables.schema(schema.id, csn)
-        for what in ("columns", "partition_by"):
+        for what, words in (("stored_columns", "columns"), ("partition_by", "partition_by")):
             if getattr(then, what) != getattr(schema, what):
                 raise BadRequestError(
-                    f"{what} of table {schema.name} were others at CSN {csn} than they are now; insert the "
+                    f"{words} of table {schema.name} were others at CSN {csn} than they are now; insert the "
                     f"rows of that CSN instead: tx.insert(table, db.read(table, csn={csn}))",
                     table=schema.name,
                     csn=csn,

@@ -29,14 +29,13 @@ from tidelock.replica_agent.storage.damaged_parts import part_damaged
 from tidelock.replica_agent.storage.pack_writer import PartNumbers, StagedBytes, Stager
 from tidelock.replica_agent.storage.part_cutter import cut_part
 from tidelock.replica_agent.storage.part_writer import (
-    CheckedRows,
     EncodedPart,
     InsertStream,
     PartMaker,
-    check_small,
     encode_shared,
     encode_small,
 )
+from tidelock.replica_agent.storage.row_streams import CheckedRows, check_small
 from tidelock.replica_agent.storage.shared_bytes import Sharer, share
 from tidelock.replica_agent.storage.spare_encoders import SpareEncoders
 from tidelock.replica_agent.storage.tables import Tables

@@ -22,6 +22,7 @@ DDL = {
     ),
     "d date default date '2026-01-01' not null": ("d", pa.date32(), False, {"default": "date '2026-01-01'"}),
     "`default` decimal(9, 2) DEFAULT -1.5": ("default", pa.decimal128(9, 2), True, {"default": "-1.5"}),
+    "o'a string default 'it''s, too'": ("o'a", pa.string(), True, {"default": "'it''s, too'"}),
     "n struct<a: int, b: string> comment 'x'": (
         "n",
         pa.struct([("a", pa.int32()), ("b", pa.string())]),
@@ -41,10 +42,24 @@ def test_a_type_may_be_followed_by_a_default_and_a_comment(text: str) -> None:
     assert told == (metadata or {})
 
 
-@pytest.mark.parametrize("text", ["s string default", "s string comment x", "s default 'a'"])
+def test_names_with_apostrophes_are_separated_by_commas() -> None:
+    """Where no quote begins before the name."""
+    assert schema_of("o'a string, b'c int").names == ["o'a", "b'c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s string default",
+        "s string comment x",
+        "s default 'a'",
+        "s string default not null",
+        "s string null default 'a' not null",
+    ],
+)
 def test_ddl_that_says_something_else_is_refused(text: str) -> None:
     """The message says what may follow a type."""
-    with pytest.raises(BadRequestError, match="comment"):
+    with pytest.raises(BadRequestError, match=r"comment|twice"):
         schema_of(text)
 
 

@@ -29,7 +29,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTableError,
 )
-from tidelock.replica_agent.storage.part_writer import check_small
+from tidelock.replica_agent.storage.row_streams import check_small
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.wire import writes
 from tidelock.wire.tables import TableColumn, TableDefinition

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from pyspark_tidelock import DefaultSource
+from tidelock.client.agents.webhdfs import StagingFolder
 from tidelock.client.reads.feed import ChangedPart, ChangeSet
 from tidelock.errors import (
     BadRequestError,
@@ -27,7 +28,6 @@ from tidelock.spark.source import stream_read, stream_write, writing
 from tidelock.spark.source.encoding import FileLayout
 from tidelock.spark.source.feed_columns import Inserted, marked, with_feed, without_feed
 from tidelock.spark.source.options import Begin, streams
-from tidelock.spark.source.staging_folder import StagingFolder
 from tidelock.spark.source.stream_offsets import (
     BatchLimits,
     Position,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -11,8 +12,11 @@ import pyarrow as pa
 from tidelock.client.agents.connection import Connection
 from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.transport import segment
+from tidelock.client.agents.webhdfs import download
+from tidelock.client.reads.export import export_parts
 from tidelock.client.reads.scan import RowReader
 from tidelock.client.reads.stream import BatchStream
+from tidelock.client.values.results import ExportResult
 from tidelock.errors import SnapshotClosedError, TidelockError, UnavailableError
 from tidelock.loopback_names import reachable
 from tidelock.wire.reads import QueryRequest, SnapshotClosed, SnapshotPin, SnapshotRequest
@@ -78,6 +82,28 @@ class Snapshot(RowReader):
         """Return the parts of a table at this CSN, errors as `table`."""
         self._require_open()
         return RowList(self._ask_here("/parts", list[PartInfo], table=table))
+
+    def export(self, table: str, folder: str | Path) -> ExportResult:
+        """Write a table at this CSN into a folder on this machine: a Parquet file for each part, as it is.
+
+        Partitions are folders as Spark and Hive name them, so `import_files` and other programs read the
+        folder. An empty file `_SUCCESS` comes last. A replica that does not answer is replaced by another.
+
+        Args:
+            table: `name` or `namespace.name`.
+            folder: The folder; it is made, or is empty.
+
+        Raises:
+            BadRequestError: The folder is not empty, or cannot be written.
+            UnknownTableError: The table does not exist at this CSN.
+            UnavailableError: No replica can serve it now; the folder has some of the files, and no mark.
+        """
+
+        def fetch(part: PartInfo, target: Path) -> None:
+            path = f"/snapshots/{self.csn}/{part.file}"
+            self._ask(lambda member: download(reachable(member.data), path, target, part.file_length))
+
+        return export_parts(self.parts(table), Path(folder), fetch)
 
     @property
     def root(self) -> str:

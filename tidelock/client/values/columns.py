@@ -21,14 +21,14 @@ Columns = Any
 _AFTER = re.compile(
     r"""(?P<type>.*?\S)
     (?:\s+(?P<null>not\s+null|null))?
-    (?:\s+default\s+(?P<default>(?:[a-z_]+\s*)?'(?:[^']|'')*'|[^\s']+))?
+    (?:\s+default\s+(?P<default>(?:[a-z_]+\s*)?'(?:[^']|'')*'|(?!not\b|comment\b)[^\s']+))?
     (?:\s+comment\s+'(?P<comment>(?:[^']|'')*)')?
     (?:\s+(?P<late>not\s+null|null))?\s*""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
 _COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\"<>(),:]+)\s*:?\s*(.*?)\s*", re.DOTALL)
 #: A quoted name, or any other sign.
-_QUOTED_OR_NOT = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"]|"")*"|'(?:[^']|'')*'|.""", re.DOTALL)
+_QUOTED_OR_NOT = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"]|"")*"|(?<!\w)'(?:[^']|'')*'|.""", re.DOTALL)
 
 
 def schema_of(columns: Columns) -> pa.Schema:
@@ -84,6 +84,10 @@ def field_of(name: str, text: str, *, nullable: bool = True) -> pa.Field:
             f"`comment` with text in quotes; found {text.strip()!r} ({error})",
             column=name,
         ) from None
+    if found["null"] and found["late"]:
+        raise BadRequestError(
+            f"column {name} says twice whether it may be null: {text.strip()!r}; say it once", column=name
+        )
     if null := found["null"] or found["late"]:
         nullable = null.lower() == "null"
     metadata = {}

@@ -155,6 +155,15 @@ class LabelStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportResult:
+    """Files that were written from a snapshot: how many, their rows, their bytes."""
+
+    files: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableChange:
     """The newest change of a table.
 

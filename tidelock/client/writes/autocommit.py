@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypedDict, Unpack
 
 from tidelock.client.agents.connection import Connection
@@ -144,6 +145,12 @@ class AutocommitStatements:
                 return tx.commit(wait=wait, timeout_s=timeout_s)
 
         return self._repeat(step_by_step, limit_s, again=all(map(repeatable, rows.values())))
+
+    def import_files(
+        self, table: str, paths: str | Path | Sequence[str | Path], **options: Unpack[CommitOptions]
+    ) -> CommitResult:
+        """As `Transaction.import_files`, in a separate transaction, begun again as in `insert`."""
+        return self._run(options, True, Transaction.import_files, table, paths)
 
     def drop_partition(
         self, table: str, partition: Mapping[str, Any], **options: Unpack[CommitOptions]

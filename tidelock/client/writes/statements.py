@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.transport import Transport, json_text, segment
+from tidelock.client.agents.webhdfs import StagingFolder
 from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values, full_name, literals, past_point, plain, values_or_flag
-from tidelock.client.values.data import Data, ipc_stream, open_rows
+from tidelock.client.values.data import Data, ipc_stream, open_rows, parquet_files
 from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
+from tidelock.client.writes.file_import import send_files
 from tidelock.column_names import join_list
+from tidelock.errors import TidelockError
 from tidelock.loopback_names import reachable
 from tidelock.wire.statements import (
     DeleteRequest,
@@ -84,6 +90,36 @@ class Statements(HomeRequests):
         """
         kept = self._keep(table, data)
         return self._upload(f"rows/{segment(table)}", data, InsertResult) if kept is None else kept
+
+    def import_files(self, table: str, paths: str | Path | Sequence[str | Path]) -> InsertResult:
+        """Make Parquet files parts of a table as they are: no row is decoded, and none is written again.
+
+        Each file becomes one part. It needs the columns of the table with exactly their types, but for those
+        of the partitions, which are named by its folders: `day=2026-01-01/city=Bern`, as Spark and Hive name
+        them. Files that do not fit are taken by `insert`, which converts them.
+
+        Args:
+            table: `name` or `namespace.name`.
+            paths: Parquet files, and folders whose files `*.parquet` are taken.
+
+        Raises:
+            BadRequestError: There is no such file, or it cannot be read.
+            SchemaMismatchError: A file does not fit the table; the transaction accepts rollback() only.
+            TooLargeError, DiskFullError, DuplicateKeyError: As of `insert`.
+            RefusedError: A job of Spark writes into the table in this transaction, or the table takes no
+                files: one with a unique key, one that lands rows, one that others are derived from.
+            UnknownTableError, TransactionClosedError, UnavailableError: As of `insert`.
+        """
+        files = parquet_files([paths] if isinstance(paths, str | Path) else paths)
+        depth = len(self.definition(table).partition_by)
+        folder, job = StagingFolder(self.path(table, ("append",))), str(uuid.uuid4())
+        try:
+            places = send_files(folder, job, files, depth)
+        except BaseException:
+            with contextlib.suppress(TidelockError):  # the transaction goes on without the files, if it can
+                self.settle(table, job, ())
+            raise
+        return self.settle(table, job, places)
 
     def drop_partition(self, table: str, partition: Mapping[str, Any]) -> RemoveResult:
         """Remove the rows of one partition that this transaction sees; no file is read or written.
@@ -209,7 +245,7 @@ class Statements(HomeRequests):
 
         Args:
             table: `name` or `namespace.name`.
-            data: Rows with all columns of the table, as in `insert`; no key may occur twice.
+            data: Rows of the table, as in `insert`; no key may occur twice.
             on: Columns of the key. A key with a null equals no other: such rows are inserted.
 
         Raises:
@@ -242,8 +278,8 @@ class Statements(HomeRequests):
                 True: the values of the given rows.
             when_matched_delete: Such rows are deleted instead where this condition is true.
             when_not_matched_insert: Values of new rows for rows whose key is not in the table, SQL over
-                `source` (columns left out become null); True: all columns of the table. None: they are left
-                out.
+                `source` (columns left out get their default, or null); True: all columns of the table. None:
+                they are left out.
             params: Parameters of the update, of the delete condition, and of the insert, in this order.
 
         Raises:

@@ -30,7 +30,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.landing.landings import Landings
-from tidelock.replica_agent.storage.part_writer import CheckedRows, check_small
+from tidelock.replica_agent.storage.row_streams import CheckedRows, check_small
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.registry import Transactions

@@ -17,10 +17,11 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.rows import ALL_TYPES, FLOATS, Sinks, batches, chunks_of, stream, streamed
+from tests.support.rows import ALL_TYPES, FLOATS, Sinks, batches, chunks_of, settings, stream, streamed
 from tidelock.errors import BadRequestError, DiskFullError, SchemaMismatchError, TidelockError, TooLargeError
 from tidelock.part_layout import PAGE_INDEX_ROWS, FloatColumns
 from tidelock.replica_agent.storage.part_writer import EncodedPart, InsertStream, encode_small
+from tidelock.replica_agent.storage.row_streams import check_small, conformed
 from tidelock.replica_agent.tables.schema import TableSchema
 
 BLOCK = 256 * 1024
@@ -497,3 +498,22 @@ async def test_a_cancelled_insert_ends_its_thread() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert threads() == []
+
+
+def test_columns_that_were_not_sent_count_as_the_bytes_that_they_become() -> None:
+    """A few bytes stand for many rows where columns are missing or null: their memory is bounded, too."""
+    fields = [
+        pa.field("k", pa.int8()),
+        pa.field("s", pa.string(), metadata={"default": "'" + "x" * 256 + "'"}),
+    ]
+    table = TableSchema.from_request("t", pa.schema(fields))
+    few = stream(pa.record_batch({"k": pa.array([1] * 1000, pa.int8())}))
+    assert check_small(few, table, 0, settings()).nbytes > 256_000
+    many = stream(pa.record_batch({"k": pa.nulls(50_000_000)}))
+    assert len(many) < 1000
+    limits = settings(staged_memory_bytes_max=32 << 20)
+    with pytest.raises(TooLargeError, match="staged_memory_bytes_max=33554432"):
+        check_small(many, table, 0, limits)
+    with pytest.raises(TooLargeError, match="nulls and defaults of columns that they lack"):
+        conformed(many, table, 32 << 20)
+    assert conformed(few, table, 32 << 20)["s"].to_pylist() == ["x" * 256] * 1000

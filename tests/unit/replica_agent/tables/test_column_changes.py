@@ -283,3 +283,13 @@ def test_order_and_key_follow_renamed_columns() -> None:
     schema = TableSchema.from_request("t", columns, [], ["s"], {"unique_key": "k"})
     found = changed(schema, ColumnChanges(rename={"k": "key", "s": "text"}))
     assert (found.sort_by, found.unique_key) == (("text",), ("key",))
+
+
+def test_the_limit_of_names_is_for_new_names() -> None:
+    """Names that are there stay, whatever the limit is by now, and other changes of the table go on."""
+    schema = schema_of(("a" * 60, "bigint"), ("b", "bigint"))
+    limits = ColumnLimits(name_bytes=50)
+    assert changed(schema, ColumnChanges(comment={"b": "short"}), limits).columns[1].comment == "short"
+    for change in (ColumnChanges(rename={"b": "c" * 51}), ColumnChanges(add=[Column("c" * 51, "bigint")])):
+        with pytest.raises(BadRequestError, match="has 51 bytes; the limit is 50"):
+            changed(schema, change, limits)

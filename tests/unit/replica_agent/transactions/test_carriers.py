@@ -25,7 +25,7 @@ from tidelock.errors import (
     UnavailableError,
 )
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.storage.part_writer import CheckedRows
+from tidelock.replica_agent.storage.row_streams import CheckedRows
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.carriers import _ENDED_PER_TURN, Carriers, Rider, grouped
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate

@@ -1,16 +1,18 @@
-"""The staging folder of a table in a transaction, to which a task uploads files.
+"""Whole files to and from agents: the staging folder of a table in a transaction, the files of a snapshot.
 
-The protocol is the one of Spark's committer (docs/protocol.md#file-writes): a file takes two requests, and
-counts only if the job names it. The token in the folder's address is a task's only credential. No error and
-no `repr` contains it.
+The protocol of a staging folder is the one of Spark's committer (docs/protocol.md#file-writes): a file takes
+two requests, and counts only if the job names it. The token in the folder's address is a task's only
+credential. No error and no `repr` contains it.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -150,6 +152,37 @@ class Upload:
         data = b"".join(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         return data
+
+
+def download(address: str, path: str, target: Path, length: int) -> None:
+    """Fetch a file of a snapshot; the target has all of it when this returns.
+
+    Args:
+        address: `host:port` of a replica's snapshot file system.
+        path: Path of the file there.
+        target: The file to write.
+        length: Bytes that the file has.
+
+    Raises:
+        UnavailableError: The replica does not answer, or its answer is shorter; another replica may serve it.
+        RefusedError: The replica refuses the file.
+        OSError: The target cannot be written.
+    """
+    connection = _connect(address)
+    try:
+        answer = _exchange(connection, lambda: connection.request("GET", quote(path)))
+        if answer.status != _OK:
+            raise _refusal(answer)
+        with target.open("wb") as file:
+            try:
+                shutil.copyfileobj(answer, file, CHUNK_BYTES)
+            except http.client.HTTPException as error:
+                raise _no_answer(connection, error) from None
+            found = file.tell()
+    finally:
+        connection.close()
+    if found != length:
+        raise UnavailableError(f"the agent at {address} has sent {found} bytes of {length}")
 
 
 def _connect(address: str) -> http.client.HTTPConnection:

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from tests.support.spark.hdfs_client import JOB
+from tidelock.client.agents import webhdfs
+from tidelock.client.agents.webhdfs import StagingFolder
 from tidelock.errors import RefusedError, TidelockError, UnavailableError
-from tidelock.spark.source import staging_folder
-from tidelock.spark.source.staging_folder import StagingFolder
 
 TOKEN = "tl1.eyJhIjoxfQ.c2VjcmV0"
 PATH = f"_temporary/0/_temporary/attempt_1/city=Zürich%2F/part-00000-{JOB}-c000.parquet"
@@ -110,7 +110,7 @@ def test_files_arrive_whole_or_piece_by_piece(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, chunks: list[int]
 ) -> None:
     """Small files arrive whole, large files in chunks, at their paths."""
-    monkeypatch.setattr(staging_folder, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(webhdfs, "CHUNK_BYTES", 10)
     upload = agent.folder.upload(PATH)
     data = b""
     for number, size in enumerate(chunks):
@@ -127,7 +127,7 @@ def test_files_arrive_whole_or_piece_by_piece(
 
 def test_what_is_abandoned_does_not_arrive(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """An abandoned file does not arrive, even if bytes of it were sent and the Parquet writer writes more."""
-    monkeypatch.setattr(staging_folder, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(webhdfs, "CHUNK_BYTES", 10)
     for size in (5, 50):
         upload = agent.folder.upload(PATH)
         upload.write(bytes(size))

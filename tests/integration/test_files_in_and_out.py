@@ -1,0 +1,203 @@
+"""Tables as files: Parquet files of others become parts as they are, and a snapshot becomes a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.clusters.agreeing import agreeing
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tidelock.cli import app as cli
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import BadRequestError, RefusedError, SchemaMismatchError, UnknownTableError
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("city", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
+    """Three replicas, which agree at the end, with nothing left over."""
+    yield from agreeing(module_cluster(replicas=3, settings=QUICK))
+
+
+@pytest.fixture
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A session at r1, without a table at the end."""
+    with local.connect("r1") as made:
+        yield made
+        for row in made.tables():
+            made.drop_table(row.name)
+
+
+def rows(*numbers: int, city: str = "Bern") -> pa.Table:
+    """Return rows of one city."""
+    return pa.table(
+        {"k": numbers, "v": [f"v{number}" for number in numbers], "city": [city] * len(numbers)}, SCHEMA
+    )
+
+
+def hive(folder: Path) -> Path:
+    """Write a folder as others do: partitions, several files, a mark, a file that was never finished."""
+    for city, numbers in (("Bern", (1, 2)), ("Zürich%2F1", (3,)), ("__HIVE_DEFAULT_PARTITION__", (4, 5))):
+        place = folder / f"city={city}"
+        place.mkdir(parents=True)
+        for number in numbers:
+            pq.write_table(
+                rows(number).drop_columns(["city"]), place / f"{number}.parquet", compression="zstd"
+            )
+    (folder / "_SUCCESS").touch()
+    (folder / "_temporary").mkdir()
+    (folder / "_temporary" / "half.parquet").write_bytes(b"PAR1")
+    return folder
+
+
+def seen(db: Database, **more: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of the table `t`."""
+    return sorted(tuple(row.values()) for row in db.read("t", **more).to_pylist())
+
+
+def bytes_of(folder: Path) -> list[str]:
+    """Return hashes of all Parquet files below a folder."""
+    return sorted(
+        hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*.parquet")
+        if "_temporary" not in path.parts
+    )
+
+
+def test_a_hive_folder_is_imported_as_it_is_and_comes_out_again(
+    local: LocalCluster, db: Database, tmp_path: Path
+) -> None:
+    """Byte for byte, with its partitions, on every replica; other programs read what comes out."""
+    source = hive(tmp_path / "source")
+    db.create_table("t", SCHEMA, partition_by=["city"], properties={"compaction": "off"})
+    done = db.import_files("t", source, wait="all", label="load 1")
+    assert done.rows_inserted == 5
+    expected = [(1, "v1", "Bern"), (2, "v2", "Bern"), (3, "v3", "Zürich/1"), (4, "v4", None), (5, "v5", None)]
+    for replica in local.replicas:
+        with local.connect(replica) as other:
+            assert seen(other) == expected
+            out = tmp_path / replica
+            told = other.export("t", out)
+            assert (told.files, told.rows) == (5, 5)
+            assert told.bytes == sum(path.stat().st_size for path in out.rglob("*.parquet"))
+            assert bytes_of(out) == bytes_of(source)
+            assert (out / "_SUCCESS").exists()
+    found = ds.dataset(tmp_path / "r2", partitioning="hive").to_table()
+    assert sorted(found["k"].to_pylist()) == [1, 2, 3, 4, 5]
+    sql = f"select k, v, city from read_parquet('{tmp_path / 'r3'}/**/*.parquet', hive_partitioning = true)"
+    assert sorted(duckdb.execute(sql).fetchall()) == sorted(expected)
+    assert db.statistics("t").rows == 5
+
+
+def test_an_import_is_a_statement_of_a_transaction(db: Database, tmp_path: Path) -> None:
+    """Rows of two imports and an insert become visible together, or not at all; the past is exported, too."""
+    db.create_table("t", SCHEMA, partition_by=["city"])
+    before = db.insert("t", rows(1)).csn
+    for number in (2, 3):
+        place = tmp_path / f"city=Oslo/{number}.parquet"
+        place.parent.mkdir(exist_ok=True)
+        pq.write_table(rows(number).drop_columns(["city"]), place)
+    with db.begin() as tx:
+        assert tx.import_files("t", tmp_path / "city=Oslo" / "2.parquet").rows == 1
+        tx.insert("t", rows(4))
+        assert tx.import_files("t", [tmp_path / "city=Oslo"]).rows == 2
+        assert sorted(tx.read("t", ["k"])["k"].to_pylist()) == [1, 2, 2, 3, 4]
+        assert seen(db) == [(1, "v1", "Bern")]
+    assert [row[0] for row in seen(db)] == [1, 2, 2, 3, 4]
+    with db.begin() as tx:
+        tx.import_files("t", tmp_path / "city=Oslo")
+        tx.rollback()
+    assert len(seen(db)) == 5
+    assert db.export("t", tmp_path / "then", csn=before).rows == 1
+    db.alter_table("t", add="w bigint default 7", rename={"v": "x"})
+    assert db.export("t", tmp_path / "now").rows == 5
+    found = ds.dataset(tmp_path / "now", partitioning="hive").to_table(columns=["k", "w", "x"])
+    assert set(found["w"].to_pylist()) == {7}
+
+
+def test_files_that_do_not_fit_are_refused_and_leave_nothing(db: Database, tmp_path: Path) -> None:
+    """With the reason and the file; the table has no row of the others."""
+    db.create_table("t", SCHEMA, partition_by=["city"])
+    db.create_table("flat", SCHEMA, properties={"unique_key": "k"})
+    good = tmp_path / "city=Bern" / "good.parquet"
+    good.parent.mkdir()
+    pq.write_table(rows(1).drop_columns(["city"]), good)
+    narrow = tmp_path / "city=Bern" / "narrow.parquet"
+    wrong = {
+        "column k .* int32": pa.table({"k": pa.array([1], pa.int32()), "v": ["a"]}),
+        "column v .* is missing": pa.table({"k": [1]}),
+        "partitionBy": rows(1),
+        "is required": pa.table({"k": pa.array([None], pa.int64()), "v": ["a"]}),
+    }
+    for words, table in wrong.items():
+        pq.write_table(table, narrow)
+        with pytest.raises(SchemaMismatchError, match=words):
+            db.import_files("t", tmp_path / "city=Bern")
+    narrow.write_bytes(b"PAR1 and no footer")
+    with pytest.raises(SchemaMismatchError, match="cannot be read as Parquet"):
+        db.import_files("t", tmp_path / "city=Bern")
+    narrow.unlink()
+    flat = tmp_path / "flat.parquet"
+    pq.write_table(rows(1), flat)
+    with pytest.raises(SchemaMismatchError, match="no partition"):
+        db.import_files("t", flat)
+    with pytest.raises(RefusedError, match="unique key"):
+        db.import_files("flat", flat)
+    with pytest.raises(BadRequestError, match=r"cannot read .*missing"), db.begin() as tx:
+        tx.import_files("t", [good, tmp_path / "missing.parquet"])
+    with pytest.raises(UnknownTableError):
+        db.import_files("no.such", good)
+    with db.begin() as tx:  # a file that cannot be read costs the transaction nothing
+        with pytest.raises(BadRequestError, match="cannot read"):
+            tx.import_files("t", [good, tmp_path / "missing.parquet"])
+        tx.import_files("t", good)
+    assert seen(db) == [(1, "v1", "Bern")]
+    with pytest.raises(BadRequestError, match="is not empty"):
+        db.export("t", tmp_path)
+    with pytest.raises(BadRequestError, match="cannot write"):
+        db.export("t", flat)
+    with pytest.raises(UnknownTableError):
+        db.export("no.such", tmp_path / "new")
+
+
+def test_an_export_goes_on_at_another_replica(local: LocalCluster, db: Database, tmp_path: Path) -> None:
+    """The replica that holds the snapshot is killed before the files are fetched."""
+    db.create_table("t", SCHEMA)
+    csn = [db.insert("t", rows(number), wait="all").csn for number in range(8)][-1]
+    with local.connect() as other, other.snapshot(min_csn=csn) as snapshot:
+        gone = snapshot.holder
+        local.kill(gone)
+        told = snapshot.export("t", tmp_path / "out")
+    assert told.rows == 8
+    assert sorted(ds.dataset(tmp_path / "out").to_table()["k"].to_pylist()) == [*range(8)]
+    local.start(gone)
+
+
+def test_the_command_line_moves_files(local: LocalCluster, db: Database, tmp_path: Path) -> None:
+    """Out of one table and into another, with numbers for programs."""
+    db.create_table("t", SCHEMA, partition_by=["city"])
+    db.create_table("copy", SCHEMA, partition_by=["city"])
+    csn = db.insert("t", rows(1, 2), wait="all").csn
+
+    def run(*words: str) -> Any:
+        done = CliRunner().invoke(cli.app, [*words, "--json", "--url", local.url("r1")])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    told = run("export", "t", str(tmp_path / "out"), "--csn", str(csn))
+    assert (told["files"], told["rows"]) == (1, 2)
+    done = run("import", "copy", str(tmp_path / "out"), "--label", "once", "--wait", "all")
+    assert done["rows"] == 2
+    assert sorted(db.read("copy", csn=done["csn"])["k"].to_pylist()) == [1, 2]

@@ -1,0 +1,31 @@
+"""A cluster of a module whose replicas agree at the end, and a session at each of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from tests.support.histories.evidence import nothing_left, require_clean_audit
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+
+
+def agreeing(local: LocalCluster) -> Iterator[LocalCluster]:
+    """Yield a cluster; at its end all replicas run and agree, and have no file that is not needed."""
+    yield local
+    for replica in local.replicas:
+        local.start(replica)
+    require_clean_audit(local)
+    for replica in local.replicas:
+        nothing_left(local.data_dir(replica))
+
+
+def sessions(local: LocalCluster) -> Iterator[list[Database]]:
+    """Yield a client pinned to each replica, in their order; no table is left at the end."""
+    with contextlib.ExitStack() as closing:
+        made = [closing.enter_context(local.connect(replica)) for replica in local.replicas]
+        yield made
+        with made[0].begin(fresh=True) as tx:
+            found = made[0].tables(csn=tx.snapshot_csn)
+            for row in sorted(found, key=lambda row: row.derived_from is None):
+                tx.drop_table(row.name)

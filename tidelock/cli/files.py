@@ -1,0 +1,61 @@
+"""Commands that move tables as files: import, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidelock.cli import output
+from tidelock.cli.querying import At, Csn
+from tidelock.cli.target import ClusterOptions, Json, on_target
+from tidelock.cli.writing import WaitFor, checked_wait
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command("import", rich_help_panel="Changing")(on_target(import_files))
+    app.command(rich_help_panel="Inspecting")(on_target(export))
+
+
+def import_files(
+    target: ClusterOptions,
+    table: Annotated[str, typer.Argument(help="The table that gets the rows.", show_default=False)],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Parquet files, or folders of them.", show_default=False)
+    ],
+    label: Annotated[
+        str | None,
+        typer.Option(help="Name of this load: a second one of that name is refused.", show_default=False),
+    ] = None,
+    wait: WaitFor = "home",
+    as_json: Json = False,
+) -> None:
+    """Make Parquet files parts of a table as they are, in one transaction; `insert` converts others."""
+    until = checked_wait(wait)
+    with target.connect() as db:
+        done = db.import_files(table, paths, label=label, wait=until)
+    if as_json:
+        output.print_json({"tid": done.tid, "csn": done.csn, "rows": done.rows_inserted})
+        return
+    output.say(f"{done.rows_inserted:,} rows into {table} at CSN {done.csn} (transaction {done.tid})")
+
+
+def export(
+    target: ClusterOptions,
+    table: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
+    into: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.", show_default=False)
+    ],
+    csn: Csn = None,
+    at: At = None,
+    as_json: Json = False,
+) -> None:
+    """Write a table into a folder of Parquet files, with the folders of its partitions."""
+    with target.connect() as db:
+        done = db.export(table, into, csn=csn, at=at)
+    if as_json:
+        output.print_json({"files": done.files, "rows": done.rows, "bytes": done.bytes})
+        return
+    output.say(f"{done.rows:,} rows of {table} in {done.files:,} files ({done.bytes:,} bytes) below {into}")
