@@ -1,7 +1,9 @@
 """Tables that are created, renamed, dropped and brought back under a few names, while rows go into them.
 
 Each table has a number of its own, in its comment, and each row the number of the table that its writer saw.
-So a row that is in another table than that one shows itself, whatever names both have had.
+So a row that is in another table than that one shows itself, whatever names both have had. Columns come and
+go meanwhile. Each has a number in its name, which is its default, and no writer sends one: so each row of any
+age has that number there.
 """
 
 from __future__ import annotations
@@ -20,9 +22,17 @@ from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
-from tidelock.errors import BadRequestError, SnapshotTooOldError, TableExistsError, UnknownTableError
+from tidelock.errors import (
+    BadRequestError,
+    SnapshotTooOldError,
+    TableChangedError,
+    TableExistsError,
+    UnknownTableError,
+)
 
 NAMES: Final = ("lives_a", "lives_b", "lives_c")
+#: The name of a column with a default begins with it; the default follows.
+COLUMN: Final = "d"
 #: A name that no reader ever sees.
 _BETWEEN: Final = "lives_between"
 SCHEMA: Final = pa.schema([("g", pa.int64()), ("n", pa.int64())])
@@ -31,8 +41,9 @@ _VALUE: Final[list[Operation]] = [["r", "tables", None]]
 _ANSWERS: Final = (TableExistsError, UnknownTableError, BadRequestError, SnapshotTooOldError)
 _WRITERS, _WRITE_PAUSE_S, _CHANGE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 3.0, 3.0
 
-#: The tables of a read: the name of each, its number, and the pairs (number, n) of its rows.
-Tables = list[tuple[str, int, list[list[int]]]]
+#: The tables of a read: the name of each, its number, the pairs (number, n) of its rows, and the different
+#: values of each column with a default.
+Tables = list[tuple[str, int, list[list[int]], list[tuple[str, list[int | None]]]]]
 
 
 class TableLives(Workload):
@@ -40,7 +51,8 @@ class TableLives(Workload):
 
     name: ClassVar[str] = "table_lives"
     promise: ClassVar[str] = (
-        "A row is in the table for which it was inserted, as long as that lives, and in no other one."
+        "A row is in the table for which it was inserted, as long as that lives, and in no other one; it has "
+        "the defaults of all columns."
     )
 
     def prepare(self, db: Database) -> None:
@@ -53,7 +65,8 @@ class TableLives(Workload):
         """Return clients that change tables, alone or with rows, writers, and readers of all kinds."""
         writers = [self.acting(self._insert, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
         changers = [self.acting(self._change, _CHANGE_PAUSE_S) for _ in range(2)]
-        changers += [self.acting(one, _CHANGE_PAUSE_S) for one in (self._refill, self._exchange)]
+        others = (self._refill, self._exchange, self._change_columns)
+        changers += [self.acting(one, _CHANGE_PAUSE_S) for one in others]
         return [*changers, *writers, *self.readers(self._read, _READ_PAUSE_S)]
 
     def _change(self, session: Session) -> None:
@@ -101,6 +114,23 @@ class TableLives(Workload):
         with suppress(*_ANSWERS):
             session.write(lambda: Attempt([["exchange", name, other]], work, f="define", expected=_ANSWERS))
 
+    def _change_columns(self, session: Session) -> None:
+        """Add a column with a default, or drop or rename one; rows are not rewritten."""
+        name, column = random.choice(NAMES), f"{COLUMN}{next(self._numbers)}"
+        what = random.choice(("add", "add", "drop", "let null"))
+
+        def change(db: Database) -> int | None:
+            number = column.removeprefix(COLUMN)
+            there = [one for one in db.table(name).columns if one.name.startswith(COLUMN)]
+            if what == "add" or not there:
+                return db.alter_table(name, add=f"{column} bigint not null default {number}").csn
+            old = random.choice(there)
+            if what == "drop" or old.nullable:
+                return db.alter_table(name, drop=[old.name]).csn
+            return db.alter_table(name, nullable=[old.name]).csn
+
+        session.define(change, [[what, name, column]], expected=(*_ANSWERS, TableChangedError))
+
     def _insert(self, session: Session) -> None:
         name = random.choice(NAMES)
 
@@ -136,7 +166,12 @@ def look(snap: Snapshot) -> Found:
         if name in (*NAMES, _BETWEEN):
             rows = snap.read(name)
             pairs = zip(rows["g"].to_pylist(), rows["n"].to_pylist(), strict=True)
-            there.append([name, int(row["properties"]["comment"]), sorted(map(list, pairs))])
+            columns = [
+                [column, sorted(rows[column].unique().to_pylist(), key=str)]
+                for column in sorted(rows.column_names)
+                if column.startswith(COLUMN)
+            ]
+            there.append([name, int(row["properties"]["comment"]), sorted(map(list, pairs)), columns])
     return Found([["r", "tables", sorted(there)]])
 
 
@@ -163,15 +198,15 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
 
 
 def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> Iterable[tuple[str, str]]:
-    if any(name == _BETWEEN for name, _, _ in there):
+    if any(name == _BETWEEN for name, *_ in there):
         yield "no state in between", f"Expected no table {_BETWEEN}, found one"
-    for name, tables in Counter(name for name, _, _ in there).items():
+    for name, tables in Counter(name for name, *_ in there).items():
         if tables > 1:
             yield "one table", f"Expected one table {name}, found {tables}"
-    for table, names in Counter(table for _, table, _ in there).items():
+    for table, names in Counter(table for _, table, *_ in there).items():
         if names > 1:
             yield "one name", f"Expected table {table} under one name, found {names}"
-    for name, table, rows in there:
+    for name, table, rows, columns in there:
         if strange := [n for of, n in rows if of != table]:
             yield "rows of their table", f"Expected rows of table {table} in {name}, found also {strange}"
         count = Counter(n for _, n in rows)
@@ -179,6 +214,9 @@ def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> I
             yield "each row once", f"Expected each row of table {table} once in {name}, found {doubled} twice"
         if lost := sorted(n for n, at in added[table].items() if at <= csn and n not in count):
             yield "acknowledged rows", f"Expected rows {lost} of table {table} in {name}, found none of these"
+        for column, values in columns:
+            if values not in ([], [int(column.removeprefix(COLUMN))]):
+                yield "defaults", f"Expected the default of {column} in each row of {name}, found {values}"
 
 
 def _disagreeing(reads: Iterable[dict[str, Any]]) -> Iterable[Violation]:
@@ -198,7 +236,7 @@ def _back_from_the_dead(reads: Iterable[dict[str, Any]], undropped: int) -> Iter
     alive: set[int] = set()
     dead: dict[int, int] = {}
     for line in sorted(reads, key=lambda line: line["snapshot"]):
-        now = {table for _, table, _ in line["value"][0][2]}
+        now = {table for _, table, *_ in line["value"][0][2]}
         for table in sorted(now & dead.keys()):
             if undropped:
                 undropped -= 1

@@ -75,6 +75,7 @@ class TableRoutes:
             drop=asked.drop,
             rename=asked.rename,
             add=added,
+            nullable=asked.nullable,
             order=asked.order,
             default=asked.default,
             comment=asked.comment,

@@ -1,4 +1,4 @@
-"""Changes of the columns of a table: added, dropped, renamed, in another order.
+"""Changes of the columns of a table: added, dropped, renamed, nullable, in another order.
 
 No part is rewritten. A definition says what the columns were called in earlier parts, and from which CSN on
 parts have them (:mod:`.layouts`); the CSN of the change itself is known when it is committed.
@@ -28,6 +28,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
         drop: Names of columns.
         rename: New names by the names of before.
         add: New columns.
+        nullable: Names of required columns that may be null from then on.
         order: Names of the columns that come first, in their order; the others follow in theirs.
         default: New defaults of columns, by their new names; null takes a default away.
         comment: New comments of columns, by their new names; None takes a comment away.
@@ -36,6 +37,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
     drop: Sequence[str] = ()
     rename: Mapping[str, str] = msgspec.field(default_factory=dict)
     add: Sequence[Column] = ()
+    nullable: Sequence[str] = ()
     order: Sequence[str] = ()
     default: Mapping[str, Value] = msgspec.field(default_factory=dict)
     comment: Mapping[str, str | None] = msgspec.field(default_factory=dict)
@@ -43,7 +45,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
     @property
     def files(self) -> bool:
         """Whether files have other columns from then on."""
-        return bool(self.drop or self.rename or self.add)
+        return bool(self.drop or self.rename or self.add or self.nullable)
 
     def __bool__(self) -> bool:
         """Return whether there is a change."""
@@ -74,7 +76,9 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
                 "named by it; create a table with the other name, and insert the rows there",
                 column=name,
             )
-    kept = [_renamed(column, changes.rename) for column in schema.columns if column.name not in changes.drop]
+    for name in changes.nullable:
+        _require_required(schema, changes, name)
+    kept = [_changed(column, changes) for column in schema.columns if column.name not in changes.drop]
     added = [_added(schema, column, number) for number, column in enumerate(changes.add, 1)]
     columns = [*kept, *added]
     given = (*changes.rename.values(), *(column.name for column in added))
@@ -139,12 +143,28 @@ def _require_droppable(schema: TableSchema, name: str) -> None:
             )
 
 
-def _renamed(column: Column, rename: Mapping[str, str]) -> Column:
-    new = rename.get(column.name, column.name)
-    if new == column.name:
+def _require_required(schema: TableSchema, changes: ColumnChanges, name: str) -> None:
+    column = next((column for column in schema.columns if column.name == name), None)
+    if column is None or column.nullable or name in changes.drop or list(changes.nullable).count(name) > 1:
+        required = [column.name for column in schema.columns if not column.nullable]
+        raise BadRequestError(
+            f"{name} is no required column of table {schema.name} that can be made nullable; required are "
+            f"{', '.join(required) or 'none'}: name each of them once",
+            column=name,
+        )
+
+
+def _changed(column: Column, changes: ColumnChanges) -> Column:
+    """Return a column under its new name; it may be null if it is to be.
+
+    Its values in the pages of earlier parts have no levels of definition then. So these parts are other ones,
+    whose row groups are never copied into a file of today, also if the name stays.
+    """
+    new, nullable = changes.rename.get(column.name, column.name), column.name in changes.nullable
+    if new == column.name and not nullable:
         return column
     was = (*column.was, FormerColumn(HERE, column.name, column.type))
-    return dataclasses.replace(column, name=new, was=was)
+    return dataclasses.replace(column, name=new, was=was, nullable=column.nullable or nullable)
 
 
 def _added(schema: TableSchema, column: Column, number: int) -> Column:

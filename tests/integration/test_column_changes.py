@@ -23,11 +23,7 @@ from tests.support.histories.evidence import data_address
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import (
-    BadRequestError,
-    RefusedError,
-    TableChangedError,
-)
+from tidelock.errors import BadRequestError, RefusedError, SchemaMismatchError, TableChangedError
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +196,37 @@ def test_a_column_that_comes_again_is_another_one(local: LocalCluster, dbs: list
     with dbs[0].snapshot() as snap:
         assert len(snap.parts("t")) == 1
     require_shown(local, "r1", dbs[0].seen_csn or 0, "t", model)
+
+
+def test_a_required_column_may_be_null_from_then_on(local: LocalCluster, dbs: list[Database]) -> None:
+    """Rows of before and of after are in one part after changes of rows, and all readers see them."""
+    db = dbs[0]
+    db.create_table("t", "k bigint not null, s string not null, v bigint", properties={"compaction": "off"})
+    old = 0
+    for begin in (0, 10):
+        few = pa.table({"k": range(begin, begin + 10), "s": ["a"] * 10, "v": [1] * 10})
+        old = db.insert("t", few).csn or 0
+    with pytest.raises(SchemaMismatchError, match=r"column s .* is required"):
+        db.insert("t", pa.table({"k": [20], "s": pa.array([None], pa.string()), "v": [1]}))
+    for wrong in (["v"], ["x"], ["s", "s"]):
+        with pytest.raises(BadRequestError, match="is no required column"):
+            db.alter_table("t", nullable=wrong)
+    changed = db.alter_table("t", nullable=["s"], rename={"k": "key"})
+    assert [one.nullable for one in changed.columns] == [False, True, True]
+    db.insert("t", pa.table({"key": [20, 21], "s": [None, "b"], "v": [1, None]}))
+    db.update("t", {"s": None, "v": 2}, "key in (3, 13)")
+    db.delete("t", "key = 4")
+    rows = [{1: k, 2: "a", 3: 1} for k in range(20) if k not in {3, 4, 13}]
+    rows += [{1: 3, 2: None, 3: 2}, {1: 13, 2: None, 3: 2}, {1: 20, 2: None, 3: 1}, {1: 21, 2: "b", 3: None}]
+    model = Model(((1, "key", "bigint"), (2, "s", "string"), (3, "v", "bigint")), tuple(rows))
+    for step in (lambda: None, lambda: db.optimize("t")):
+        step()
+        with dbs[1].snapshot(min_csn=db.seen_csn) as newest:
+            require_shown(local, "r2", newest.csn, "t", model)
+    assert db.read("t", csn=old).schema.names == ["k", "s", "v"]
+    db.create_table("keyed", {"k": "bigint not null"}, properties={"unique_key": "k"})
+    with pytest.raises(BadRequestError, match="cannot have this unique key"):
+        db.alter_table("keyed", nullable=["k"])
 
 
 def test_an_open_insert_meets_a_change_of_columns(dbs: list[Database]) -> None:

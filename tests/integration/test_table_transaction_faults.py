@@ -24,7 +24,15 @@ from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tests.support.waiting import eventually
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
-from tidelock.errors import CommitUnknownError, RefusedError, UnavailableError
+from tidelock.errors import (
+    CommitUnknownError,
+    FencedError,
+    NotCommittedError,
+    RefusedError,
+    TransactionClosedError,
+    UnavailableError,
+    UnknownTransactionError,
+)
 
 HOME: Final = "r1"
 COLUMNS = {"k": "bigint not null"}
@@ -97,13 +105,26 @@ def shown(db: Database, csn: int) -> Shown:
     return found
 
 
+#: Errors of a transaction whose replica, or a peer that it needs, is down.
+_OF_A_DEAD_REPLICA: Final = (
+    UnavailableError,
+    CommitUnknownError,
+    NotCommittedError,
+    FencedError,
+    TransactionClosedError,
+    UnknownTransactionError,
+)
+
+
 def step(tx: Transaction, drawn: random.Random, number: int, now: Shown) -> Shown:
     """Run a drawn statement, which is refused if the model says so; return the tables after it."""
     name, other = drawn.choice(NAMES), drawn.choice(NAMES)
     there, table = name in now, now.get(name, Table())
     rest = {one: found for one, found in now.items() if one != name}
     run: Callable[[], object]
-    what = drawn.choice(("create", "replace", "drop", "rename", "comment", "query", *["insert"] * 3))
+    what = drawn.choice(
+        ("create", "replace", "drop", "rename", "comment", "query", "clone", "empty", *["insert"] * 4)
+    )
     match what:
         case "create":
             works, after = not there, {**now, name: Table()}
@@ -123,9 +144,15 @@ def step(tx: Transaction, drawn: random.Random, number: int, now: Shown) -> Show
         case "comment":
             works, after = there, {**rest, name: Table(table.rows, f"comment {number}")}
             run = lambda: tx.alter_table(name, {"comment": f"comment {number}"})  # noqa: E731
+        case "clone":
+            works, after = there and other not in now, {**now, other: table}
+            run = lambda: tx.clone_table(name, other)  # noqa: E731
+        case _ if not there:  # a refused change of rows ends its transaction
+            return now
+        case "empty":
+            works, after = True, {**rest, name: Table((), table.comment)}
+            run = lambda: tx.truncate(name)  # noqa: E731
         case _:
-            if not there:  # a refused insert ends its transaction
-                return now
             works, after = True, {**rest, name: Table(tuple(sorted((*table.rows, number))), table.comment)}
             run = lambda: tx.insert(name, rows(number))  # noqa: E731
     if works:
@@ -150,7 +177,7 @@ def one_transaction(
             if drawn.random() < 0.2:
                 tx.rollback()
                 return now
-    except (RefusedError, UnavailableError, CommitUnknownError):  # a replica is down
+    except _OF_A_DEAD_REPLICA:  # any other refusal is of a statement that the model takes
         with asked.begin(fresh=True) as later:
             csn = later.snapshot_csn
         found = shown(asked, csn)
@@ -178,6 +205,7 @@ def run_history(local: LocalCluster, dbs: dict[str, Database], drawn: random.Ran
         now = one_transaction(drawn.choice(alive), alive[0], drawn, number, now, at)
     if down is not None:
         local.start(down)
+    assert len(at) > count // 3, "few transactions have come to an end"
     for db in dbs.values():
         for csn in drawn.sample(sorted(at), min(8, len(at))):
             eventually(lambda db=db, csn=csn: shown(db, csn) == at[csn])  # type: ignore[misc]

@@ -235,7 +235,7 @@ async def _shown(services: Services, csn: Csn) -> Tables:
             data = services.peers.files.read(Location(part.file, part.offset, part.length, part.blocks))
             found = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
             rows += map(list, zip(found["g"].to_pylist(), found["n"].to_pylist(), strict=True))
-        there.append((names[name], _number(reader, table, csn), sorted(rows)))
+        there.append((names[name], _number(reader, table, csn), sorted(rows), []))
     return sorted(there)
 
 
@@ -269,7 +269,7 @@ async def judge_definers(world: SimWorld, end: Csn, horizon: Csn) -> None:
                         "I9 HONEST", f"{host.name} does not give CSN {csn}: {error.message}"
                     )
                 continue
-            if csn in made and made[csn] not in [(number, name) for name, number, _ in found]:
+            if csn in made and made[csn] not in [(number, name) for name, number, *_ in found]:
                 number, name = made[csn]
                 what = f"table {number} was created as {name} at CSN {csn}, and {host.name} shows {found}"
                 world.oracle.violated("I4 DURABLE", what)

@@ -221,6 +221,7 @@ class Tables(Tags):
         drop: Sequence[str] = (),
         rename: Mapping[str, str] | None = None,
         add: Columns | None = None,
+        nullable: Sequence[str] = (),
         order: Sequence[str] = (),
         default: Values | None = None,
         comment: Mapping[str, str | None] | None = None,
@@ -239,6 +240,7 @@ class Tables(Tags):
             add: Columns to add behind the others, in any form in which `create_table` takes columns:
                 `{"note": "string", "state": "string not null default 'new'"}`. The rows that are there have
                 the default, or nulls.
+            nullable: Required columns that may be null from now on.
             order: Columns that come first from now on, in their order, by their new names.
             default: New defaults, for rows that come from now on: `{"state": "'open'", "pieces": 1}`; text
                 is SQL of a constant, and None takes a default away.
@@ -255,7 +257,14 @@ class Tables(Tags):
         return self._alter(
             name,
             alter_request(
-                properties, drop=drop, rename=rename, add=add, order=order, default=default, comment=comment
+                properties,
+                drop=drop,
+                rename=rename,
+                add=add,
+                nullable=nullable,
+                order=order,
+                default=default,
+                comment=comment,
             ),
         )
 

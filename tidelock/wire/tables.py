@@ -47,6 +47,7 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         drop: Columns to drop.
         rename: New names of columns, by the names that they have.
         add: Columns to add, behind the others: an Arrow IPC schema message in base64.
+        nullable: Required columns that may be null from then on, by the names that they have.
         order: Columns that come first from then on, in their order, by their new names.
         default: New defaults of columns, by their new names: a constant of SQL, or a literal; null takes a
             default away.
@@ -58,6 +59,7 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     drop: list[str] = []
     rename: dict[str, str] = {}
     add: str | None = None
+    nullable: list[str] = []
     order: list[str] = []
     default: dict[str, Value] = {}
     comment: dict[str, str | None] = {}

@@ -251,6 +251,9 @@ def test_moved_rows_are_the_same_everywhere() -> None:
 @pytest.mark.parametrize(
     ("tables", "claim"),
     [
+        ([["lives_a", 7, [[7, 1], [7, 2]], [["d9", [9]]]], ["lives_b", 8, [], [["d9", []]]]], None),
+        ([["lives_a", 7, [[7, 1], [7, 2]], [["d9", [9, None]]]]], "defaults"),
+        ([["lives_a", 7, [[7, 1], [7, 2]], [["d9", [8]]]]], "defaults"),
         ([["lives_a", 7, [[7, 1], [7, 2]]], ["lives_b", 8, []]], None),
         ([["lives_b", 8, []]], None),  # table 7 was dropped
         ([["lives_a", 7, [[7, 1], [7, 2]]], ["lives_b", 7, [[7, 1], [7, 2]]]], "one name"),
@@ -268,7 +271,8 @@ def test_a_row_that_is_not_in_its_own_table_is_found(tables: list[Any], claim: s
     planted.operation([["add", 7, 2]], f="add", csn=4)
     planted.operation([["add", 7, 3]], f="add", csn=9)
     planted.operation([["add", 7, 4]], f="add", end="fail")
-    planted.operation([["r", "tables", tables]], f="read", snapshot=5, replica="r1")
+    shown = [[*table, []][:4] for table in tables]
+    planted.operation([["r", "tables", shown]], f="read", snapshot=5, replica="r1")
     assert _claims(table_lives.judged(planted.ended), "table_lives") == ({claim} if claim else set())
 
 
@@ -276,7 +280,7 @@ def test_a_table_that_comes_back_from_the_dead_is_found() -> None:
     """Whatever the order in which the CSNs were read; two replicas that disagree are found, too."""
     planted = Planted()
     for snapshot, tables in ((9, [7]), (5, [7]), (7, [8])):
-        value = [["r", "tables", [[f"lives_{table}", table, []] for table in tables]]]
+        value = [["r", "tables", [[f"lives_{table}", table, [], []] for table in tables]]]
         planted.operation(value, f="read", snapshot=snapshot, replica="r1")
     assert _claims(table_lives.judged(planted.ended), "table_lives") == {"dropped for ever"}
     planted.operation([["undrop", "lives_7", "lives_7"]], f="define", end="fail")

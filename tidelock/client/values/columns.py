@@ -80,8 +80,8 @@ def field_of(name: str, text: str, *, nullable: bool = True) -> pa.Field:
         kind = str(parse(found["type"]))
     except ValueError as error:
         raise BadRequestError(
-            f"expected a type for column {name}, and perhaps `not null`, `default` with a constant and "
-            f"`comment` with text in quotes; found {text.strip()!r} ({error})",
+            f"expected a type for column {name}, found {text.strip()!r} ({error}); after it may come "
+            "`not null`, `default` with a constant, and `comment` with text in quotes",
             column=name,
         ) from None
     if found["null"] and found["late"]:

@@ -71,6 +71,7 @@ def alter_request(
     drop: Sequence[str],
     rename: Mapping[str, str] | None,
     add: Columns | None,
+    nullable: Sequence[str],
     order: Sequence[str],
     default: Values | None,
     comment: Mapping[str, str | None] | None,
@@ -81,6 +82,7 @@ def alter_request(
         drop=list(drop),
         rename=dict(rename or {}),
         add=None if add is None else _encoded(schema_of(add)),
+        nullable=list(nullable),
         order=list(order),
         default=literals(default or {}),
         comment=dict(comment or {}),
@@ -305,6 +307,7 @@ class TableStatements(Statements):
         drop: Sequence[str] = (),
         rename: Mapping[str, str] | None = None,
         add: Columns | None = None,
+        nullable: Sequence[str] = (),
         order: Sequence[str] = (),
         default: Values | None = None,
         comment: Mapping[str, str | None] | None = None,
@@ -323,7 +326,14 @@ class TableStatements(Statements):
         return self._alter(
             name,
             alter_request(
-                properties, drop=drop, rename=rename, add=add, order=order, default=default, comment=comment
+                properties,
+                drop=drop,
+                rename=rename,
+                add=add,
+                nullable=nullable,
+                order=order,
+                default=default,
+                comment=comment,
             ),
         )
 

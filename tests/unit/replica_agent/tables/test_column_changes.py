@@ -44,6 +44,7 @@ CHANGES = st.builds(
     drop=st.lists(NAMES, max_size=2, unique=True),
     rename=st.dictionaries(NAMES, NAMES, max_size=2),
     add=st.lists(COLUMNS, max_size=2),
+    nullable=st.lists(NAMES, max_size=1),
     order=st.lists(NAMES, max_size=2, unique=True),
 )
 #: Rows of each row group of a part.
