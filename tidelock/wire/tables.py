@@ -38,7 +38,7 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     params: list[Any] = []
 
 
-class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Body of PATCH /tables/{table}.
 
     Attributes:

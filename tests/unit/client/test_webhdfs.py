@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -186,3 +189,24 @@ def test_rename_sends_the_target_encoded_twice(agent: Agent) -> None:
     agent.mode = "in the way"
     with pytest.raises(RefusedError, match="did not rename a to b"):
         agent.folder.rename("a", "b")
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_file_of_a_replica_that_dies_is_no_fault_of_the_folder(tmp_path: Path, reset: bool) -> None:
+    """Whether its connection is reset or ends early: another replica is asked then."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nPAR1")
+            if reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        port = server.getsockname()[1]
+        with pytest.raises(UnavailableError):
+            webhdfs.download(f"127.0.0.1:{port}", "/snapshots/1/default/t/x", tmp_path / "x", 100)
+        serving.join()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,16 +172,22 @@ def download(address: str, path: str, target: Path, length: int) -> None:
         answer = _exchange(connection, lambda: connection.request("GET", quote(path)))
         if answer.status != _OK:
             raise _refusal(answer)
+        found = 0
         with target.open("wb") as file:
-            try:
-                shutil.copyfileobj(answer, file, CHUNK_BYTES)
-            except http.client.HTTPException as error:
-                raise _no_answer(connection, error) from None
-            found = file.tell()
+            while data := _piece(connection, answer):
+                found += file.write(data)
     finally:
         connection.close()
     if found != length:
         raise UnavailableError(f"the agent at {address} has sent {found} bytes of {length}")
+
+
+def _piece(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> bytes:
+    """Return the next bytes of an answer: what breaks here is the agent, and not the file that they go to."""
+    try:
+        return answer.read(CHUNK_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise _no_answer(connection, error) from None
 
 
 def _connect(address: str) -> http.client.HTTPConnection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,15 @@ def send_files(folder: StagingFolder, job: str, files: Sequence[Path], depth: in
 def _send(folder: StagingFolder, job: str, depth: int, number: int, path: Path) -> str:
     name = f"part-{number:05d}-{job}-c000.parquet"
     place = "/".join(
-        filter(None, (_ATTEMPTS, f"attempt_{number}", partition_of(path.absolute(), depth), name))
+        filter(
+            None,
+            (
+                _ATTEMPTS,
+                f"attempt_{number}",
+                partition_of(Path(os.path.normpath(path.absolute())), depth),
+                name,
+            ),
+        )
     )
     try:
         source = path.open("rb")
