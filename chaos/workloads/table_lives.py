@@ -115,7 +115,7 @@ class TableLives(Workload):
             session.write(lambda: Attempt([["exchange", name, other]], work, f="define", expected=_ANSWERS))
 
     def _change_columns(self, session: Session) -> None:
-        """Add a column with a default, or drop or rename one; rows are not rewritten."""
+        """Add a column with a default, drop one, or let one be null; rows are not rewritten."""
         name, column = random.choice(NAMES), f"{COLUMN}{next(self._numbers)}"
         what = random.choice(("add", "add", "drop", "let null"))
 

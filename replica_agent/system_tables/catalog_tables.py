@@ -100,14 +100,15 @@ def _described(view: View, table: TableRow) -> Callable[[frozenset[str]], Iterab
             "partition_by": definition["partition_by"],
             "sort_by": definition["sort_by"],
             "properties": [*definition["properties"].items()],
+            "derived_from": None,
             "derived_sql": definition.get("derived_sql"),
         }
         reader = view.reader
         if "defined_time" in wanted:
             time_ms = reader.time_of(table.from_csn)
             found["defined_time"] = None if time_ms is None else time_ms * 1000
-        if "derived_from" in wanted:
-            source = reader.table(TableId(definition.get("derived_from", "")), view.csn)
+        if "derived_from" in wanted and "derived_from" in definition:
+            source = reader.table(TableId(definition["derived_from"]), view.csn)
             found["derived_from"] = None if source is None else source.name
         if "changed_csn" in wanted:
             found["changed_csn"] = reader.changed(table.id, view.csn)
