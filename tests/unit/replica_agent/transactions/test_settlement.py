@@ -27,6 +27,12 @@ from tidelock.replica_agent.transactions.transaction import Transaction, Transac
 R1 = ReplicaId("r1")
 
 
+def transaction(**more: Any) -> Transaction:
+    """Return an open transaction of r1."""
+    lease = TransactionLease(seconds=1.0, until=1.0)
+    return Transaction(tid=Tid(Csn(1), R1, 1, 1), reads_from=Csn(1), begun_at=0.0, lease=lease, **more)
+
+
 class Attempts:
     """Ends in one error after the other, then in a result."""
 
@@ -117,14 +123,7 @@ async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | N
         settings=settings(), log=world, proposals=world, labels=world, validation=cast("Any", None),
         order=cast("Any", None), clock=lambda: 0.0,
     )  # fmt: skip
-    tx = Transaction(
-        tid=Tid(Csn(1), ReplicaId("r1"), 1, 1),
-        reads_from=Csn(1),
-        begun_at=0.0,
-        lease=TransactionLease(seconds=1.0, until=1.0),
-        label="etl",
-        batch=batch,
-    )
+    tx = transaction(label="etl", batch=batch)
     with pytest.raises(LabelExistsError, match="committed by another"):
         await settlement.settle(tx, deadline=1.0)
     assert (world.placed, world.sent) == (1, sent)
@@ -166,12 +165,7 @@ async def test_copies_are_counted_again_after_a_change_of_the_members() -> None:
         settings=settings(), log=world, proposals=world, labels=world, validation=cast("Any", None),
         order=cast("Any", None), clock=lambda: 0.0,
     )  # fmt: skip
-    tx = Transaction(
-        tid=Tid(Csn(1), R1, 1, 1),
-        reads_from=Csn(1),
-        begun_at=0.0,
-        lease=TransactionLease(seconds=1.0, until=1.0),
-    )
+    tx = transaction()
     assert (await settlement.settle(tx, deadline=1.0)).csn == 9
     assert (world.counted, world.sent) == ([1, 2], 3)
 
@@ -214,11 +208,6 @@ async def test_a_refusal_says_what_has_happened_to_the_table(
         settings=settings(), log=unused, proposals=unused, labels=unused, validation=unused,
         order=cast("Any", order), clock=lambda: 0.0,
     )  # fmt: skip
-    tx = Transaction(
-        tid=Tid(Csn(1), R1, 1, 1),
-        reads_from=Csn(1),
-        begun_at=0.0,
-        lease=TransactionLease(seconds=1.0, until=1.0),
-    )
+    tx = transaction()
     assert told in (await settlement.explained(tx, refusal)).message
     assert order.asked == asked
