@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from tidelock.float_mark import FLOATS_MARK
 from tidelock.replica_agent.footers.thrift import (
     BINARY,
     INTEGER,
@@ -55,8 +56,8 @@ _ABOUT_COLUMNS: Final = frozenset(
 )
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 _PLAIN, _RLE, _RLE_DICTIONARY = 0, 3, 8
-#: The physical type BOOLEAN.
-_BOOLEAN: Final = 0
+#: The physical types BOOLEAN, FLOAT, and DOUBLE.
+_BOOLEAN, _FLOAT, _DOUBLE = 0, 4, 5
 _DATA_PAGE, _DICTIONARY_PAGE = 0, 2
 #: Fewest bytes of a column chunk: a page of one value, and its place in the footer.
 CHUNK_BYTES_MIN: Final = 40
@@ -133,7 +134,8 @@ def _evolved(
     groups = [shown.row_group(group) for group in elements_of(found[_ROW_GROUPS].value)]
     found[_ROW_GROUPS] = Field(_ROW_GROUPS, LIST, list_of(groups))
     if _KEY_VALUES in found:
-        kept = [pair for pair in elements_of(found[_KEY_VALUES].value) if not _is_about_columns(pair)]
+        dropped = _ABOUT_COLUMNS | ({FLOATS_MARK} if shown.has_zeros else frozenset())
+        kept = [pair for pair in elements_of(found[_KEY_VALUES].value) if _key(pair) not in dropped]
         found[_KEY_VALUES] = Field(_KEY_VALUES, LIST, list_of(kept))
     if _COLUMN_ORDERS in found:
         orders, others = (elements_of(one[_COLUMN_ORDERS].value) for one in (found, made))
@@ -165,6 +167,18 @@ class _Shown:
         self.pages = bytearray()
         #: The places of the pages, by column and number of rows.
         self._places: dict[tuple[tuple[str, ...], int], tuple[int, int, int]] = {}
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether the pages of a float that are made have a dictionary with a zero, of either sign.
+
+        A file with the mark has none, by the rule of `part_layout.FloatColumns`.
+        """
+        return any(
+            leaf.kind in (_FLOAT, _DOUBLE) and column.value is not None and _is_zero(column.value)
+            for top, column in self._made
+            for leaf in top.leaves
+        )
 
     def leaves_of(self, stored: Sequence[bytes], wanted: Sequence[bytes]) -> list[bytes]:
         """Return of lists with one element for each leaf those of the columns that are shown."""
@@ -303,8 +317,13 @@ def _length(chunk: bytes) -> int:
     return Reader(_fields(_fields(chunk)[_METADATA].value)[_PAGES_BYTES].value).count()
 
 
-def _is_about_columns(pair: bytes) -> bool:
-    return Reader(_fields(pair)[1].value).binary() in _ABOUT_COLUMNS
+def _is_zero(value: bytes) -> bool:
+    """Return whether a float is zero: no bit is set but that of the sign, which is the last one."""
+    return not any(value[:-1]) and value[-1] in (0, 0x80)
+
+
+def _key(pair: bytes) -> bytes:
+    return Reader(_fields(pair)[1].value).binary()
 
 
 def _fields(data: bytes) -> dict[int, Field]:

@@ -38,10 +38,14 @@ def refusal(error: Exception) -> tuple[int, bytes]:
             status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.ipc.StandbyException"
         case _:
             status, java_class = HTTPStatus.FORBIDDEN, "org.apache.hadoop.security.AccessControlException"
-    name = java_class.rpartition(".")[2]
-    # Spark shows the message alone; the name of the error is that of docs/transactions.md.
-    text = f"{type(error).__name__}: {error}" if isinstance(error, TidelockError) else str(error)
-    fields = {"exception": name, "javaClassName": java_class, "message": text}
+    fields: dict[str, object] = {"exception": java_class.rpartition(".")[2], "javaClassName": java_class}
+    if isinstance(error, TidelockError):
+        # Spark shows the message alone; the name of the error is that of docs/transactions.md. Hadoop's
+        # clients skip the last field, from which those of Tidelock make the error again.
+        fields["message"] = f"{type(error).__name__}: {error}"
+        fields["tidelock"] = error.to_wire()
+    else:
+        fields["message"] = str(error)
     return status, json.dumps({"RemoteException": fields}).encode()
 
 

@@ -154,8 +154,7 @@ def test_a_dropped_table_ends_the_transactions_that_use_it(dbs: list[Database]) 
                 tx.commit()
             tx.rollback()
         assert before.read("a")["k"].to_pylist() == [1]
-    beside.commit()
-    assert db.read("b")["k"].to_pylist() == [5]
+    assert db.read("b", csn=beside.commit().csn)["k"].to_pylist() == [5]
 
 
 def test_a_commit_that_meets_a_change_is_refused(dbs: list[Database]) -> None:

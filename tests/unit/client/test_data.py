@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,39 @@ def test_parquet_files_and_folders_give_all_rows(tmp_path: Path) -> None:
     assert sent(tmp_path / "b.parquet") == TABLE
     assert sent(str(tmp_path)).num_rows == 6
     assert sent([tmp_path, tmp_path / "b.parquet"]).num_rows == 9
+
+
+def test_links_are_followed_and_no_file_is_left_out(tmp_path: Path) -> None:
+    """Rows behind links count; a link that leads back, and a folder that cannot be listed, are refused."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    (elsewhere / "day=1").mkdir(parents=True)
+    (folder / "_day=2").mkdir(parents=True)
+    (folder / "folder.parquet").mkdir()
+    pq.write_table(TABLE, elsewhere / "day=1" / "a.parquet")
+    pq.write_table(TABLE, folder / "_day=2" / "b.parquet")
+    (folder / "linked").symlink_to(elsewhere)
+    (folder / "again").symlink_to(elsewhere)
+    (folder / "c.parquet").symlink_to(elsewhere / "day=1" / "a.parquet")
+    assert sent(folder).num_rows == 4 * TABLE.num_rows
+    (folder / "day=3").symlink_to(folder)
+    with pytest.raises(BadRequestError, match="a folder above it"):
+        sent(folder)
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows would be missing without a word."""
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    (tmp_path / "closed").mkdir()
+    listed = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(BadRequestError, match=r"cannot list .*closed: Permission denied"):
+        sent(tmp_path)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

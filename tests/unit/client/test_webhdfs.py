@@ -17,14 +17,24 @@ import pytest
 from tests.support.spark.hdfs_client import JOB
 from tidelock.client.agents import webhdfs
 from tidelock.client.agents.webhdfs import StagingFolder
-from tidelock.errors import RefusedError, TidelockError, UnavailableError
+from tidelock.errors import (
+    CorruptError,
+    DiskFullError,
+    RefusedError,
+    StandbyError,
+    TidelockError,
+    TooLargeError,
+    TransactionClosedError,
+    UnavailableError,
+)
+from tidelock.replica_agent.readers import hdfs
 
 TOKEN = "tl1.eyJhIjoxfQ.c2VjcmV0"
 PATH = f"_temporary/0/_temporary/attempt_1/city=Zürich%2F/part-00000-{JOB}-c000.parquet"
 
 
 class Agent(ThreadingHTTPServer):
-    """An agent that accepts files, unless `mode` names a fault."""
+    """An agent that accepts files, unless `mode` names a fault or is the body of a refusal."""
 
     daemon_threads = True
 
@@ -60,10 +70,12 @@ class _Handler(BaseHTTPRequestHandler):
         mode = self.server.mode
         if query["op"] == "RENAME":
             self._answer(200, b'{"boolean": %b}' % (b"false" if mode == "in the way" else b"true"))
+        elif mode.startswith("{"):
+            self._answer(403, mode.encode())
         elif mode == "refuse at once":
             self._refuse("AccessControlException", "the token's transaction has ended")
         elif mode == "standby":
-            self._refuse("StandbyException", "stopping")
+            self._answer(403, hdfs.refusal(StandbyError("stopping"))[1])
         elif "data" not in query:
             host = f"127.0.0.1:{self.server.server_address[1]}"
             self._answer(307, b"", Location=f"http://{host}{url.path}?{url.query}&data=true")
@@ -166,6 +178,25 @@ def test_refusals_are_told_without_the_token(
     upload.abandon()
     assert found.value.__cause__ is None
     assert TOKEN not in f"{found.value}{agent.folder!r}{upload!r}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TooLargeError("x", limit=1),
+        StandbyError("x", snapshot_csn=3),
+        DiskFullError("x"),
+        TransactionClosedError("x"),
+        CorruptError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_refusals_keep_their_class_and_details(agent: Agent, error: TidelockError) -> None:
+    """So that a caller decides by the class whether to try once more."""
+    agent.mode = hdfs.refusal(error)[1].decode()
+    with pytest.raises(type(error)) as found:
+        agent.folder.upload(PATH).finish()
+    assert (found.value.message, found.value.details) == (error.message, error.details)
 
 
 def test_an_agent_that_has_gone_is_told(agent: Agent) -> None:

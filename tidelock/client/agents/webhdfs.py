@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from tidelock.errors import RefusedError, UnavailableError
+from tidelock.errors import RefusedError, TidelockError, UnavailableError, from_wire
 from tidelock.loopback_names import reachable
 
 #: Encoded bytes are sent in chunks of at least this size; a smaller file is sent whole.
@@ -65,7 +65,8 @@ class StagingFolder:
         """Return where to send the bytes of a new file: `host:port`, and the target of the request.
 
         Raises:
-            RefusedError: The agent does not accept this file, or accepts no file any more.
+            RefusedError: The agent does not accept this file, or accepts no file any more; of the class that
+                says why, such as TooLargeError.
             UnavailableError: The agent does not answer.
         """
         parts = urlsplit(self.url)
@@ -232,11 +233,15 @@ def _no_answer(connection: http.client.HTTPConnection, error: Exception) -> Unav
     )
 
 
-def _refusal(answer: http.client.HTTPResponse) -> RefusedError | UnavailableError:
-    """Return the error with which an agent refuses a file."""
+def _refusal(answer: http.client.HTTPResponse) -> TidelockError:
+    """Return the error with which an agent refuses a request to its file system."""
     try:
-        refusal = json.loads(answer.read())["RemoteException"]
-        message, kind = str(refusal["message"]), str(refusal["exception"])
+        body = json.loads(answer.read())
+        if "RemoteException" not in body:
+            return from_wire(answer.status, body)
+        refusal = body["RemoteException"]
+        if "tidelock" in refusal:
+            return from_wire(answer.status, refusal["tidelock"])
+        return RefusedError(str(refusal["message"]))
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         return UnavailableError(f"HTTP {answer.status} without an error of an agent")
-    return UnavailableError(message) if kind == "StandbyException" else RefusedError(message)

@@ -8,10 +8,11 @@ cut anywhere.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -160,25 +161,57 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def parquet_files(paths: Sequence[str | Path]) -> list[Path]:
     """Return the files for paths: a file itself, or all `*.parquet` of a folder that Spark would read.
 
-    BadRequestError if no file is found.
+    Raises:
+        BadRequestError: No file is found, a folder cannot be listed, or links lead back to a folder above.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            below = sorted(item for item in path.rglob("*.parquet") if not _hidden(item.relative_to(path)))
-            if not below:
-                raise BadRequestError(f"folder {path} holds no file *.parquet", path=str(path))
-            files += below
-        else:
-            files.append(path)
+    files = [path / below for path, below in files_below(paths)]
     if not files:
         raise BadRequestError("the list of files is empty")
     return files
 
 
-def _hidden(path: Path) -> bool:
-    """Return whether Spark would skip a path: unfinished files of a running job, and metadata."""
-    return any(part.startswith(("_", ".")) for part in path.parts)
+def files_below(paths: Sequence[str | Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield each file as the path that was named and the rest below it, which is empty for a file.
+
+    Links to folders and files are followed. Errors as `parquet_files`.
+    """
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path, Path()
+            continue
+        below = sorted(_below(path))
+        if not below:
+            raise BadRequestError(f"folder {path} holds no file *.parquet", path=str(path))
+        for file in below:
+            yield path, file
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the Parquet files below a folder, relative to it."""
+    for place, inner, names in os.walk(folder, onerror=_not_listed, followlinks=True):
+        here = Path(place)
+        if (real := here.resolve()) in (above.resolve() for above in _above(here, folder)):
+            raise BadRequestError(f"{here} is a link to {real}, a folder above it", path=str(here))
+        inner[:] = [name for name in inner if not _hidden(name)]
+        for name in names:
+            if name.endswith(".parquet") and not _hidden(name):
+                yield (here / name).relative_to(folder)
+
+
+def _above(here: Path, folder: Path) -> Iterator[Path]:
+    """Yield the folders above one, up to and with `folder`."""
+    while here != folder:
+        here = here.parent
+        yield here
+
+
+def _not_listed(error: OSError) -> NoReturn:
+    raise BadRequestError(f"cannot list {error.filename}: {error.strerror}", path=error.filename) from error
+
+
+def _hidden(name: str) -> bool:
+    """Return whether Spark skips a file or folder: unfinished files of a running job, and metadata."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _from_files(files: Sequence[Path]) -> pa.RecordBatchReader:

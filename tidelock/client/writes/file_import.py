@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tidelock.client.agents.webhdfs import CHUNK_BYTES, StagingFolder
+from tidelock.client.values.data import files_below
 from tidelock.errors import BadRequestError
 
 #: Files that are sent at a time.
@@ -19,57 +20,87 @@ SENT_AT_ONCE: Final = 4
 _ATTEMPTS: Final = "_temporary/0/_temporary"
 
 
-def partition_of(path: Path, depth: int) -> str:
-    """Return the partition that the folders above a file name; empty if they name none.
+@dataclass(frozen=True)
+class ImportFile:
+    """A file, and the partition that its folders name.
 
     Args:
         path: The file.
-        depth: Number of the partition columns of its table.
+        partition: Its folders `name=value`, joined by `/`; empty if they name none.
     """
-    names = path.parts[:-1][-depth:] if depth else ()
-    return "/".join(names) if len(names) == depth and all("=" in name for name in names) else ""
+
+    path: Path
+    partition: str
 
 
-def send_files(folder: StagingFolder, job: str, files: Sequence[Path], depth: int) -> list[str]:
+def import_files_of(paths: Sequence[str | Path], depth: int) -> list[ImportFile]:
+    """Return the files for paths, each with its partition.
+
+    The innermost `depth` folders count, whether they are part of the path that was named or below it.
+
+    Args:
+        paths: Parquet files, and folders whose files `*.parquet` are taken.
+        depth: Number of the partition columns of the table.
+
+    Raises:
+        BadRequestError: No file is found, or a folder cannot be listed; a folder below the path that was
+            named is of a partition column that the table does not have.
+    """
+    files = [_import_file(named, below, depth) for named, below in files_below(paths)]
+    if not files:
+        raise BadRequestError("the list of files is empty")
+    return files
+
+
+def _import_file(named: Path, below: Path, depth: int) -> ImportFile:
+    path = named / below
+    inner = below.parts[:-1]
+    if lost := [name for name in inner[: max(0, len(inner) - depth)] if "=" in name]:
+        raise BadRequestError(
+            f"the table has {depth} partition column{'' if depth == 1 else 's'}: {'/'.join(lost)}, of which "
+            f"the folders of {path} tell, would be lost; insert the rows with these columns instead",
+            path=str(path),
+        )
+    folders = Path(os.path.normpath(path.absolute())).parts[:-1]
+    names = folders[-depth:] if depth else ()
+    named_all = len(names) == depth and all("=" in name for name in names)
+    return ImportFile(path, "/".join(names) if named_all else "")
+
+
+def send_files(folder: StagingFolder, job: str, files: Sequence[ImportFile]) -> list[str]:
     """Send files, and return their places in the folder.
 
     Args:
         folder: The staging folder of the table.
         job: UUID of the job that they belong to.
         files: The files.
-        depth: Number of the partition columns of the table.
 
     Raises:
         BadRequestError: A file cannot be read.
         RefusedError, UnavailableError: As of `StagingFolder.locate`.
     """
     with ThreadPoolExecutor(SENT_AT_ONCE, thread_name_prefix="tidelock-import") as threads:
-        return [*threads.map(partial(_send, folder, job, depth), range(len(files)), files)]
+        return [*threads.map(partial(_send, folder, job), range(len(files)), files)]
 
 
-def _send(folder: StagingFolder, job: str, depth: int, number: int, path: Path) -> str:
+def _send(folder: StagingFolder, job: str, number: int, file: ImportFile) -> str:
     name = f"part-{number:05d}-{job}-c000.parquet"
-    place = "/".join(
-        filter(
-            None,
-            (
-                _ATTEMPTS,
-                f"attempt_{number}",
-                partition_of(Path(os.path.normpath(path.absolute())), depth),
-                name,
-            ),
-        )
-    )
+    place = "/".join(filter(None, (_ATTEMPTS, f"attempt_{number}", file.partition, name)))
+    upload = folder.upload(place)
     try:
-        source = path.open("rb")
+        for data in _pieces(file.path):
+            upload.write(data)
+        upload.finish()
+    except BaseException:
+        upload.abandon()
+        raise
+    return place
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as source:
+            while data := source.read(CHUNK_BYTES):
+                yield data
     except OSError as error:
         raise BadRequestError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
-    with source:
-        upload = folder.upload(place)
-        try:
-            shutil.copyfileobj(source, upload, CHUNK_BYTES)
-            upload.finish()
-        except BaseException:
-            upload.abandon()
-            raise
-    return place

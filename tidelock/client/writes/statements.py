@@ -17,9 +17,9 @@ from tidelock.client.agents.transport import Transport, json_text, segment
 from tidelock.client.agents.webhdfs import StagingFolder
 from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values, full_name, literals, past_point, plain, values_or_flag
-from tidelock.client.values.data import Data, ipc_stream, open_rows, parquet_files
+from tidelock.client.values.data import Data, ipc_stream, open_rows
 from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
-from tidelock.client.writes.file_import import send_files
+from tidelock.client.writes.file_import import import_files_of, send_files
 from tidelock.column_names import join_list
 from tidelock.errors import TidelockError
 from tidelock.loopback_names import reachable
@@ -103,18 +103,19 @@ class Statements(HomeRequests):
             paths: Parquet files, and folders whose files `*.parquet` are taken.
 
         Raises:
-            BadRequestError: There is no such file, or it cannot be read.
+            BadRequestError: There is no such file, or it cannot be read; its folders name more partitions
+                than the table has.
             SchemaMismatchError: A file does not fit the table; the transaction accepts rollback() only.
             TooLargeError, DiskFullError, DuplicateKeyError: As of `insert`.
             RefusedError: A job of Spark writes into the table in this transaction, or the table takes no
                 files: one with a unique key, one that lands rows, one that others are derived from.
             UnknownTableError, TransactionClosedError, UnavailableError: As of `insert`.
         """
-        files = parquet_files([paths] if isinstance(paths, str | Path) else paths)
-        depth = len(self.definition(table).partition_by)
+        named = [paths] if isinstance(paths, str | Path) else paths
+        files = import_files_of(named, len(self.definition(table).partition_by))
         folder, job = StagingFolder(self.path(table, ("append",))), str(uuid.uuid4())
         try:
-            places = send_files(folder, job, files, depth)
+            places = send_files(folder, job, files)
         except BaseException:
             with contextlib.suppress(TidelockError):  # not as a statement: the transaction goes on if it can
                 self._call(f"seal/{segment(table)}", answer=InsertResult, body=SealRequest(job, []))

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelock.column_defaults import scalar_of
+from tidelock.column_types import to_arrow
+from tidelock.float_mark import FLOATS_MARK
 from tidelock.replica_agent.footers.evolving import ShownColumn, evolve
 from tidelock.replica_agent.footers.thrift import TAIL_BYTES, footer_in
 from tidelock.replica_agent.tables.column_defaults import plain_bytes
@@ -153,6 +155,31 @@ def test_a_column_that_was_added_with_a_default_shows_it_in_each_row(
     ]
     (value,) = duck.sql(f"select any_value(new) from '{path}'").to_arrow_table().column(0).to_pylist()
     assert repr(pa.scalar(value, scalar.type).as_py()) == repr(scalar.as_py())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "kept"),
+    [
+        ("float", "0", False),
+        ("double", "-0.0", False),
+        ("double", "5e-324", True),
+        ("float", "nan", True),
+        ("bigint", "0", True),
+        ("double", None, True),
+    ],
+)
+def test_a_default_of_zero_ends_the_mark_of_right_floats(kind: str, value: str | None, kept: bool) -> None:
+    """Its pages have a dictionary with a zero: an import of such a file with the mark would be refused."""
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, ROWS.select(["k"]).schema) as writer:
+        writer.write_table(ROWS.select(["k"]))
+        writer.add_key_value_metadata({FLOATS_MARK: b"1", b"other": b"2"})
+    schema = pa.schema([("k", pa.int64()), ("new", to_arrow(kind))])
+    made = None if value is None else plain_bytes(kind, value)
+    columns = (ShownColumn("k", "k"), ShownColumn("new", None, value=made))
+    found = pq.read_metadata(io.BytesIO(shown(sink.getvalue(), schema, columns))).metadata
+    assert found.get(FLOATS_MARK) == (b"1" if kept else None)
+    assert found[b"other"] == b"2"
 
 
 def test_a_file_without_any_column_of_today_has_its_rows() -> None:

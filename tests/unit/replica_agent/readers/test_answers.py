@@ -62,13 +62,18 @@ def test_everything_else_is_loud(error: Exception) -> None:
 
 
 def test_refusals_name_the_class_twice() -> None:
-    """A RemoteException has the simple and the full name of its class, and the name of the error too."""
-    _, body = hdfs.refusal(errors.BadRequestError('"quoted" ünd\n'))
+    """A RemoteException has the simple and the full name of its class, and the error for our own clients."""
+    _, body = hdfs.refusal(errors.BadRequestError('"quoted" ünd\n', column="k"))
     assert json.loads(body) == {
         "RemoteException": {
             "exception": "AccessControlException",
             "javaClassName": "org.apache.hadoop.security.AccessControlException",
             "message": 'BadRequestError: "quoted" ünd\n',
+            "tidelock": {
+                "error": "BadRequestError",
+                "message": '"quoted" ünd\n',
+                "details": {"column": "k"},
+            },
         }
     }
 
