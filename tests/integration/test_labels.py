@@ -180,7 +180,8 @@ def test_a_transaction_that_changes_nothing_takes_no_label(sessions: list[Databa
 def test_processes_with_one_key_work_in_one_transaction(local: LocalCluster) -> None:
     """Processes at any replica share the transaction; one commits, and later ones get the CSN."""
     with connect(local.url(HOME)) as one, connect(local.url(PEER)) as other:
-        before = one.read(TABLE).num_rows
+        with one.begin(fresh=True) as tx:
+            before = tx.read(TABLE).num_rows
         first, second = (db.begin("keyed", batch=1, key="1 of keyed") for db in (one, other))
         assert (second.tid, second.holder) == (first.tid, first.holder)
         with pytest.raises(BadRequestError, match="choose another key"):

@@ -71,10 +71,13 @@ def db(local: LocalCluster) -> Iterator[Database]:
 
 
 @pytest.fixture
-def table(db: Database) -> str:
+def table(local: LocalCluster, db: Database) -> str:
     """An empty table, partitioned by p."""
     name = f"t{next(NUMBERS)}"
-    db.create_table(name, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
+    created = db.create_table(name, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
+    for replica in local.replicas:  # a stream may begin at any of them, and reads what that one has
+        with local.connect(replica) as other:
+            other.table(name, csn=created["csn"])
     return name
 
 

@@ -6,6 +6,8 @@ Three real agents, `copies` = 2, and a small `max_lag`: the third replica is stu
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from tests.support.faults.tampering import rows
 from tests.support.waiting import eventually
 from tidelock.client import Transaction
 from tidelock.cluster import LocalCluster
-from tidelock.errors import DiskFullError, NotEnoughReplicasError, UnavailableError
+from tidelock.errors import DiskFullError, NotEnoughReplicasError, UnavailableError, UnknownTableError
 
 MAX_LAG: Final = 10
 SETTINGS: Final = QUICK | {"max_lag": MAX_LAG, "blocked_after_s": 1, "lag_delay_max_s": 0.2}
@@ -115,6 +117,26 @@ def test_a_stuck_replica_begins_no_transaction(local: LocalCluster, gates: Gates
         before = seen(local, STUCK)["snapshot_csn"]
         assert rows_at(local, STUCK, before) > 0  # what it has applied is read there
     require_healed(local, csn)
+
+
+def test_rows_find_a_table_of_which_their_replica_has_not_heard(local: LocalCluster, gates: Gates) -> None:
+    """The table was created elsewhere before: a client that inserts here next need not know that."""
+    row = pa.table({"k": [1]}, schema=SCHEMA)
+    with ThreadPoolExecutor(2) as threads, local.connect(STUCK) as one, local.connect(STUCK) as other:
+        with gates.open(STUCK, *TROUBLES["pause"]):
+            with local.connect("r1") as db:
+                db.create_table("late", SCHEMA)
+            inserted = [
+                threads.submit(one.insert, "late", row),
+                threads.submit(other.insert, "late", row, merge_schema=True),
+            ]
+            time.sleep(0.5)  # both have asked, and the record of the table is not applied
+        csn = max(one.result().csn or 0 for one in inserted)
+        with pytest.raises(UnknownTableError):
+            one.write({"late": row, "gone": row})
+    require_healed(local, csn)
+    with local.connect(STUCK) as db:
+        assert db.read("late", csn=csn).num_rows == 2
 
 
 def test_a_replica_that_comes_back_stops_nobody(local: LocalCluster) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.project import pages
+from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
 from tidelock.errors import BadRequestError, UnknownTableError
@@ -235,7 +236,7 @@ def test_statistics_are_those_of_now_or_of_a_tag(local: LocalCluster, db: Databa
     part = next(one.part for one in db.parts(table) if one.path == "day=b")
     tag = f"of-{table}"
     with local.connect("r1") as early:
-        assert early.read(table).num_rows == 3
+        eventually(lambda: early.read(table).num_rows == 3, what="the rows")
         db.tag(tag, db.seen_csn)
         db.delete(table, "day = 'b'")
         assert early.statistics(table).rows == 2

@@ -1,4 +1,4 @@
-"""Which files an import takes, and the partitions that their folders name."""
+"""The files that an import takes, and the partitions that their folders name."""
 
 from __future__ import annotations
 

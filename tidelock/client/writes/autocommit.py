@@ -26,6 +26,7 @@ from tidelock.errors import (
     TooLargeError,
     TransactionClosedError,
     UnavailableError,
+    UnknownTableError,
     UnknownTransactionError,
 )
 from tidelock.wire.transactions import BeginRequest
@@ -260,6 +261,19 @@ class AutocommitStatements:
             call, transport.timeouts.answer_s if timeout_s is None else timeout_s, again=again
         )
 
+    def _knowing_all_tables(self, once: Callable[[], CommitResult]) -> CommitResult:
+        """Run a transaction; one that does not know a table sees next what was committed at any replica.
+
+        Another process may have created the table at a replica that is ahead of the home.
+        """
+        try:
+            return once()
+        except UnknownTableError:
+            newest = self._begin(BeginRequest(fresh=True))
+            newest.rollback()
+            self._connection.highest_csn.note(newest.snapshot_csn)
+            return once()
+
     def _repeat(
         self,
         once: Callable[[], CommitResult],
@@ -275,7 +289,7 @@ class AutocommitStatements:
         if not again:
             return once()
         return repeat(
-            once,
+            functools.partial(self._knowing_all_tables, once),
             (*_BEGIN_AGAIN, *also),
             deadline=time.monotonic() + limit_s,
             waits=self._connection.transport.waits,
