@@ -40,7 +40,7 @@ def shared(module_cluster: ClusterFactory) -> LocalCluster:
         "history_retention_s": 0.5,
         # A replica keeps what was read without a pin for this long, also what a subscription has left.
         "unpinned_ttl_s": 1.0,
-        # What a killed replica held stays for this long, and the tests of a file share their cluster.
+        # A killed replica gives no pin back, and the tests of a file share their cluster.
         "snapshot_ttl_s": 3.0,
         "changes_files_max": 4,
     }
