@@ -60,14 +60,18 @@ class TableRoutes:
 
     async def alter(self, request: web.Request) -> web.Response:
         """Give a table another name, other properties or columns, as a transaction of one statement."""
-        return await self._defined(await self.definitions.alone(await self._altering(request)), 200)
+        asked = await body(request, AlterTableRequest)
+        if asked.types:
+            msg = "types are changed inside a transaction, which its client keeps alive; begin one"
+            raise BadRequestError(msg)
+        return await self._defined(await self.definitions.alone(self._altering(request, asked)), 200)
 
     async def alter_inside(self, request: web.Request) -> web.Response:
         """Give a table another name, other properties or columns, inside a transaction."""
-        return await self._inside(request, await self._altering(request), 200)
-
-    async def _altering(self, request: web.Request) -> Statement:
         asked = await body(request, AlterTableRequest)
+        return await self._inside(request, self._altering(request, asked), 200)
+
+    def _altering(self, request: web.Request, asked: AlterTableRequest) -> Statement:
         name = request.match_info["table"]
         limits = column_limits(self.definitions.settings)
         added = () if asked.add is None else columns_in(_schema_in("add", asked.add), name, limits)
@@ -76,6 +80,7 @@ class TableRoutes:
             rename=asked.rename,
             add=added,
             nullable=asked.nullable,
+            types=asked.types,
             order=asked.order,
             default=asked.default,
             comment=asked.comment,

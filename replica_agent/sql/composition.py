@@ -74,6 +74,11 @@ def remaining(schema: TableSchema, alias: str, where: Expression) -> str:
     return f"SELECT {names} FROM ({_judged(alias, where)}) WHERE NOT {_MATCH}"
 
 
+def unchanged(schema: TableSchema) -> str:
+    """Select the rows of the affected row groups as they are."""
+    return f"SELECT {_names(schema.columns)} FROM {quote(AFFECTED)}"
+
+
 def updated(
     schema: TableSchema, alias: str, where: Expression | None, values: Mapping[str, Expression]
 ) -> str:

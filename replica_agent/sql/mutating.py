@@ -28,6 +28,7 @@ from tidelock.replica_agent.sql.mutation import (
     MergeRows,
     MutationRequest,
     MutationResult,
+    RewriteRows,
     UpdateRows,
 )
 from tidelock.replica_agent.sql.nested_values import require_fields
@@ -119,6 +120,8 @@ def _plan(target: TargetTable, request: MutationRequest) -> MutationPlan:
             texts = [value for value in action.set.values() if isinstance(value, str)]
             target.session.show_named(" ".join([*texts, action.where or ""]))
             return _update(target, action)
+        case RewriteRows():
+            return _rewrite(target)
         case MergeRows() as action:
             given = [values for values in (action.update, action.insert) if isinstance(values, dict)]
             texts = [value for values in given for value in values.values() if isinstance(value, str)]
@@ -167,6 +170,14 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
     used = user.params(*new, *([] if where is None else [where]))
     stream = RowStream(composition.updated(target.schema, target.alias, where, values), used)
     streams = [stream] if matched else []
+    return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, keeps=True)
+
+
+def _rewrite(target: TargetTable) -> MutationPlan:
+    target.session.note_read(target.id)
+    matched, rewrite = all_rows(target.parts)
+    target.show_affected(rewrite)
+    streams = [RowStream(composition.unchanged(target.schema))] if matched else []
     return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, keeps=True)
 
 

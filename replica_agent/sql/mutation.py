@@ -36,6 +36,10 @@ class UpdateRows(msgspec.Struct, frozen=True, tag="update"):
     params: tuple[Any, ...] = ()
 
 
+class RewriteRows(msgspec.Struct, frozen=True, tag="rewrite"):
+    """Write all rows again, as they are, in the types that the columns have now."""
+
+
 class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
     """Merge source rows into the table, by equality of columns; NULL equals no value.
 
@@ -88,7 +92,7 @@ class DerivedRows(msgspec.Struct, frozen=True, tag="derived"):
     parts: tuple[PartId, ...] = ()
 
 
-Action = DeleteRows | UpdateRows | MergeRows | CompactParts | DerivedRows
+Action = DeleteRows | UpdateRows | RewriteRows | MergeRows | CompactParts | DerivedRows
 
 
 class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):

@@ -247,13 +247,18 @@ class _Scan:
         if self._file_columns:
             for group in row_groups:  # one by one: Arrow keeps the bytes read until the last group
                 for batch in parquet.iter_batches(batch_rows, row_groups=[group], columns=self._file_columns):
-                    stored = dict(zip(batch.schema.names, batch.columns, strict=True))
+                    stored = {name: self._in_type(name, batch.column(name)) for name in batch.schema.names}
                     yield group, batch.num_rows, stored
             return
         for group in row_groups:
             rows = parquet.metadata.row_group(group).num_rows
             for begin in range(0, rows, BATCH_ROWS):
                 yield group, min(BATCH_ROWS, rows - begin), {}
+
+    def _in_type(self, name: str, values: pa.Array) -> pa.Array:
+        """Return values in the type of their column, which may be wider than that of the file."""
+        wanted = self._source.schema.arrow.field(name).type
+        return values if values.type == wanted or types.is_nested(wanted) else values.cast(wanted)
 
 
 class _Sizes(msgspec.Struct, frozen=True):

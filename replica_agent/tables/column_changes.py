@@ -1,7 +1,8 @@
-"""Changes of the columns of a table: added, dropped, renamed, nullable, in another order.
+"""Changes of the columns of a table: added, dropped, renamed, nullable, wider, in another order.
 
-No part is rewritten. A definition says what the columns were called in earlier parts, and from which CSN on
-parts have them (:mod:`.layouts`); the CSN of the change itself is known when it is committed.
+No part is rewritten, unless the pages of a column do not hold its wider type. A definition says what the
+columns were called in earlier parts, and from which CSN on parts have them (:mod:`.layouts`); the CSN of
+the change itself is known when it is committed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Final
 import msgspec
 
 from tidelock.column_names import join_list
+from tidelock.column_types import to_arrow
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.tables.column_defaults import default_text, plain_bytes
 from tidelock.replica_agent.tables.layouts import HERE
 from tidelock.replica_agent.tables.schema import LIMITS, ColumnLimits, TableSchema, check_names
+from tidelock.replica_agent.tables.widening import is_wider, needs_other_pages, widened
 from tidelock.table_columns import Column, FormerColumn
 from tidelock.wire.statements import Value
 
@@ -29,6 +32,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
         rename: New names by the names of before.
         add: New columns.
         nullable: Names of required columns that may be null from then on.
+        types: Wider types of columns, by the names of before.
         order: Names of the columns that come first, in their order; the others follow in theirs.
         default: New defaults of columns, by their new names; null takes a default away.
         comment: New comments of columns, by their new names; None takes a comment away.
@@ -38,6 +42,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
     rename: Mapping[str, str] = msgspec.field(default_factory=dict)
     add: Sequence[Column] = ()
     nullable: Sequence[str] = ()
+    types: Mapping[str, str] = msgspec.field(default_factory=dict)
     order: Sequence[str] = ()
     default: Mapping[str, Value] = msgspec.field(default_factory=dict)
     comment: Mapping[str, str | None] = msgspec.field(default_factory=dict)
@@ -45,7 +50,16 @@ class ColumnChanges(msgspec.Struct, frozen=True):
     @property
     def files(self) -> bool:
         """Whether files have other columns from then on."""
-        return bool(self.drop or self.rename or self.add or self.nullable)
+        return bool(self.drop or self.rename or self.add or self.nullable or self.types)
+
+    def rewrite(self, schema: TableSchema) -> bool:
+        """Return whether the rows of a table are to be written again: pages do not hold the wider type."""
+        return any(
+            column.name in self.types
+            and column.name not in schema.partition_by
+            and needs_other_pages(self.types[column.name], column.type)
+            for column in schema.columns
+        )
 
     def __bool__(self) -> bool:
         """Return whether there is a change."""
@@ -65,6 +79,7 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
         TooLargeError: It would have more columns than ``limits`` allow.
     """
     _require_known(schema, [*changes.drop, *changes.rename])
+    _require_known(schema, [*changes.drop, *changes.types])
     if changes.files:
         _require_free(schema)
     for name in changes.drop:
@@ -78,6 +93,8 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
             )
     for name in changes.nullable:
         _require_required(schema, changes, name)
+    for name, kind in changes.types.items():
+        _require_wider(schema, name, kind)
     kept = [_changed(column, changes) for column in schema.columns if column.name not in changes.drop]
     added = [_added(schema, column, number) for number, column in enumerate(changes.add, 1)]
     columns = [*kept, *added]
@@ -154,17 +171,42 @@ def _require_required(schema: TableSchema, changes: ColumnChanges, name: str) ->
         )
 
 
-def _changed(column: Column, changes: ColumnChanges) -> Column:
-    """Return a column under its new name; it may be null if it is to be.
+def _require_wider(schema: TableSchema, name: str, kind: str) -> None:
+    column = next(column for column in schema.columns if column.name == name)
+    to_arrow(kind)  # BadRequestError unless there is such a type
+    if not is_wider(kind, column.type):
+        raise BadRequestError(
+            f"column {name} of table {schema.name} is {column.type}, which cannot become {kind}: a column "
+            "gets a wider type of integers, double in place of float, or a decimal with no fewer digits on "
+            "either side of the point; add a column of the other type, and fill it by an update",
+            column=name,
+        )
+    if name in schema.partition_by and not kind.endswith("int"):
+        raise BadRequestError(
+            f"column {name} of table {schema.name} cannot become {kind}: the folders of its partitions have "
+            "the texts of its values, which are others then; create a table with the other type, and insert "
+            "the rows there",
+            column=name,
+        )
 
-    Its values in the pages of earlier parts have no levels of definition then. So these parts are other ones,
-    whose row groups are never copied into a file of today, also if the name stays.
+
+def _changed(column: Column, changes: ColumnChanges) -> Column:
+    """Return a column under its new name, in its wider type; it may be null if it is to be.
+
+    If it may be null, its values in the pages of earlier parts have no levels of definition. So these parts
+    are other ones, whose row groups are never copied into a file of today, also if the name stays.
     """
     new, nullable = changes.rename.get(column.name, column.name), column.name in changes.nullable
-    if new == column.name and not nullable:
+    kind = changes.types.get(column.name, column.type)
+    if new == column.name and kind == column.type and not nullable:
         return column
     was = (*column.was, FormerColumn(HERE, column.name, column.type))
-    return dataclasses.replace(column, name=new, was=was, nullable=column.nullable or nullable)
+    initial = column.initial
+    if initial is not None and kind != column.type:
+        initial = widened(kind, column.type, bytes.fromhex(initial)).hex()
+    return dataclasses.replace(
+        column, name=new, type=kind, was=was, nullable=column.nullable or nullable, initial=initial
+    )
 
 
 def _added(schema: TableSchema, column: Column, number: int) -> Column:

@@ -188,6 +188,7 @@ class StatementControl:
         half_applied: A statement that removes was cut after it had begun: half of a change is staged.
         statement_csn: The CSN of the last statement.
         reads: What a serializable transaction has read.
+        rewritten: Tables of which it has written every row again; no row may come or go before its commit.
         names: The tables that had the names which its definitions have looked up, at its snapshot.
         unrecorded_reads: Queries that have returned rows and whose reads are not known: those that run, and
             those that the client has given up.
@@ -200,6 +201,7 @@ class StatementControl:
     half_applied: bool = False
     statement_csn: Csn = CSN_NONE
     reads: dict[TableId, Excluded] = field(default_factory=dict)
+    rewritten: set[TableId] = field(default_factory=set)
     names: dict[TableName, TableId | None] = field(default_factory=dict)
     unrecorded_reads: int = 0
 
@@ -444,6 +446,11 @@ class Transaction:
         for table, excluded in found.items():
             before = reads.get(table, excluded)
             reads[table] = None if before is None or excluded is None else before & excluded
+
+    @property
+    def depends_on_reads(self) -> bool:
+        """Whether its commit needs that what it has read is unchanged."""
+        return self.isolation is Isolation.SERIALIZABLE or bool(self.statements.rewritten)
 
     def require_sealed(self) -> None:
         """Raise UnsealedWriteError while a job that writes through the file system has not ended well."""

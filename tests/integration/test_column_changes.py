@@ -10,6 +10,7 @@ import random
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,12 +19,20 @@ import pytest
 from tests.support.clusters.agreeing import agreeing, sessions
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.disks import lose_disk
-from tests.support.clusters.shown_tables import TYPES, Model, require_shown
+from tests.support.clusters.shown_tables import TYPES, WIDER, Model, of_files, require_shown
 from tests.support.histories.evidence import data_address
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import BadRequestError, RefusedError, SchemaMismatchError, TableChangedError
+from tidelock.column_types import to_arrow
+from tidelock.errors import (
+    BadRequestError,
+    DuplicateKeyError,
+    RefusedError,
+    SchemaMismatchError,
+    SerializationConflictError,
+    TableChangedError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +77,7 @@ class Drawn:
         self._note(done.csn or 0, replace(self.now, rows=(*self.now.rows, *rows)))
 
     def alter(self, db: Database) -> None:
-        """Drop, rename, add and order columns in one commit."""
+        """Drop, rename, widen, add and order columns in one commit."""
         free = [column for column in self.now.columns if column[1] not in {"k", "p"}]
         drop = [one for one in free if self.drawn.random() < 0.2]
         names = {name: f"c{self.drawn.randrange(8)}" for _, name, _ in free if self.drawn.random() < 0.4}
@@ -78,10 +87,16 @@ class Drawn:
             if new not in taken and name not in {n for _, n, _ in drop}:
                 rename[name] = new
                 taken = taken - {name} | {new}
+        types = {
+            one: self.drawn.choice(WIDER[one[2]])
+            for one in free
+            if one[2] in WIDER and one not in drop and self.drawn.random() < 0.3
+        }
+        now = self.now.widened({column: kind for (column, *_), kind in types.items()})
         kept = [
             (column, rename.get(name, name), kind)
-            for column, name, kind in self.now.columns
-            if (column, name, kind) not in drop
+            for column, name, kind in now.columns
+            if column not in {column for column, *_ in drop}
         ]
         added = []
         for name in {f"c{self.drawn.randrange(8)}" for _ in range(self.drawn.randint(0, 2))} - taken:
@@ -96,10 +111,11 @@ class Drawn:
             "t",
             drop=[name for _, name, _ in drop],
             rename=rename,
+            types={name: kind for (_, name, _), kind in types.items()},
             add={name: kind for _, name, kind in added} if added else None,
             order=order,
         )
-        self._note(done["csn"], replace(self.now, columns=tuple(columns)))
+        self._note(done["csn"], replace(now, columns=tuple(columns)))
 
     def update(self, db: Database) -> None:
         """Give a column, which was perhaps added later, another value in some rows."""
@@ -109,7 +125,8 @@ class Drawn:
         column, name, kind = self.drawn.choice(free)
         value, below = self._value(kind), self.drawn.randint(0, 100)
         text = f"cast(? as {'varchar' if kind == 'string' else kind})"
-        done = db.update("t", {name: text}, f"k % 100 < {below}", [value])
+        sent = str(value) if isinstance(value, Decimal) else value
+        done = db.update("t", {name: text}, f"k % 100 < {below}", [sent])
         rows = ({**row, column: value} if row[1] % 100 < below else row for row in self.now.rows)
         self._note(done.csn or 0, replace(self.now, rows=tuple(rows)))
 
@@ -138,9 +155,12 @@ class Drawn:
     def _value(self, kind: str) -> Any:
         if kind == "string":
             return self.drawn.choice([None, "", "x", "größe"])
-        if kind == "double":
+        if kind in {"float", "double"}:
             return self.drawn.choice([None, 0.0, 1.5, -2.25])
-        return self.drawn.choice([None, 0, -1, 1 << 40])
+        if kind.startswith("decimal"):
+            value = self.drawn.choice([None, "0", "-1234567.89", "0.5"])
+            return None if value is None else pa.scalar(Decimal(value), TYPES[kind]).as_py()
+        return self.drawn.choice([None, 0, -1, {"tinyint": 127, "bigint": 1 << 40}.get(kind, 1 << 14)])
 
 
 @pytest.mark.scenario("S05")
@@ -229,6 +249,131 @@ def test_a_required_column_may_be_null_from_then_on(local: LocalCluster, dbs: li
         db.alter_table("keyed", nullable=["k"])
 
 
+def test_wider_types_hold_for_all_rows(local: LocalCluster, dbs: list[Database]) -> None:
+    """In files of before too, for every reader; earlier CSNs keep theirs, and the feed tells nothing."""
+    db = dbs[0]
+    columns = "k int not null, p smallint not null, a tinyint, f float, m decimal(9,2), b bigint, n string"
+    db.create_table("t", columns, partition_by=["p"], sort_by=["a"], properties={"unique_key": "k, p"})
+    db.alter_table("t", add="i int not null default -7, d decimal(4,2) default -1.5, g float default 0.1")
+    old = 0
+    for p in (1, 2):
+        rows: dict[str, list[Any]] = {
+            "k": [1, 2, 3],
+            "p": [p] * 3,
+            "a": [-128, None, 127],
+            "f": [0.1, None, float("inf")],
+        }
+        rows |= {"m": [Decimal("-9999999.99"), None, Decimal("0.01")], "b": [1, 2, 3], "n": ["x", None, "y"]}
+        old = db.insert("t", rows_of(rows)).csn or 0
+    narrow = db.read("t", csn=old)
+    small = db.alter_table("t", types={"a": "int", "p": "int"})["csn"]
+    parts = {part.part for part in db.parts("t", csn=old)}
+    # Integers of 32 bits need no other pages.
+    assert {part.part for part in db.parts("t", csn=small)} == parts
+    wide = {"k": pa.int64(), "p": "bigint", "a": "bigint", "f": "double", "m": "decimal(38,4)"}
+    wide |= {"i": "bigint", "d": "decimal(20,3)", "g": "double"}
+    changed = db.alter_table("t", types=wide, rename={"n": "text"}, default={"m": "1.25"})
+    assert {part.part for part in db.parts("t", csn=changed["csn"])}.isdisjoint(parts)
+    types = {"k": "bigint", "p": "bigint", "a": "bigint", "f": "double", "m": "decimal(38,4)", "b": "bigint"}
+    types |= {"text": "string", "i": "bigint", "d": "decimal(20,3)", "g": "double"}
+    assert {one.name: one.type for one in changed.columns} == types
+    expected = narrow.rename_columns(["text" if name == "n" else name for name in narrow.column_names])
+    schema = pa.schema([pa.field(name, to_arrow(kind)) for name, kind in types.items()])
+    expected = expected.cast(schema).sort_by([("p", "ascending"), ("k", "ascending")])
+    for other in dbs:
+        found = other.read("t", csn=changed["csn"]).sort_by([("p", "ascending"), ("k", "ascending")])
+        assert found.cast(schema).equals(expected)
+        assert other.read("t", csn=old).sort_by("k").equals(narrow.sort_by("k"))
+        counts = {"a < -127": 2, "m = -9999999.99": 2, "d = -1.5 and i = -7": 6, "g < 1": 6}
+        for where, count in counts.items():
+            assert other.read("t", where=where, csn=changed["csn"]).num_rows == count, where
+    for folder, file in of_files(data_address(local, "r3"), changed["csn"], "t"):
+        assert {name: str(file.schema.field(name).type) for name in file.column_names} == {
+            name: str(to_arrow(kind)) for name, kind in types.items() if name != "p"
+        }, folder
+    assert db.diff("t", small, changed["csn"]).to_table().num_rows == 0
+    large = {"k": [1 << 40], "p": [1 << 40], "a": [1 << 40], "f": [1e300], "b": [0], "text": ["z"]}
+    db.insert("t", pa.table(large))
+    found = db.read("t", ["m", "i", "d"], where="k > 100").to_pylist()
+    assert found == [{"m": Decimal("1.2500"), "i": -7, "d": Decimal("-1.500")}]
+    with pytest.raises(DuplicateKeyError):
+        db.insert("t", pa.table({**large, "k": [2], "p": [2]}))
+
+
+def rows_of(columns: dict[str, list[Any]]) -> pa.Table:
+    """Return rows in the narrow types of the test above."""
+    types = {"k": pa.int32(), "p": pa.int16(), "a": pa.int8(), "f": pa.float32(), "m": pa.decimal128(9, 2)}
+    return pa.table({name: pa.array(values, types.get(name)) for name, values in columns.items()})
+
+
+def test_a_wider_type_that_does_not_fit_is_refused(dbs: list[Database]) -> None:
+    """With the reason, and nothing changes; a derived table refuses the values that it cannot have."""
+    db = dbs[0]
+    db.create_table("t", "k bigint not null, i int, f float, m decimal(9,2), l array<int>, s string")
+    for types, words in (
+        ({"k": "int"}, "k .* is bigint, which cannot become int"),
+        ({"i": "double"}, "cannot become double"),
+        ({"i": "int"}, "cannot become int"),
+        ({"f": "decimal(38,10)"}, "cannot become"),
+        ({"m": "decimal(10,4)"}, "cannot become"),
+        ({"l": "array<bigint>"}, "cannot become"),
+        ({"s": "binary"}, "cannot become"),
+        ({"x": "bigint"}, "has no column x"),
+        ({"i": "bigint not null"}, "expected a type alone for column i"),
+        ({"i": "nonsense"}, "is not a column type"),
+    ):
+        with pytest.raises(BadRequestError, match=words):
+            db.alter_table("t", types=types)
+    with pytest.raises(BadRequestError, match="named twice by the change"):
+        db.alter_table("t", types={"i": "bigint"}, drop=["i"])
+    assert db.table("t")["version"] == 0
+    db.create_table("d", {"i": "int"}, derived_from="t", derived_sql="select i from inserted")
+    db.alter_table("t", types={"i": "bigint"})
+    db.insert("t", pa.table({"k": [1], "i": [2]}), merge_schema=True)
+    with pytest.raises(
+        RefusedError, match=r"table default\.d, derived from default\.t, cannot follow the insert"
+    ):
+        db.insert("t", pa.table({"k": [1], "i": [1 << 40]}), merge_schema=True)
+
+
+def test_rows_that_change_while_a_type_is_widened(dbs: list[Database]) -> None:
+    """One of the two wins, the other is told: no row stays in the type of before."""
+    db, other = dbs[0], dbs[1]
+    db.create_table("t", "k int, v int")
+    rows = pa.table({"k": pa.array(range(100), pa.int32()), "v": pa.array([1] * 100, pa.int32())})
+    db.insert("t", rows, wait="all")
+    with other.begin(fresh=True) as inserting, other.begin(fresh=True) as deleting:
+        inserting.insert("t", rows)
+        deleting.delete("t", "k < 10")
+        with pytest.raises(SerializationConflictError), db.begin(fresh=True) as tx:
+            tx.alter_table("t", types={"v": "bigint"})
+        deleting.rollback()
+        assert db.alter_table("t", types={"v": "bigint"})["version"] == 1
+        with pytest.raises(TableChangedError):
+            inserting.commit()
+        inserting.rollback()
+    assert db.read("t")["v"].to_pylist() == [1] * 100
+    with db.begin(fresh=True) as tx:
+        tx.alter_table("t", types={"k": "bigint"})
+        late = other.insert("t", rows.slice(0, 1).set_column(1, "v", pa.array([1], pa.int64())), wait="all")
+        with pytest.raises(SerializationConflictError, match="run it again"):
+            tx.commit()
+        tx.rollback()
+    assert db.read("t", csn=late.csn).num_rows == 101
+    db.delete("t", "k = 0")
+    db.insert("t", pa.table({"k": [0], "v": [1]}))
+    with db.begin(fresh=True) as tx:
+        tx.alter_table("t", types={"k": "bigint"}, add={"x": "int"})
+        tx.insert("t", pa.table({"k": [1 << 40], "v": [2], "x": pa.array([3], pa.int32())}))
+        assert tx.sql("select count(*) n, max(k) k, sum(v) v from t").to_pylist() == [
+            {"n": 101, "k": 1 << 40, "v": 102}
+        ]
+        with pytest.raises(RefusedError, match="change the columns first"):
+            tx.alter_table("t", types={"x": "bigint"})
+        tx.rollback()
+    assert [one.type for one in db.table("t").columns] == ["int", "bigint"]
+
+
 def test_an_open_insert_meets_a_change_of_columns(dbs: list[Database]) -> None:
     """It is refused, in memory or written out, and its rows are nowhere; a new transaction is not."""
     db = dbs[0]
@@ -314,28 +459,30 @@ def test_a_change_that_would_break_a_table_is_refused(dbs: list[Database]) -> No
 def test_spark_reads_parts_of_every_version(local: LocalCluster, dbs: list[Database], tmp_path: Any) -> None:
     """Attached, by a raw path and by the data source, filters pushed down; and it writes the new columns."""
     db = dbs[0]
-    db.create_table("t", {"k": "bigint not null", "a": "bigint", "b": "string"}, partition_by=["b"])
+    created = {"k": "bigint not null", "a": "bigint", "b": "string", "c": "tinyint"}
+    db.create_table("t", created, partition_by=["b"])
     rows = [(number, number % 7 or None, "xy"[number % 2]) for number in range(40)]
     old = 0
     for begin in range(0, 40, 8):
         few = list(zip(*rows[begin : begin + 8], strict=True))
-        old = db.insert("t", pa.table({"k": few[0], "a": few[1], "b": few[2]})).csn or 0
+        small = pa.array([key - 20 for key in few[0]], pa.int8())
+        old = db.insert("t", pa.table({"k": few[0], "a": few[1], "b": few[2], "c": small})).csn or 0
     db.alter_table("t", drop=["a"], add={"n": "string"})
     defaults = "f boolean not null default true, z double default 0, m decimal(38,2) default 1.5"
     db.alter_table("t", add=f"{defaults}, u timestamp default '2026-01-01T00:00:00Z', w string default 'ü'")
-    db.alter_table("t", rename={"k": "key"}, add={"a": "bigint"}, order=["a"])
+    db.alter_table("t", rename={"k": "key"}, add={"a": "bigint"}, order=["a"], types={"c": "int"})
     with SparkProcess("classic", tmp_path, python_workers=True) as spark:
         spark.call("join", url=local.url("r2"))
         query = (
             "select cast(null as bigint) a, id + 100 as key, 'x' as b, string(id) as n, false as f, "
-            "cast(1 as double) z, cast(7 as decimal(38,2)) m, timestamp'2030-01-01 00:00:00 UTC' u, 'y' as w "
-            "from range(3)"
+            "1073741824 as c, cast(1 as double) z, cast(7 as decimal(38,2)) m, "
+            "timestamp'2030-01-01 00:00:00 UTC' u, 'y' as w from range(3)"
         )
         new = spark.call("write", url=local.url("r2"), query=query, tables=["t"])
         csn = spark.call("attach", csn=new)["csn"]
         assert spark.call("schema", table="t") == [
-            ["a", "bigint"], ["key", "bigint"], ["b", "string"], ["n", "string"], ["f", "boolean"],
-            ["z", "double"], ["m", "decimal(38,2)"], ["u", "timestamp"], ["w", "string"],
+            ["a", "bigint"], ["key", "bigint"], ["b", "string"], ["c", "int"], ["n", "string"],
+            ["f", "boolean"], ["z", "double"], ["m", "decimal(38,2)"], ["u", "timestamp"], ["w", "string"],
         ]  # fmt: skip
         url = f"webhdfs://{data_address(local, 'r2')}/snapshots/{csn}/default/t"
         spark.call("raw_list", path=url, view="raw")
@@ -346,6 +493,7 @@ def test_spark_reads_parts_of_every_version(local: LocalCluster, dbs: list[Datab
             assert spark.sql(f"select a, key, b, n from {view} order by key") == expected, view
             counts = (
                 ("key = 33", 1), ("key >= 35 and b = 'x'", 5), ("a = 3", 0), ("a is null", 43),
+                ("c = -20", 1), ("c < 0", 20), ("c > 128", 3),
                 ("n = '1'", 1), ("n is not null", 3), ("coalesce(n, 'none') = 'none'", 40),
                 ("f", 40), ("not f", 3), ("z = 0", 40), ("z = -0.0D", 40), ("z > 0", 3), ("m = 1.5", 40),
                 ("u < timestamp'2026-01-01 00:00:01 UTC'", 40),

@@ -151,6 +151,10 @@ def alter_table(
         list[str] | None,
         typer.Option(help="Required column that may be null; may be repeated.", show_default=False),
     ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Wider type, as `name=type`; may be repeated.", show_default=False),
+    ] = None,
     order: Annotated[
         str | None,
         typer.Option(help="Columns that come first, separated by commas.", show_default=False),
@@ -168,11 +172,11 @@ def alter_table(
     """Give a table another name, other properties or other columns."""
     changes: dict[str, str | None] = dict.fromkeys(unset or [])
     changes |= dict(split(text, "=", "--property") for text in properties or [])
-    columns = any((add, drop, rename, nullable, order, default, comment))
+    columns = any((add, drop, rename, nullable, types, order, default, comment))
     if (rename_to is None) == (not changes and not columns):
         raise typer.BadParameter(
             "give --rename-to NAME, or --property KEY=VALUE, --unset KEY, --add, --drop, --rename, "
-            "--nullable, --order, --default and --comment"
+            "--nullable, --type, --order, --default and --comment"
         )
     with target.connect() as db:
         if rename_to is not None:
@@ -185,6 +189,7 @@ def alter_table(
                 rename=dict(split(text, "=", "--rename name=other") for text in rename or []),
                 add=", ".join(add) if add else None,
                 nullable=nullable or (),
+                types=dict(split(text, "=", "--type name=type") for text in types or []),
                 order=split_list(order or ""),
                 default=dict(split(text, "=", "--default name=constant") for text in default or []),
                 comment=dict(split(text, "=", "--comment name=text") for text in comment or []),

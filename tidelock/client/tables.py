@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Unpack
 
 import msgspec
 
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.reads.tags import T, Tags
-from tidelock.client.values.arguments import Values
 from tidelock.client.values.columns import Columns
-from tidelock.client.writes.table_statements import alter_request, create_request
+from tidelock.client.writes.table_statements import ColumnChanges, alter_request, create_request
 from tidelock.client.writes.transaction import Transaction
 from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError, UnknownTableError
 from tidelock.wire.rows import RowList
@@ -217,34 +217,20 @@ class Tables(Tags):
         self,
         name: str,
         properties: Mapping[str, str | None] | None = None,
-        *,
-        drop: Sequence[str] = (),
-        rename: Mapping[str, str] | None = None,
-        add: Columns | None = None,
-        nullable: Sequence[str] = (),
-        order: Sequence[str] = (),
-        default: Values | None = None,
-        comment: Mapping[str, str | None] | None = None,
+        **columns: Unpack[ColumnChanges],
     ) -> CommittedTable:
         """Change properties and columns of a table, and return its definition as `create_table` does.
 
-        All changes are one commit, which rewrites no row. Readers of earlier CSNs go on to see the columns
-        that the table had there. Transactions that have used the table before can only be rolled back.
+        All changes are one commit. It rewrites no row, unless `types` needs that. Readers of earlier CSNs go
+        on to see the columns that the table had there. Transactions that have used the table before can only
+        be rolled back.
 
         Args:
             name: `name` or `namespace.name`.
             properties: New values of `comment`, `compaction` or `retention_s`; None takes one away. The
                 other properties stay as they were made, since the rows that are there depend on them.
-            drop: Columns to drop. A column that is added later under the same name is another one.
-            rename: New names of columns, by their names: `{"price": "amount"}`.
-            add: Columns to add behind the others, in any form in which `create_table` takes columns:
-                `{"note": "string", "state": "string not null default 'new'"}`. The rows that are there have
-                the default, or nulls.
-            nullable: Required columns that may be null from now on.
-            order: Columns that come first from now on, in their order, by their new names.
-            default: New defaults, for rows that come from now on: `{"state": "'open'", "pieces": 1}`; text
-                is SQL of a constant, and None takes a default away.
-            comment: What columns mean; None takes a comment away.
+            columns: Changes of columns, by name: `drop`, `rename`, `add`, `nullable`, `types`, `order`,
+                `default`, `comment` (`ColumnChanges`).
 
         Raises:
             UnknownTableError: There is no such table.
@@ -252,21 +238,16 @@ class Tables(Tags):
                 not exist, or exists already, or the table needs it (docs/tables.md#columns); or nothing
                 changes.
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
+            SerializationConflictError: With `types`: another transaction has removed or changed rows
+                meanwhile; call again.
             NotCommittedError, CommitUnknownError: As of `drop_table`.
         """
-        return self._alter(
-            name,
-            alter_request(
-                properties,
-                drop=drop,
-                rename=rename,
-                add=add,
-                nullable=nullable,
-                order=order,
-                default=default,
-                comment=comment,
-            ),
-        )
+        request = alter_request(properties, **columns)
+        if not request.types:
+            return self._alter(name, request)
+        with self._begin_fresh() as tx:  # rows may be written again, for longer than an answer may take
+            made = tx.alter_table(name, properties, **columns)
+        return _committed(made, tx.csn or 0)
 
     def namespaces(self, *, csn: int | None = None) -> RowList[NamespaceInfo]:
         """Return every namespace with its properties and the number of its tables; `default` always exists.

@@ -48,6 +48,7 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         rename: New names of columns, by the names that they have.
         add: Columns to add, behind the others: an Arrow IPC schema message in base64.
         nullable: Required columns that may be null from then on, by the names that they have.
+        types: Wider types of columns, by the names that they have; inside a transaction only.
         order: Columns that come first from then on, in their order, by their new names.
         default: New defaults of columns, by their new names: a constant of SQL, or a literal; null takes a
             default away.
@@ -60,6 +61,7 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     rename: dict[str, str] = {}
     add: str | None = None
     nullable: list[str] = []
+    types: dict[str, str] = {}
     order: list[str] = []
     default: dict[str, Value] = {}
     comment: dict[str, str | None] = {}

@@ -35,7 +35,7 @@ from tidelock.replica_agent.transactions.ending.commit_batching import GroupComm
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
-from tidelock.replica_agent.transactions.transaction import Isolation, Transaction, TxState
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.lag import LagVerdict
 
 _log = structlog.get_logger("commit")
@@ -330,12 +330,7 @@ class Commits:
             await self.staging.encode(tx, [tx])
         # Large parts share nothing, and their copies may take long; a compaction takes its locks during the
         # build; definitions wait for the end of the log; a serializable transaction is a batch of its own.
-        if (
-            tx.staged.stored
-            or tx.staged.definitions
-            or not tx.data_change
-            or tx.isolation is Isolation.SERIALIZABLE
-        ):
+        if tx.staged.stored or tx.staged.definitions or not tx.data_change or tx.depends_on_reads:
             return await self.settlement.settle(tx, deadline)
         async with self.gate.batch():
             return await self.settlement.settle(tx, deadline)

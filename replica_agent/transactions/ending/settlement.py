@@ -30,7 +30,7 @@ from tidelock.replica_agent.transactions.ending.definition_order import Definiti
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder, ordered
 from tidelock.replica_agent.transactions.ending.validation import Validation
-from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction
 
 _log = structlog.get_logger("commit")
 _T = TypeVar("_T")
@@ -94,7 +94,7 @@ class Settlement:
         )
 
     async def _settle_validated(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
-        if tx.isolation is not Isolation.SERIALIZABLE:
+        if not tx.depends_on_reads:
             return await self.propose(tx, proposal, deadline)
 
         async def validate_and_commit() -> Committed:

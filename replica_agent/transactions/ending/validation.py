@@ -1,4 +1,7 @@
-"""Validation of a serializable transaction: its reads must be unchanged at the end of the log (rule commit).
+"""Validation of a transaction: what it depends on must be unchanged at the end of the log (rule commit).
+
+A serializable transaction depends on all that it has read. Every other one depends on the tables of which it
+has written all rows again: a row that came in between would be one of before.
 
 The order decides: the version of ``csn/head`` first, then the log to its end in the same session, then, when
 all of that is applied here, what has changed since the transaction's snapshot. Every commit sets
@@ -17,7 +20,7 @@ from tidelock.errors import SerializationConflictError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.storage.tables import Tables
-from tidelock.replica_agent.transactions.transaction import Excluded, Transaction
+from tidelock.replica_agent.transactions.transaction import Excluded, Isolation, Transaction
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -41,8 +44,9 @@ class Validation:
         await self.waiters.require(end, timeout_s)
         since = tx.tid.snapshot
         reads = dict(tx.statements.reads)
-        if tx.statements.unrecorded_reads:  # any table, and all of it
+        if tx.isolation is Isolation.SERIALIZABLE and tx.statements.unrecorded_reads:  # any table, all of it
             reads = dict.fromkeys(self.reader.table_names(self.waiters.reached))
+        reads |= dict.fromkeys(tx.statements.rewritten)
         changed = {table: self.reader.changed_partitions(table, since) for table in reads}
         table = first_conflict(reads, changed)
         if table is None:

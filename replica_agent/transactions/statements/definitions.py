@@ -258,18 +258,23 @@ class TableStatements:
         properties: Mapping[str, str | None],
         columns: ColumnChanges = NO_CHANGES,
     ) -> Made:
-        """Give a table another name, other properties or other columns.
+        """Give a table another name, other properties or other columns; write its rows again if need be.
 
         Raises:
             BadRequestError: A table that is derived from this one could not follow it any more.
             UnsupportedInTransactionError: The transaction has rows for the table, with the columns of before.
-            Others as `definitions.altering`.
+            Others as `definitions.altering`, and as `Mutations.rewrite`: rollback only after the latter.
         """
+        rewrite = False
 
         async def make(seen: SeenTables) -> list[DefineTable]:
+            nonlocal rewrite
             new = None if to is None else self._look_up(tx, to)
+            full = self._look_up(tx, name)
+            if columns.types:
+                rewrite = columns.rewrite(seen.named(full)[1])
             found = definitions.altering(
-                self._look_up(tx, name), seen,
+                full, seen,
                 to=new, properties=properties, columns=columns, limits=column_limits(self.settings),
             )  # fmt: skip
             made = TableSchema.from_definition(found[0].table, found[0].definition)
@@ -279,7 +284,10 @@ class TableStatements:
                 await self.inserts.derived.check_dependents(tx, made, seen)
             return found
 
-        return await self._define(tx, make)
+        made = await self._define(tx, make)
+        if rewrite:
+            await self.inserts.mutations.rewrite(tx, made.definition.table)
+        return made
 
     async def _define(
         self,

@@ -21,7 +21,14 @@ import msgspec
 from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.errors import CorruptError, SerializationConflictError, TooLargeError
 from tidelock.replica_agent.config.settings import AgentSettings
-from tidelock.replica_agent.sql.mutation import Action, DeleteRows, MergeRows, MutationRequest, UpdateRows
+from tidelock.replica_agent.sql.mutation import (
+    Action,
+    DeleteRows,
+    MergeRows,
+    MutationRequest,
+    RewriteRows,
+    UpdateRows,
+)
 from tidelock.replica_agent.sql.pool import SqlPool
 from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
@@ -81,6 +88,15 @@ class Mutations:
         """
         async with self.transactions.removing(tx):
             return (await self._change(tx, self._open(tx, table), action)).counts
+
+    async def rewrite(self, tx: Transaction, table: TableId) -> None:
+        """Write all rows of a table again, in the present types of its columns; errors as :meth:`delete`.
+
+        The commit is refused if others have added or removed rows of the table meanwhile.
+        """
+        async with self.transactions.removing(tx):
+            await self._change(tx, table, RewriteRows())
+            tx.statements.rewritten.add(table)
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None

@@ -16,7 +16,27 @@ from tidelock.partition_paths import texts_of
 
 #: Rows as the model keeps them: the values by the ids of their columns.
 Rows = list[dict[int, Any]]
-TYPES = {"bigint": pa.int64(), "string": pa.string(), "double": pa.float64()}
+TYPES = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "string": pa.string(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "decimal(9,2)": pa.decimal128(9, 2),
+    "decimal(18,2)": pa.decimal128(18, 2),
+    "decimal(25,4)": pa.decimal128(25, 4),
+}
+#: The types that a column of each type can be widened to.
+WIDER = {
+    "tinyint": ("smallint", "int", "bigint"),
+    "smallint": ("int", "bigint"),
+    "int": ("bigint",),
+    "float": ("double",),
+    "decimal(9,2)": ("decimal(18,2)", "decimal(25,4)"),
+    "decimal(18,2)": ("decimal(25,4)",),
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +50,19 @@ class Model:
         """Return the names of the columns, and the rows in order."""
         rows = [tuple(row.get(column) for column, *_ in self.columns) for row in self.rows]
         return [name for _, name, _ in self.columns], sorted(rows, key=repr)
+
+    def widened(self, types: dict[int, str]) -> Model:
+        """Return the table with wider types of some columns."""
+        columns = tuple((column, name, types.get(column, kind)) for column, name, kind in self.columns)
+        wide = {column: TYPES[kind] for column, kind in types.items()}
+        rows = [
+            {
+                column: pa.scalar(value, wide[column]).as_py() if column in wide else value
+                for column, value in row.items()
+            }
+            for row in self.rows
+        ]
+        return Model(columns, tuple(rows))
 
     def arrow(self, rows: Rows) -> pa.Table:
         """Return rows for an insert."""
@@ -88,6 +121,9 @@ def require_shown(local: LocalCluster, replica: str, csn: int, table: str, model
         for folder, found in files:
             texts = texts_of(folder)
             assert sorted([*found.column_names, *texts]) == sorted(names)
+            assert {name: found.schema.field(name).type for name in found.column_names} == {
+                name: TYPES[kind] for _, name, kind in model.columns if name not in texts
+            }
             values = {name: found[name].to_pylist() for name in found.column_names}
             values |= {name: [int(text or "0")] * found.num_rows for name, text in texts.items()}
             read += zip(*(values[name] for name in names), strict=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from itertools import starmap
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ from tidelock.client.values.data import Data, open_rows
 from tidelock.client.values.results import InsertResult
 from tidelock.client.values.schema_merge import filled, new_columns
 from tidelock.client.writes.statements import Statements
+from tidelock.column_types import to_text
 from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
 from tidelock.wire.tables import (
     AlterTableRequest,
@@ -65,16 +67,46 @@ def create_request(
     )
 
 
+class ColumnChanges(TypedDict, total=False):
+    """Changes of the columns of a table.
+
+    Attributes:
+        drop: Columns to drop. A column that is added later under the same name is another one.
+        rename: New names of columns, by their names: `{"price": "amount"}`.
+        add: Columns to add behind the others, in any form in which `create_table` takes columns:
+            `{"note": "string", "state": "string not null default 'new'"}`. The rows that are there have the
+            default, or nulls.
+        nullable: Required columns that may be null from now on.
+        types: Wider types of columns, as text of DDL or as types of pyarrow: `{"pieces": "bigint"}`. Integers
+            get more bits, `float` becomes `double`, a decimal gets more digits. The rows are written again in
+            the same transaction, unless an integer stays within 32 bits.
+        order: Columns that come first from now on, in their order, by their new names.
+        default: New defaults, for rows that come from now on: `{"state": "'open'", "pieces": 1}`; text is SQL
+            of a constant, and None takes a default away.
+        comment: What columns mean; None takes a comment away.
+    """
+
+    drop: Sequence[str]
+    rename: Mapping[str, str] | None
+    add: Columns | None
+    nullable: Sequence[str]
+    types: Mapping[str, str | pa.DataType] | None
+    order: Sequence[str]
+    default: Values | None
+    comment: Mapping[str, str | None] | None
+
+
 def alter_request(
     properties: Mapping[str, str | None] | None,
     *,
-    drop: Sequence[str],
-    rename: Mapping[str, str] | None,
-    add: Columns | None,
-    nullable: Sequence[str],
-    order: Sequence[str],
-    default: Values | None,
-    comment: Mapping[str, str | None] | None,
+    drop: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    add: Columns | None = None,
+    nullable: Sequence[str] = (),
+    types: Mapping[str, str | pa.DataType] | None = None,
+    order: Sequence[str] = (),
+    default: Values | None = None,
+    comment: Mapping[str, str | None] | None = None,
 ) -> AlterTableRequest:
     """Return the request that changes a table; arguments and errors as of `Database.alter_table`."""
     return AlterTableRequest(
@@ -83,10 +115,23 @@ def alter_request(
         rename=dict(rename or {}),
         add=None if add is None else _encoded(schema_of(add)),
         nullable=list(nullable),
+        types=dict(starmap(_type_text, (types or {}).items())),
         order=list(order),
         default=literals(default or {}),
         comment=dict(comment or {}),
     )
+
+
+def _type_text(name: str, kind: str | pa.DataType) -> tuple[str, str]:
+    """Return a column and its new type as text."""
+    field = schema_of({name: kind}).field(0)
+    if not field.nullable or field.metadata:
+        raise BadRequestError(
+            f"expected a type alone for column {name}, found {kind!r}: `nullable`, `default` and `comment` "
+            "change the rest of a column",
+            column=name,
+        )
+    return name, to_text(name, field.type)
 
 
 def _encoded(columns: pa.Schema) -> str:
@@ -303,14 +348,7 @@ class TableStatements(Statements):
         self,
         name: str,
         properties: Mapping[str, str | None] | None = None,
-        *,
-        drop: Sequence[str] = (),
-        rename: Mapping[str, str] | None = None,
-        add: Columns | None = None,
-        nullable: Sequence[str] = (),
-        order: Sequence[str] = (),
-        default: Values | None = None,
-        comment: Mapping[str, str | None] | None = None,
+        **columns: Unpack[ColumnChanges],
     ) -> DefinedTable:
         """Change properties and columns of a table, as `Database.alter_table` does.
 
@@ -322,20 +360,10 @@ class TableStatements(Statements):
                 of before: change the columns first.
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
             TransactionClosedError, UnavailableError: As of `create_table`.
+            SerializationConflictError, DiskFullError: The rows could not be written again with `types`; then
+                rollback() only.
         """
-        return self._alter(
-            name,
-            alter_request(
-                properties,
-                drop=drop,
-                rename=rename,
-                add=add,
-                nullable=nullable,
-                order=order,
-                default=default,
-                comment=comment,
-            ),
-        )
+        return self._alter(name, alter_request(properties, **columns))
 
     def _alter(self, name: str, body: AlterTableRequest) -> DefinedTable:
         path = f"tables/{segment(name)}"

@@ -26,7 +26,7 @@ from tidelock.replica_agent.tables.statistics import shown_statistics, statistic
 from tidelock.table_columns import Column
 
 TABLE = TableId("default.t")
-TYPES = ("bigint", "string", "double", "boolean", "decimal(9,2)")
+TYPES = ("bigint", "string", "double", "boolean", "decimal(9,2)", "tinyint", "smallint", "int")
 NAMES = st.sampled_from("abcdefg") | st.just("a_name_that_is_longer_than_others")
 #: Defaults of each type: one that no row has by chance, and the empty or smallest one.
 DEFAULTS = {
@@ -35,6 +35,9 @@ DEFAULTS = {
     "double": ("-0", "1e+300"),
     "boolean": ("true", "false"),
     "decimal(9,2)": ("-9999999.99", "0.00"),
+    "tinyint": ("-128", "127"),
+    "smallint": ("-32768", "0"),
+    "int": ("2147483647", "-1"),
 }
 COLUMNS = st.sampled_from(TYPES).flatmap(
     lambda kind: st.builds(Column, NAMES, st.just(kind), default=st.none() | st.sampled_from(DEFAULTS[kind]))
@@ -45,6 +48,8 @@ CHANGES = st.builds(
     rename=st.dictionaries(NAMES, NAMES, max_size=2),
     add=st.lists(COLUMNS, max_size=2),
     nullable=st.lists(NAMES, max_size=1),
+    # Other wider types need other pages, which the statement writes.
+    types=st.dictionaries(NAMES, st.sampled_from(["smallint", "int"]), max_size=2),
     order=st.lists(NAMES, max_size=2, unique=True),
 )
 #: Rows of each row group of a part.
@@ -112,6 +117,9 @@ def _values(column: Column) -> st.SearchStrategy[Any]:
         "double": st.floats(allow_nan=False),
         "boolean": st.booleans(),
         "decimal(9,2)": st.decimals(-1000, 1000, places=2),
+        "tinyint": st.integers(-(2**7), 2**7 - 1),
+        "smallint": st.integers(-(2**15), 2**15 - 1),
+        "int": st.integers(-(2**31), 2**31 - 1),
     }
     return st.none() | kinds[column.type]
 
