@@ -364,9 +364,11 @@ class TableCheck:
         return CheckResult(len(there.keys() | here.keys()), frozenset([*found, *znodes.unreadable]))
 
     def _read(self) -> dict[TableId, Definition]:
-        sql = "SELECT id, max(version) AS version, definition FROM tables GROUP BY id"
+        sql = "SELECT id, max(version) AS version, definition, from_csn FROM tables GROUP BY id"
         return {
-            TableId(row["id"]): Definition(row["version"], msgspec.json.decode(row["definition"]))
+            TableId(row["id"]): Definition(
+                row["version"], msgspec.json.decode(row["definition"]), Csn(row["from_csn"])
+            )
             for row in self._scratch.rows(sql)
         }
 

@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from tidelock.csnlog.core import tree
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId, TableId, Tid
 from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, TooOld
+from tidelock.replica_agent.tables.layouts import committed
 from tidelock.replication.core.lock_rules import LockInfo, OnePart, covers
 from tidelock.wire.audit import AuditFinding, Severity
 
@@ -59,10 +60,17 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class Definition(msgspec.Struct, frozen=True):
-    """A table's newest definition, and its number."""
+    """A table's newest definition.
+
+    Attributes:
+        version: Its number.
+        content: The definition.
+        csn: Where it was committed; 0: as ZooKeeper has it, which was written before that was known.
+    """
 
     version: int
     content: Mapping[str, Any]
+    csn: Csn = CSN_NONE
 
 
 def ended(outcome: Outcome | None) -> str:
@@ -398,7 +406,7 @@ def differing_tables(
     """
     for table in sorted(znodes.keys() | catalog.keys()):
         there, here = znodes.get(table), catalog.get(table)
-        if there == here or (there and not complete and (here is None or here.version < there.version)):
+        if _same(there, here) or (there and not complete and (here is None or here.version < there.version)):
             continue
         yield AuditFinding(
             check=TABLES,
@@ -410,6 +418,13 @@ def differing_tables(
             found=_described(here, there),
             next_step="commits to the table are refused here; let this replica clone, and report it",
         )
+
+
+def _same(there: Definition | None, here: Definition | None) -> bool:
+    """Return whether the catalog has a definition of ZooKeeper, with its CSN in all places for that."""
+    if there is None or here is None:
+        return there is here
+    return there.version == here.version and committed(there.content, here.csn) == here.content
 
 
 def _described(one: Definition | None, other: Definition | None = None) -> str:

@@ -109,7 +109,9 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
         )
     made = dataclasses.replace(
         schema,
-        columns=_ordered(schema, _told(columns, changes, schema, limits), changes.order),
+        columns=_ordered(
+            schema, _with_defaults_and_comments(columns, changes, schema, limits), changes.order
+        ),
         sort_by=tuple(changes.rename.get(name, name) for name in schema.sort_by),
         properties=_properties(schema, changes.rename),
         columns_made=schema.columns_made + len(added),
@@ -221,7 +223,7 @@ def _added(schema: TableSchema, column: Column, number: int) -> Column:
     return dataclasses.replace(column, id=number, since=HERE, was=(), initial=initial)
 
 
-def _told(
+def _with_defaults_and_comments(
     columns: Sequence[Column], changes: ColumnChanges, schema: TableSchema, limits: ColumnLimits
 ) -> list[Column]:
     """Return the columns with other defaults and comments."""

@@ -20,7 +20,7 @@ from tests.support.clusters.agreeing import agreeing, sessions
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.disks import lose_disk
 from tests.support.clusters.shown_tables import TYPES, WIDER, Model, of_files, require_shown
-from tests.support.histories.evidence import data_address
+from tests.support.histories.evidence import data_address, require_clean_audit
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -184,6 +184,7 @@ def test_drawn_changes_with_kills_and_a_lost_disk(
             db.snapshot(min_csn=max(table.at)).close()
         for csn in [max(table.at), *table.drawn.sample(sorted(table.at), 5)]:
             require_shown(local, replica, csn, "t", table.at[csn])
+    require_clean_audit(local)  # with the table: the audit at the end finds none any more
 
 
 # -- what a change does to others ----------------------------------------------------------------------------

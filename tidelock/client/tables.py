@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 import msgspec
 
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
-from tidelock.client.reads.tags import T, Tags
+from tidelock.client.reads.tags import Tags
 from tidelock.client.values.columns import Columns
 from tidelock.client.writes.table_statements import ColumnChanges, alter_request, create_request
 from tidelock.client.writes.transaction import Transaction
@@ -26,6 +26,8 @@ from tidelock.wire.tables import (
     PartInfo,
     TableInfo,
 )
+
+Defined = TypeVar("Defined", CommittedTable, DroppedTable)
 
 
 class Tables(Tags):
@@ -110,14 +112,12 @@ class Tables(Tags):
                 made = tx.send_create(body, if_not_exists=if_not_exists)
             return made if isinstance(made, TableInfo) else _committed(made, tx.csn or 0)
         try:
-            table = self._define("POST", "/tables", CommittedTable, body, f"table {name} was created", name)
+            return self._define("POST", "/tables", CommittedTable, body, f"table {name} was created", name)
         except TableExistsError:
             if not if_not_exists:
                 raise
             with self._begin_fresh() as tx:  # the replica that answers may not know it yet
                 return tx.definition(name)
-        self._connection.highest_csn.note(table.csn)
-        return table
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> int | None:
         """Drop a table and return the CSN from which it does not exist.
@@ -137,13 +137,11 @@ class Tables(Tags):
         """
         path = f"/tables/{segment(name)}"
         try:
-            dropped = self._define("DELETE", path, DroppedTable, None, f"table {name} was dropped", name)
+            return self._define("DELETE", path, DroppedTable, None, f"table {name} was dropped", name).csn
         except UnknownTableError:
             if not if_exists:
                 raise
             return None
-        self._connection.highest_csn.note(dropped.csn)
-        return dropped.csn
 
     def undrop_table(self, name: str, *, to: str | None = None, csn: int | None = None) -> CommittedTable:
         """Bring a dropped table back with the rows that it had, while its history is kept.
@@ -300,22 +298,22 @@ class Tables(Tags):
 
     def _alter(self, name: str, body: AlterTableRequest) -> CommittedTable:
         path = f"/tables/{segment(name)}"
-        table = self._define("PATCH", path, CommittedTable, body, f"table {name} was changed", name)
-        self._connection.highest_csn.note(table.csn)
-        return table
+        return self._define("PATCH", path, CommittedTable, body, f"table {name} was changed", name)
 
     def _define(
-        self, method: str, path: str, kind: type[T], body: msgspec.Struct | None, what: str, name: str
-    ) -> T:
+        self, method: str, path: str, kind: type[Defined], body: msgspec.Struct | None, what: str, name: str
+    ) -> Defined:
         """Send a definition to one replica: a repetition would meet its own effect."""
         member, *_ = self._connection.members.in_order()
         try:
-            return self._connection.transport.call(member.api, method, path, answer=kind, body=body)
+            made = self._connection.transport.call(member.api, method, path, answer=kind, body=body)
         except NoAnswerError as error:
             self._connection.members.note(member, error)
             raise CommitUnknownError(
                 f"it is not known whether {what} ({error.message}); check with table({name!r})"
             ) from error
+        self._connection.highest_csn.note(made.csn)
+        return made
 
     def tables(self, *, csn: int | str | None = None) -> RowList[TableInfo]:
         """Return every table: its definition, `version`, `rows`, `bytes` and number of `parts`.

@@ -56,8 +56,6 @@ Wait = Literal["home", "copies", "all"]
 
 #: Errors after which the home does not hold the transaction open any more.
 _GONE = (FencedError, TransactionClosedError, UnknownTransactionError)
-#: Errors of a statement that leave the transaction as it was.
-_Spared = type[TidelockError] | tuple[()]
 #: The beginning of every INSERT that an agent accepts.
 _INSERT = re.compile(r"\s*insert\b", re.IGNORECASE)
 _ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ROLLED_BACK})

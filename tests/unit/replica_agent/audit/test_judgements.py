@@ -15,6 +15,7 @@ from tidelock.csnlog.core.model import PinState
 from tidelock.csnlog.core.results import Aborted, Committed, Outcome, Running, TooOld
 from tidelock.replica_agent.audit import judgements
 from tidelock.replica_agent.audit.judgements import Definition, Label, Labelled, PartRemoval
+from tidelock.replica_agent.tables.layouts import HERE
 from tidelock.replication.core.lock_rules import KeyRange, LockInfo, OnePart, OnePartition, Scope, WholeTable
 
 R1, R2 = ReplicaId("r1"), ReplicaId("r2")
@@ -175,17 +176,30 @@ def test_a_pin_has_an_owner_and_is_kept(name: str, pin: PinState, faults: list[s
     assert [one.fault for one in found] == faults
 
 
+EMPTY: dict[str, Any] = {"columns": []}
+
+
+def changed_at(csn: int) -> dict[str, Any]:
+    """Return a definition whose columns were changed at a CSN."""
+    former = {"until": csn, "name": "old", "type": "int"}
+    column = {"name": "new", "type": "bigint", "since": csn, "was": [{**former, "until": 3}, former]}
+    return {"columns": [column], "dropped_at": csn}
+
+
 @pytest.mark.parametrize(
     ("there", "here", "complete", "differs"),
     [
-        (Definition(1, {"a": 1}), Definition(1, {"a": 1}), True, False),
-        (Definition(1, {"a": 1}), Definition(1, {"a": 2}), True, True),
-        (Definition(2, {}), Definition(1, {}), True, True),
-        (Definition(2, {}), Definition(1, {}), False, False),
-        (Definition(0, {}), None, True, True),
-        (Definition(0, {}), None, False, False),
-        (Definition(1, {}), Definition(2, {}), False, True),
-        (None, Definition(0, {}), False, True),
+        (Definition(1, {**EMPTY, "a": 1}), Definition(1, {**EMPTY, "a": 1}, Csn(9)), True, False),
+        (Definition(1, {**EMPTY, "a": 1}), Definition(1, {**EMPTY, "a": 2}, Csn(9)), True, True),
+        (Definition(1, changed_at(HERE)), Definition(1, changed_at(9), Csn(9)), True, False),
+        (Definition(1, changed_at(HERE)), Definition(1, changed_at(8), Csn(9)), True, True),
+        (Definition(1, changed_at(8)), Definition(1, changed_at(9), Csn(9)), True, True),
+        (Definition(2, EMPTY), Definition(1, EMPTY), True, True),
+        (Definition(2, EMPTY), Definition(1, EMPTY), False, False),
+        (Definition(0, EMPTY), None, True, True),
+        (Definition(0, EMPTY), None, False, False),
+        (Definition(1, EMPTY), Definition(2, EMPTY), False, True),
+        (None, Definition(0, EMPTY), False, True),
     ],
 )
 def test_a_table_has_one_definition(
