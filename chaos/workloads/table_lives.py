@@ -24,6 +24,7 @@ from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import (
     BadRequestError,
+    SerializationConflictError,
     SnapshotTooOldError,
     TableChangedError,
     TableExistsError,
@@ -115,21 +116,27 @@ class TableLives(Workload):
             session.write(lambda: Attempt([["exchange", name, other]], work, f="define", expected=_ANSWERS))
 
     def _change_columns(self, session: Session) -> None:
-        """Add a column with a default, drop one, or let one be null; rows are not rewritten."""
+        """Add a column with a default, drop one, let one be null, or widen one, which rewrites rows."""
         name, column = random.choice(NAMES), f"{COLUMN}{next(self._numbers)}"
-        what = random.choice(("add", "add", "drop", "let null"))
+        what = random.choice(("add", "add", "drop", "let null", "widen"))
 
         def change(db: Database) -> int | None:
             number = column.removeprefix(COLUMN)
             there = [one for one in db.table(name).columns if one.name.startswith(COLUMN)]
             if what == "add" or not there:
-                return db.alter_table(name, add=f"{column} bigint not null default {number}").csn
+                return db.alter_table(name, add=f"{column} int not null default {number}").csn
             old = random.choice(there)
+            if what == "widen" and old.type == "int":
+                return db.alter_table(name, types={old.name: "bigint"}).csn
             if what == "drop" or old.nullable:
                 return db.alter_table(name, drop=[old.name]).csn
             return db.alter_table(name, nullable=[old.name]).csn
 
-        session.define(change, [[what, name, column]], expected=(*_ANSWERS, TableChangedError))
+        session.define(
+            change,
+            [[what, name, column]],
+            expected=(*_ANSWERS, TableChangedError, SerializationConflictError),
+        )
 
     def _insert(self, session: Session) -> None:
         name = random.choice(NAMES)

@@ -1,7 +1,7 @@
 """The audit: compares log, catalog, files and ZooKeeper, and reports contradictions.
 
 May import: csnlog, csnlog/cluster, csnlog/core, replication, replication/core, replica_agent/config,
-    replica_agent/storage.
+    replica_agent/storage, replica_agent/tables.
 Entry points: `Auditor`.
 On failure: it only reads; a difference that may still disappear is checked again before it becomes a finding.
 

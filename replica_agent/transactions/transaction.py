@@ -188,7 +188,7 @@ class StatementControl:
         half_applied: A statement that removes was cut after it had begun: half of a change is staged.
         statement_csn: The CSN of the last statement.
         reads: What a serializable transaction has read.
-        rewritten: Tables of which it has written every row again; no row may come or go before its commit.
+        rewritten: Tables whose rows it has all written again; none may come or go before its commit.
         names: The tables that had the names which its definitions have looked up, at its snapshot.
         unrecorded_reads: Queries that have returned rows and whose reads are not known: those that run, and
             those that the client has given up.

@@ -123,6 +123,11 @@ def _told_of(made: CommittedTable | TableInfo) -> str:
     return f"table {made.name} created at CSN {made.csn}{filled}"
 
 
+def _repeated(text: str, *names: str) -> Any:
+    """Return an option that may be given several times."""
+    return typer.Option(*names, help=f"{text}; may be repeated.", show_default=False)
+
+
 def alter_table(
     target: ClusterOptions,
     name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
@@ -136,37 +141,17 @@ def alter_table(
         list[str] | None,
         typer.Option(help="Property to take away; may be repeated.", show_default=False),
     ] = None,
-    add: Annotated[
-        list[str] | None,
-        typer.Option(help="Column to add, as `name type`; may be repeated.", show_default=False),
-    ] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="Column to drop; may be repeated.", show_default=False)
-    ] = None,
-    rename: Annotated[
-        list[str] | None,
-        typer.Option(help="Column to rename, as `name=other`; may be repeated.", show_default=False),
-    ] = None,
-    nullable: Annotated[
-        list[str] | None,
-        typer.Option(help="Required column that may be null; may be repeated.", show_default=False),
-    ] = None,
-    types: Annotated[
-        list[str] | None,
-        typer.Option("--type", help="Wider type, as `name=type`; may be repeated.", show_default=False),
-    ] = None,
+    add: Annotated[list[str] | None, _repeated("Column to add, as `name type`")] = None,
+    drop: Annotated[list[str] | None, _repeated("Column to drop")] = None,
+    rename: Annotated[list[str] | None, _repeated("Column to rename, as `name=other`")] = None,
+    nullable: Annotated[list[str] | None, _repeated("Required column that may be null")] = None,
+    types: Annotated[list[str] | None, _repeated("Wider type of a column, as `name=type`", "--type")] = None,
     order: Annotated[
         str | None,
         typer.Option(help="Columns that come first, separated by commas.", show_default=False),
     ] = None,
-    default: Annotated[
-        list[str] | None,
-        typer.Option(help="Default of a column, as `name=constant`; may be repeated.", show_default=False),
-    ] = None,
-    comment: Annotated[
-        list[str] | None,
-        typer.Option(help="What a column means, as `name=text`; may be repeated.", show_default=False),
-    ] = None,
+    default: Annotated[list[str] | None, _repeated("Default of a column, as `name=constant`")] = None,
+    comment: Annotated[list[str] | None, _repeated("What a column means, as `name=text`")] = None,
     as_json: Json = False,
 ) -> None:
     """Give a table another name, other properties or other columns."""

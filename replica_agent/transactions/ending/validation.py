@@ -1,7 +1,7 @@
 """Validation of a transaction: what it depends on must be unchanged at the end of the log (rule commit).
 
-A serializable transaction depends on all that it has read. Every other one depends on the tables of which it
-has written all rows again: a row that came in between would be one of before.
+A serializable transaction depends on all that it has read. Every other one depends on the tables whose rows
+it has all written again: a row that came in between would be one of before.
 
 The order decides: the version of ``csn/head`` first, then the log to its end in the same session, then, when
 all of that is applied here, what has changed since the transaction's snapshot. Every commit sets

@@ -85,7 +85,7 @@ FLOORS: Final[dict[str, tuple[str, ...]]] = {
     "replica_agent/tables": ("csnlog/core", "replication/core", "replica_agent/footers"),
     "replica_agent/storage": (*_AGENT, "replica_agent/tables", "replica_agent/footers"),
     "replica_agent/system_tables": _STORE,
-    "replica_agent/audit": (*_AGENT, "replica_agent/storage"),
+    "replica_agent/audit": (*_AGENT, "replica_agent/storage", "replica_agent/tables"),
     "replica_agent/scrubbing": (*_AGENT, "replica_agent/storage"),
     "replica_agent/readers": (
         *_AGENT,

@@ -17,6 +17,8 @@ WAIT_S: Final = 20.0
 #: Frames of a server: one with fewer bytes has its length in one byte; and the one that closes (1001).
 _SHORT: Final = 126
 _FAREWELL: Final = b"\x88\x02\x03\xe9"
+#: Seconds from one ping to the next; the answer has to come within half of that, also on a busy machine.
+_PING_S: Final = 1.0
 
 
 class ChannelServer:
@@ -114,7 +116,7 @@ class ChannelServer:
             raise web.HTTPNotFound
         self.opened += 1
         self.headers.append(request.headers.get("Authorization"))
-        pings = 0.02 if self.ping else None
+        pings = _PING_S if self.ping else None
         socket = web.WebSocketResponse(compress=False, timeout=0.1, heartbeat=pings)
         await socket.prepare(request)
         if self.leaves:
@@ -129,7 +131,7 @@ class ChannelServer:
                 self.asked.append(asked)
                 await self._may_answer.wait()
                 if self.ping:
-                    await asyncio.sleep(0.2)
+                    await asyncio.sleep(1.3 * _PING_S)
                 for stray in range(self.strays):
                     await socket.send_bytes(channel.encode_answer(asked.number + 1 + stray, 200, b"stray"))
                 answer = channel.encode_answer(asked.number, 200, asked.body)
