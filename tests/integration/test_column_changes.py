@@ -501,14 +501,21 @@ def test_spark_reads_parts_of_every_version(local: LocalCluster, dbs: list[Datab
                 ("u = timestamp'2026-01-01 00:00:00 UTC'", 40),
                 ("w = 'ü' and b = 'x'", 20), ("w <> 'ü'", 3), ("w is null or f is null or m is null", 0),
             )  # fmt: skip
-            # One query of many scans: each pushes its own filter down, and Spark plans once.
-            scans = (
+            # One query of many scans: each pushes its own filter down, and Spark plans once. The source is
+            # planned and read by a Python process for each scan, and sees few of the filters.
+            filtered = counts if view != "source" else counts[:3]
+            scans = [
                 f"select {number} as n, count(*) from {view} where {condition}"
-                for number, (condition, _) in enumerate(counts)
-            )
+                for number, (condition, _) in enumerate(filtered)
+            ]
+            if others := [f"count_if({condition})" for condition, _ in counts[len(filtered) :]]:
+                (row,) = spark.sql(f"select {', '.join(others)} from {view}")
+                assert [*zip(others, row, strict=True)] == [
+                    (f"count_if({condition})", count) for condition, count in counts[len(filtered) :]
+                ]
             found = spark.sql(f"{' union all '.join(scans)} order by n")
-            assert [(condition, row[1]) for (condition, _), row in zip(counts, found, strict=True)] == [
-                *counts
+            assert [(condition, row[1]) for (condition, _), row in zip(filtered, found, strict=True)] == [
+                *filtered
             ], view
         spark.call("attach", csn=old)
         assert spark.sql("select k, a, b from t order by k") == [list(row) for row in rows]
