@@ -20,6 +20,7 @@ from tests.support.clusters.agreeing import agreeing, sessions
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.disks import lose_disk
 from tests.support.clusters.shown_tables import TYPES, WIDER, Model, of_files, require_shown
+from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, require_clean_audit
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
@@ -307,7 +308,7 @@ def rows_of(columns: dict[str, list[Any]]) -> pa.Table:
     return pa.table({name: pa.array(values, types.get(name)) for name, values in columns.items()})
 
 
-def test_a_wider_type_that_does_not_fit_is_refused(dbs: list[Database]) -> None:
+def test_a_wider_type_that_does_not_fit_is_refused(local: LocalCluster, dbs: list[Database]) -> None:
     """With the reason, and nothing changes; a derived table refuses the values that it cannot have."""
     db = dbs[0]
     db.create_table("t", "k bigint not null, i int, f float, m decimal(9,2), l array<int>, s string")
@@ -327,6 +328,9 @@ def test_a_wider_type_that_does_not_fit_is_refused(dbs: list[Database]) -> None:
             db.alter_table("t", types=types)
     with pytest.raises(BadRequestError, match="named twice by the change"):
         db.alter_table("t", types={"i": "bigint"}, drop=["i"])
+    alone = http("PATCH", f"{local.url('r1')}/api/v1/tables/t", {"types": {"i": "bigint"}})
+    assert (alone.status, alone.json["error"]) == (400, "BadRequestError")
+    assert "inside a transaction" in alone.json["message"]
     assert db.table("t")["version"] == 0
     db.create_table("d", {"i": "int"}, derived_from="t", derived_sql="select i from inserted")
     db.alter_table("t", types={"i": "bigint"})

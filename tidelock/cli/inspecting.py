@@ -15,11 +15,11 @@ from tidelock.cli import output, remarks
 from tidelock.cli.local import print_replicas
 from tidelock.cli.target import ClusterOptions, Json, on_target
 from tidelock.client import Database
-from tidelock.errors import TidelockError, UnavailableError
+from tidelock.errors import SnapshotTooOldError, TidelockError, UnavailableError
 from tidelock.exits import Exit
 from tidelock.wire.cluster import ReplicaStatus, StatusAnswer
 from tidelock.wire.log import LogEntry
-from tidelock.wire.rows import Row
+from tidelock.wire.rows import Row, RowList
 from tidelock.wire.tables import TableInfo
 
 Tid = Annotated[str, typer.Argument(help="Transaction id.", show_default=False)]
@@ -177,10 +177,7 @@ def log(
 ) -> None:
     """Show records of the CSN log."""
     with target.connect() as db:
-        if from_csn is None:
-            status = db.status()
-            from_csn = max(status.tail, status.end_csn - limit + 1)
-        records = db.log(from_csn, limit=limit)
+        records = _last_records(db, limit) if from_csn is None else db.log(from_csn, limit=limit)
     if as_json:
         output.print_json(records)
         return
@@ -188,6 +185,16 @@ def log(
         ["CSN", "kind", "home", "time", "tids"],
         [_logged(record) for record in records],
     )
+
+
+def _last_records(db: Database, limit: int) -> RowList[LogEntry]:
+    """Return the last records of the log; all that is left, if it was cut there meanwhile."""
+    status = db.status()
+    begin = status.end_csn - limit + 1
+    if begin > status.tail:
+        with contextlib.suppress(SnapshotTooOldError):
+            return db.log(begin, limit=limit)
+    return db.log(0, limit=limit)
 
 
 def _logged(record: LogEntry) -> list[Any]:

@@ -460,6 +460,19 @@ def test_a_transaction_is_listed_and_asked_for_by_id(tidelock: Tidelock, rows: P
     assert "expected a tid" in complaint(tidelock("outcome", "nonsense"), Exit.USAGE)
 
 
+def test_the_last_records_are_shown_while_the_log_is_cut(
+    tidelock: Tidelock, fake_cluster: FakeCluster, rows: Path
+) -> None:
+    """The log may be cut between the look at its ends and the answer; what is left of it is shown then."""
+    for _ in range(3):
+        tidelock("insert", "t", rows)
+    fake_cluster["r1"].plan("GET /log", errors.SnapshotTooOldError("the log begins at CSN 5", min_csn=5))
+    assert told(tidelock("log", "--limit", 1, "--json")) == told(
+        tidelock("log", "--from", 0, "--limit", 1, "--json")
+    )
+    assert fake_cluster["r1"].count("GET /log") == 3
+
+
 def test_the_log_and_a_transactions_story_are_shown(tidelock: Tidelock, rows: Path) -> None:
     """The log shows the last records; a transaction's story shows its parts."""
     tid = told(tidelock("insert", "t", rows, "--json"))["tid"]
