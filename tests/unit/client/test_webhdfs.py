@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif mode == "refuse at once":
             self._refuse("AccessControlException", "the token's transaction has ended")
         elif mode == "standby":
-            self._answer(403, hdfs.refusal(StandbyError("stopping"))[1])
+            self._refuse("StandbyException", "stopping")
         elif "data" not in query:
             host = f"127.0.0.1:{self.server.server_address[1]}"
             self._answer(307, b"", Location=f"http://{host}{url.path}?{url.query}&data=true")
@@ -197,6 +197,14 @@ def test_refusals_keep_their_class_and_details(agent: Agent, error: TidelockErro
     with pytest.raises(type(error)) as found:
         agent.folder.upload(PATH).finish()
     assert (found.value.message, found.value.details) == (error.message, error.details)
+
+
+@pytest.mark.parametrize("body", ['{"ok": false}', '{"RemoteException": {}}', '{"RemoteException": 1}'])
+def test_an_answer_that_no_agent_has_written_is_no_refusal(agent: Agent, body: str) -> None:
+    """It is that of a gateway: another replica may take the file."""
+    agent.mode = body
+    with pytest.raises(UnavailableError, match="without an error of an agent"):
+        agent.folder.upload(PATH).finish()
 
 
 def test_an_agent_that_has_gone_is_told(agent: Agent) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
-from tidelock.errors import RefusedError, TidelockError, UnavailableError, from_wire
+from tidelock.errors import RefusedError, TidelockError, UnavailableError, from_answer, from_wire
 from tidelock.loopback_names import reachable
 
 #: Encoded bytes are sent in chunks of at least this size; a smaller file is sent whole.
@@ -236,12 +236,14 @@ def _no_answer(connection: http.client.HTTPConnection, error: Exception) -> Unav
 def _refusal(answer: http.client.HTTPResponse) -> TidelockError:
     """Return the error with which an agent refuses a request to its file system."""
     try:
-        body = json.loads(answer.read())
-        if "RemoteException" not in body:
-            return from_wire(answer.status, body)
-        refusal = body["RemoteException"]
+        body = answer.read()
+        if (error := from_answer(answer.status, body)) is not None:
+            return error
+        refusal = json.loads(body)["RemoteException"]
         if "tidelock" in refusal:
             return from_wire(answer.status, refusal["tidelock"])
-        return RefusedError(str(refusal["message"]))
+        message, kind = str(refusal["message"]), str(refusal["exception"])
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         return UnavailableError(f"HTTP {answer.status} without an error of an agent")
+    # An agent of a version before it told the class.
+    return UnavailableError(message) if kind == "StandbyException" else RefusedError(message)
