@@ -174,7 +174,6 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
 
 
 def _rewrite(target: TargetTable) -> MutationPlan:
-    target.session.note_read(target.id)
     matched, rewrite = all_rows(target.parts)
     target.show_affected(rewrite)
     streams = [RowStream(composition.unchanged(target.schema))] if matched else []

@@ -78,8 +78,8 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
             of its column.
         TooLargeError: It would have more columns than ``limits`` allow.
     """
-    _require_known(schema, [*changes.drop, *changes.rename])
-    _require_known(schema, [*changes.drop, *changes.types])
+    for named in (changes.rename, changes.types):
+        _require_known(schema, [*changes.drop, *named])
     if changes.files:
         _require_free(schema)
     for name in changes.drop:

@@ -187,8 +187,8 @@ class StatementControl:
         statement_task: The task of that statement.
         half_applied: A statement that removes was cut after it had begun: half of a change is staged.
         statement_csn: The CSN of the last statement.
-        reads: What a serializable transaction has read.
-        rewritten: Tables whose rows it has all written again; none may come or go before its commit.
+        reads: What its commit depends on: all that a serializable transaction has read; of any other one the
+            tables whose rows it has all written again, of which none may come or go.
         names: The tables that had the names which its definitions have looked up, at its snapshot.
         unrecorded_reads: Queries that have returned rows and whose reads are not known: those that run, and
             those that the client has given up.
@@ -201,7 +201,6 @@ class StatementControl:
     half_applied: bool = False
     statement_csn: Csn = CSN_NONE
     reads: dict[TableId, Excluded] = field(default_factory=dict)
-    rewritten: set[TableId] = field(default_factory=set)
     names: dict[TableName, TableId | None] = field(default_factory=dict)
     unrecorded_reads: int = 0
 
@@ -450,7 +449,7 @@ class Transaction:
     @property
     def depends_on_reads(self) -> bool:
         """Whether its commit needs that what it has read is unchanged."""
-        return self.isolation is Isolation.SERIALIZABLE or bool(self.statements.rewritten)
+        return self.isolation is Isolation.SERIALIZABLE or bool(self.statements.reads)
 
     def require_sealed(self) -> None:
         """Raise UnsealedWriteError while a job that writes through the file system has not ended well."""

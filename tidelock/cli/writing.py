@@ -45,6 +45,11 @@ def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel=_PANEL)(on_target(kill))
 
 
+def _repeated(text: str, *names: str) -> Any:
+    """Return an option that may be given several times."""
+    return typer.Option(*names, help=f"{text}; may be repeated.", show_default=False)
+
+
 def create_table(
     target: ClusterOptions,
     name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
@@ -62,16 +67,9 @@ def create_table(
         str | None,
         typer.Option(help="Take the columns and the rows of this SELECT.", show_default=False),
     ] = None,
-    partition_by: Annotated[
-        list[str] | None,
-        typer.Option(help="Column that becomes folders; may be repeated.", show_default=False),
-    ] = None,
-    sort_by: Annotated[
-        list[str] | None, typer.Option(help="Column to sort files by; may be repeated.", show_default=False)
-    ] = None,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", help="`key=value`; may be repeated.", show_default=False)
-    ] = None,
+    partition_by: Annotated[list[str] | None, _repeated("Column that becomes folders")] = None,
+    sort_by: Annotated[list[str] | None, _repeated("Column to sort files by")] = None,
+    properties: Annotated[list[str] | None, _repeated("`key=value`", "--property")] = None,
     derived_from: Annotated[
         str | None,
         typer.Option(help="Table whose inserts this one follows, with --derived-sql.", show_default=False),
@@ -123,24 +121,14 @@ def _told_of(made: CommittedTable | TableInfo) -> str:
     return f"table {made.name} created at CSN {made.csn}{filled}"
 
 
-def _repeated(text: str, *names: str) -> Any:
-    """Return an option that may be given several times."""
-    return typer.Option(*names, help=f"{text}; may be repeated.", show_default=False)
-
-
 def alter_table(
     target: ClusterOptions,
     name: Annotated[str, typer.Argument(help="`name` or `namespace.name`.", show_default=False)],
     rename_to: Annotated[
         str | None, typer.Option(help="Another name, also in another namespace.", show_default=False)
     ] = None,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", help="`key=value`; may be repeated.", show_default=False)
-    ] = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(help="Property to take away; may be repeated.", show_default=False),
-    ] = None,
+    properties: Annotated[list[str] | None, _repeated("`key=value`", "--property")] = None,
+    unset: Annotated[list[str] | None, _repeated("Property to take away")] = None,
     add: Annotated[list[str] | None, _repeated("Column to add, as `name type`")] = None,
     drop: Annotated[list[str] | None, _repeated("Column to drop")] = None,
     rename: Annotated[list[str] | None, _repeated("Column to rename, as `name=other`")] = None,

@@ -240,9 +240,8 @@ class Tables(Tags):
                 meanwhile; call again.
             NotCommittedError, CommitUnknownError: As of `drop_table`.
         """
-        request = alter_request(properties, **columns)
-        if not request.types:
-            return self._alter(name, request)
+        if not columns.get("types"):
+            return self._alter(name, alter_request(properties, **columns))
         with self._begin_fresh() as tx:  # rows may be written again, for longer than an answer may take
             made = tx.alter_table(name, properties, **columns)
         return _committed(made, tx.csn or 0)

@@ -46,7 +46,6 @@ class Validation:
         reads = dict(tx.statements.reads)
         if tx.isolation is Isolation.SERIALIZABLE and tx.statements.unrecorded_reads:  # any table, all of it
             reads = dict.fromkeys(self.reader.table_names(self.waiters.reached))
-        reads |= dict.fromkeys(tx.statements.rewritten)
         changed = {table: self.reader.changed_partitions(table, since) for table in reads}
         table = first_conflict(reads, changed)
         if table is None:

@@ -96,7 +96,7 @@ class Mutations:
         """
         async with self.transactions.removing(tx):
             await self._change(tx, table, RewriteRows())
-            tx.statements.rewritten.add(table)
+            tx.statements.reads[table] = None
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None

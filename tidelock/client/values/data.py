@@ -164,26 +164,23 @@ def parquet_files(paths: Sequence[str | Path]) -> list[Path]:
     Raises:
         BadRequestError: No file is found, a folder cannot be listed, or links lead back to a folder above.
     """
-    files = [path / below for path, below in files_below(paths)]
-    if not files:
-        raise BadRequestError("the list of files is empty")
-    return files
+    return [path / below for path, below in files_below(paths)]
 
 
-def files_below(paths: Sequence[str | Path]) -> Iterator[tuple[Path, Path]]:
-    """Yield each file as the path that was named and the rest below it, which is empty for a file.
+def files_below(paths: Sequence[str | Path]) -> list[tuple[Path, Path]]:
+    """Return each file as the path that was named and the rest below it, which is empty for a file.
 
     Links to folders and files are followed. Errors as `parquet_files`.
     """
+    files: list[tuple[Path, Path]] = []
     for path in map(Path, paths):
-        if not path.is_dir():
-            yield path, Path()
-            continue
-        below = sorted(_below(path))
+        below = sorted(_below(path)) if path.is_dir() else [Path()]
         if not below:
             raise BadRequestError(f"folder {path} holds no file *.parquet", path=str(path))
-        for file in below:
-            yield path, file
+        files += [(path, file) for file in below]
+    if not files:
+        raise BadRequestError("the list of files is empty")
+    return files
 
 
 def _below(folder: Path) -> Iterator[Path]:

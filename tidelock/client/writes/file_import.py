@@ -46,10 +46,7 @@ def import_files_of(paths: Sequence[str | Path], depth: int) -> list[ImportFile]
         BadRequestError: No file is found, or a folder cannot be listed; a folder below the path that was
             named is of a partition column that the table does not have.
     """
-    files = [_import_file(named, below, depth) for named, below in files_below(paths)]
-    if not files:
-        raise BadRequestError("the list of files is empty")
-    return files
+    return [_import_file(named, below, depth) for named, below in files_below(paths)]
 
 
 def _import_file(named: Path, below: Path, depth: int) -> ImportFile:
