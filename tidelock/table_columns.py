@@ -67,6 +67,12 @@ class Column:
         """Return the column as an Arrow field."""
         return pa.field(self.name, to_arrow(self.type), self.nullable)
 
+    def at(self, csn: int) -> FormerColumn | None:
+        """Return what it was in the files of a CSN; None: the same as now, or it was not there."""
+        if csn < self.since:
+            return None
+        return next((former for former in self.was if csn < former.until), None)
+
 
 @dataclass(frozen=True)
 class TableColumns:

@@ -39,14 +39,18 @@ class AddPart(msgspec.Struct, frozen=True, tag="add", tag_field="k", forbid_unkn
     checksum: str = msgspec.field(name="c")
 
 
-class SharePart(AddPart, frozen=True, tag="share", tag_field="k", forbid_unknown_fields=True):
+class SharePart(
+    AddPart, frozen=True, tag="share", tag_field="k", forbid_unknown_fields=True, omit_defaults=True
+):
     """Log entry: as :class:`AddPart`; the new part has the bytes of parts that exist (rule shared-bytes).
 
     Attributes:
         source: The part whose bytes they are, or were first: it may be removed, and collected.
+        columns_csn: The CSN at which the table had the columns that the bytes have; None: that of the record.
     """
 
     source: PartId = msgspec.field(name="o")
+    columns_csn: Csn | None = msgspec.field(name="w", default=None)
 
 
 class RemovePart(msgspec.Struct, frozen=True, tag="del", tag_field="k", forbid_unknown_fields=True):

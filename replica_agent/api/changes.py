@@ -75,7 +75,7 @@ def _shown(schema: TableSchema, schemas: Mapping[Csn, TableSchema], page: CsnCha
         # A CSN at an end of the page comes before the part's own: fewer CSNs are read.
         csn = next(csn for csn in csns if part.visible(csn))
         row, there = part.row, schemas[csn]
-        layout = there.layout(row.creation_csn)
+        layout = there.layout(row.columns_csn)
         return ShownPart(
             part=row.part,
             tid=part.tid,

@@ -10,7 +10,16 @@ from tidelock.csnlog.core.codec import decode_entries
 from tidelock.csnlog.core.follower import number_after
 from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.log_time import clocking
-from tidelock.csnlog.core.model import AddPart, DefineTable, Entry, LogRecord, Manifest, RemovePart, TidRecord
+from tidelock.csnlog.core.model import (
+    AddPart,
+    DefineTable,
+    Entry,
+    LogRecord,
+    Manifest,
+    RemovePart,
+    SharePart,
+    TidRecord,
+)
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
 from tidelock.replica_agent.audit.scratch import AuditDatabase
 from tidelock.replication.core.model import Location
@@ -102,7 +111,7 @@ class LogFacts:
         if tid.manifest is not None:
             found = tid.manifest
             facts = (found.part, csn, tid.tid, "", "", 0, found.length, found.checksum, True, "manifest")
-            self._scratch.add("log_parts", [facts])
+            self._scratch.add("log_parts", [(*facts, None, None)])
             listed = self._entries(csn, tid, found)
             self._add_entries(csn, tid.tid, listed, change=tid.data_change)
 
@@ -113,7 +122,11 @@ class LogFacts:
         self._scratch.add(
             "log_parts",
             [
-                (one.part, csn, tid, one.table, one.path, one.rows, one.length, one.checksum, change, "part")
+                (
+                    *(one.part, csn, tid, one.table, one.path, one.rows, one.length, one.checksum),
+                    *(change, "part"),
+                    *((one.source, one.columns_csn) if isinstance(one, SharePart) else (None, None)),
+                )
                 for one in added
             ],
         )

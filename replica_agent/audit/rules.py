@@ -217,7 +217,8 @@ PARTS: Final = RuleSet(
 #: A part as a text with everything that a record says about it.
 _SAID: Final = (
     "{0}.table_name || ' ' || {0}.path || ' ' || {0}.rows || ' rows, ' || {0}.length || ' bytes, ' "
-    "|| {0}.checksum"
+    "|| {0}.checksum || coalesce(', shares the bytes of ' || {0}.source, '') "
+    "|| coalesce(' with the columns of ' || {0}.columns_csn, '')"
 )
 
 LOG: Final = RuleSet(
@@ -253,8 +254,10 @@ LOG: Final = RuleSet(
                    'created at ' || coalesce(p.creation_csn, 'none') || ' by ' || p.creation_tid || ', '
                    || {_SAID.format("p")} || iif(p.creation_change, '', ', no change of rows') AS found
             FROM log_parts l JOIN parts p USING (part)
-            WHERE (p.creation_csn, p.creation_tid, p.table_name, p.path, p.rows, p.length, p.checksum, p.kind)
-                  IS NOT (l.csn, l.tid, l.table_name, l.path, l.rows, l.length, l.checksum, l.kind)
+            WHERE (p.creation_csn, p.creation_tid, p.table_name, p.path, p.rows, p.length, p.checksum, p.kind,
+                   p.source, p.columns_csn)
+                  IS NOT (l.csn, l.tid, l.table_name, l.path, l.rows, l.length, l.checksum, l.kind,
+                          l.source, l.columns_csn)
                OR (l.kind = 'part' AND p.creation_change <> l.change)
             """,  # noqa: S608
         ),

@@ -24,7 +24,7 @@ CREATE TABLE log_tids (
 CREATE TABLE log_parts (
     part TEXT PRIMARY KEY, csn INTEGER NOT NULL, tid TEXT NOT NULL, table_name TEXT NOT NULL,
     path TEXT NOT NULL, rows INTEGER NOT NULL, length INTEGER NOT NULL, checksum TEXT NOT NULL,
-    change INTEGER NOT NULL, kind TEXT NOT NULL
+    change INTEGER NOT NULL, kind TEXT NOT NULL, source TEXT, columns_csn INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE log_removals (
     part TEXT PRIMARY KEY, csn INTEGER NOT NULL, tid TEXT NOT NULL, table_name TEXT NOT NULL,
@@ -41,7 +41,7 @@ _COLUMNS: Final = {
     "disk": 2,
     "log_csns": 5,
     "log_tids": 4,
-    "log_parts": 10,
+    "log_parts": 12,
     "log_removals": 5,
     "log_drops": 3,
     "log_unread": 5,

@@ -23,6 +23,7 @@ from tidelock.replica_agent.transactions.outcomes.resolver import LocalOutcomes,
 from tidelock.replica_agent.transactions.outcomes.rules import LOCK
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
+from tidelock.replica_agent.transactions.statements.definitions import TableStatements
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
@@ -44,6 +45,7 @@ class TransactionParts(msgspec.Struct, frozen=True, kw_only=True):
     commits: Commits
     sql: SqlPool
     inserts: Inserts
+    tables: TableStatements
 
 
 def make_transactions(means: Means, replication: ReplicationParts) -> TransactionParts:
@@ -108,6 +110,19 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         labels=labels,
         commits=commits,
         sql=sql,
+        inserts=inserts,
+        tables=_tables(means, registry, inserts),
+    )
+
+
+def _tables(means: Means, registry: Transactions, inserts: Inserts) -> TableStatements:
+    return TableStatements(
+        settings=means.settings,
+        catalog=means.local.catalog,
+        files=means.local.files,
+        waiters=means.local.waiters,
+        tables=means.local.tables,
+        transactions=registry,
         inserts=inserts,
     )
 

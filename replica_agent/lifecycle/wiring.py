@@ -41,7 +41,6 @@ from tidelock.replica_agent.services.status import StatusService
 from tidelock.replica_agent.services.tags import TagService
 from tidelock.replica_agent.services.transactions import TransactionService
 from tidelock.replica_agent.services.uploads import UploadService
-from tidelock.replica_agent.transactions.statements.definitions import TableStatements
 from tidelock.replica_agent.transactions.statements.restores import Restores
 
 
@@ -131,7 +130,7 @@ def _transactions(parts: AgentParts, failures: QueryFailures, points: PastPoints
         transactions=transactions.registry,
         inserts=transactions.inserts,
         removals=transactions.removals,
-        restores=Restores(removals=transactions.removals),
+        restores=Restores(removals=transactions.removals, tables=transactions.tables),
         points=points,
         mutations=transactions.inserts.mutations,
         landings=parts.landing.landings,
@@ -245,15 +244,7 @@ def _definitions(parts: AgentParts, points: PastPoints) -> DefinitionService:
         condition=means.condition,
         log=parts.replication.log,
         waiters=means.local.waiters,
-        statements=TableStatements(
-            settings=means.settings,
-            catalog=means.local.catalog,
-            files=means.local.files,
-            waiters=means.local.waiters,
-            tables=means.local.tables,
-            transactions=transactions.registry,
-            inserts=transactions.inserts,
-        ),
+        statements=transactions.tables,
         points=points,
         transactions=transactions.registry,
         commits=transactions.commits,

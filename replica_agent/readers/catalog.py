@@ -156,18 +156,19 @@ class SnapshotCatalog(CatalogReader):
             layouts: Those of the table at that CSN.
         """
         sql = f"""
-            SELECT path, part, rows, length, creation_csn, iif(length < :small, form, NULL)
+            SELECT path, part, rows, length, creation_csn, iif(length < :small, form, NULL), columns_csn
             FROM {VISIBLE_OF_TABLE} ORDER BY creation_csn, part
         """  # noqa: S608
         folders: dict[str, list[_File]] = {}
         args = {"table": table, "small": small_bytes} | visible_args(at)
-        # Parts come in the order of their CSNs, so each layout is that of a run of them.
-        layout: Layout | None = None
+        # Parts come in the order of their CSNs, so a layout is that of a run of them, but for shared bytes.
+        of_run: Layout | None = None
         until = Csn(0)
-        for path, part, rows, length, csn, form in self._db.execute(sql, args):
+        for path, part, rows, length, csn, form, columns_csn in self._db.execute(sql, args):
             if csn >= until:
-                layout = layouts.of(csn)
-                until = _END if layout is None else layout.below
+                of_run = layouts.of(csn)
+                until = _END if of_run is None else of_run.below
+            layout = of_run if columns_csn is None else layouts.of(columns_csn)
             files = folders.get(path)
             if files is None:
                 files = folders[path] = []

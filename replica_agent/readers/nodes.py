@@ -203,15 +203,15 @@ class Resolver:
         row = self.catalog.visible_part(part, table, csn)
         if row is None or row.name != inner:
             raise NoSuchPathError(f"{inner} is not a part of {table} at CSN {csn}")
-        shape = self._shape(table, csn, row.creation_csn)
+        shape = self._shape(table, csn, row.columns_csn)
         length = file_length(1, row.rows, row.length, None if shape is None else shape.layout)
         checksum = row.checksum if shape is None else shape.checksum(row.checksum)
         return PartsNode((part,), length, checksum, self._time_ms(part), (csn, table), shape)
 
-    def _shape(self, table: TableId, csn: Csn, created: Csn | None) -> Shape | None:
+    def _shape(self, table: TableId, csn: Csn, columns_csn: Csn | None) -> Shape | None:
         """Return the columns as which a part is shown at a CSN; None: those that it has."""
         version, layouts, metadata = self._definition(table, csn)
-        layout = layouts.of(created)
+        layout = layouts.of(columns_csn)
         if layout is None:
             return None
         footer = footer_in(lambda start, size: metadata[start : start + size], len(metadata))
@@ -233,8 +233,8 @@ class Resolver:
         _, layouts, _ = self._definition(table, csn)
         if not layouts.periods:
             return None
-        shape = self._shape(table, csn, rows[-1].creation_csn)
-        if any(self._shape(table, csn, row.creation_csn) != shape for row in rows):
+        shape = self._shape(table, csn, rows[-1].columns_csn)
+        if any(self._shape(table, csn, row.columns_csn) != shape for row in rows):
             raise BadRequestError(
                 f"the parts of {inner} have other columns than each other: list the folder again"
             )

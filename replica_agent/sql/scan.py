@@ -176,7 +176,7 @@ class _Scan:
         known = self._source.statistics(parts)
         guarantees = []
         for part, statistics in zip(parts, known, strict=True):
-            found = shown_statistics(statistics, self._source.schema.layout(part.creation_csn))
+            found = shown_statistics(statistics, self._source.schema.layout(part.columns_csn))
             guarantees.append(
                 all_of(bounds_of(found[column.name], column) for column in names if column.name in found)
             )
@@ -383,7 +383,7 @@ def rows_by_group(data_dir: Path, part: PartRow, schema: TableSchema) -> tuple[i
     Raises:
         CorruptError, StandbyError: As for a scan.
     """
-    if schema.layout(part.creation_csn) is not None:
+    if schema.layout(part.columns_csn) is not None:
         return None
     try:
         with _verified(data_dir, part) as file:
@@ -402,7 +402,7 @@ def _open(data_dir: Path, part: PartRow, schema: TableSchema) -> pa.NativeFile:
     """
     bytes_of = _verified(data_dir, part)
     data_bytes, end = part.length, b""
-    layout = schema.layout(part.creation_csn)
+    layout = schema.layout(part.columns_csn)
     if layout is not None:
         footer = footer_in(bytes_of.read, part.length)
         data_bytes = part.length - len(footer) - TAIL_BYTES

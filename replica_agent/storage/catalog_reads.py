@@ -44,6 +44,7 @@ class PartRow(msgspec.Struct, frozen=True):
         kind: ``part``, ``landed`` or ``manifest``.
         state: ``held``, ``wanted`` or ``quarantined``.
         source: The part whose bytes it shares, or None.
+        shared_columns_csn: The CSN at which its table had the columns of its shared bytes, or None.
     """
 
     part: PartId
@@ -60,6 +61,12 @@ class PartRow(msgspec.Struct, frozen=True):
     kind: PartKind
     state: str
     source: PartId | None = None
+    shared_columns_csn: Csn | None = None
+
+    @property
+    def columns_csn(self) -> Csn | None:
+        """Return the CSN at which its table had the columns of its file; None: as the transaction sees it."""
+        return self.creation_csn if self.shared_columns_csn is None else self.shared_columns_csn
 
     @property
     def held(self) -> Location | None:
@@ -80,6 +87,7 @@ class PartRow(msgspec.Struct, frozen=True):
             checksum=self.checksum,
             kind=self.kind,
             source=self.source,
+            columns_csn=self.shared_columns_csn,
         )
 
     @property
@@ -125,7 +133,7 @@ class EndingLabel(msgspec.Struct, frozen=True):
 #: Columns of ``parts`` in the order of :class:`PartRow`.
 PART_COLUMNS = (
     "part, table_name, path, rows, length, checksum, creation_tid, creation_csn, file, offset, "
-    "coalesce(blocks, x''), kind, state, source"
+    "coalesce(blocks, x''), kind, state, source, columns_csn"
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tidelock.csnlog.core.visibility import VISIBLE_SQL
 from tidelock.wire.peers import PartMeta
 
-FORMAT = 16
+FORMAT = 17
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -29,7 +29,7 @@ CREATE TABLE parts (
     creation_tid TEXT NOT NULL, creation_csn INTEGER, creation_change INTEGER NOT NULL DEFAULT 1,
     removal_tid TEXT, removal_csn INTEGER, removal_change INTEGER NOT NULL DEFAULT 1,
     file TEXT, offset INTEGER NOT NULL DEFAULT 0, blocks BLOB, stats TEXT,
-    kind TEXT NOT NULL, state TEXT NOT NULL, form TEXT, source TEXT
+    kind TEXT NOT NULL, state TEXT NOT NULL, form TEXT, source TEXT, columns_csn INTEGER
 );
 CREATE INDEX parts_by_table ON parts (table_name, creation_csn);
 CREATE INDEX parts_by_removal ON parts (table_name, removal_csn);
@@ -142,6 +142,7 @@ MIGRATIONS = {
         keep_s REAL
     ) WITHOUT ROWID;
     """,
+    16: "ALTER TABLE parts ADD COLUMN columns_csn INTEGER;",
 }
 
 #: Where the visible parts of one table come from, with the parameters of `visible_args` and ``table``. Most

@@ -141,8 +141,8 @@ def add_staged(
     db.executemany(
         """
         INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
-                           file, offset, blocks, stats, kind, state, form, source)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?)
+                           file, offset, blocks, stats, kind, state, form, source, columns_csn)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)
         ON CONFLICT (part) DO UPDATE SET
             file = excluded.file, offset = excluded.offset, blocks = excluded.blocks,
             stats = coalesce(stats, excluded.stats), form = coalesce(form, excluded.form),
@@ -154,7 +154,7 @@ def add_staged(
                 str(p.tid),
                 p.location.file, p.location.offset, p.location.blocks,
                 json.dumps(p.meta.stats, separators=(",", ":")) if p.meta.stats else None, p.meta.kind,
-                p.meta.form, p.meta.source,
+                p.meta.form, p.meta.source, p.meta.columns_csn,
             )
             for p in parts
         ],
@@ -414,12 +414,14 @@ def _apply_tid(
                 pass  # an operator has declared the part lost: it is neither there nor to be removed
             case AddPart():
                 # An early copy may be known by its bytes alone: the record says its table and partition.
+                shared = (entry.source, entry.columns_csn) if isinstance(entry, SharePart) else (None, None)
                 done = db.execute(
                     "UPDATE parts SET creation_csn = ?, creation_change = ?, table_name = ?, path = ?, "
-                    "rows = ?, source = ?, kind = 'part' WHERE part = ? AND checksum = ? AND state = 'held'",
+                    "rows = ?, source = ?, columns_csn = ?, kind = 'part' "
+                    "WHERE part = ? AND checksum = ? AND state = 'held'",
                     (
-                        *(csn, change, entry.table, entry.path, entry.rows),
-                        *(entry.source if isinstance(entry, SharePart) else None, entry.part, entry.checksum),
+                        *(csn, change, entry.table, entry.path, entry.rows, *shared),
+                        *(entry.part, entry.checksum),
                     ),
                 )
                 if (
@@ -520,8 +522,9 @@ def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:
     db.executemany(
         """
         INSERT OR IGNORE INTO parts
-               (part, table_name, path, rows, length, checksum, creation_tid, kind, source, state)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'wanted')
+               (part, table_name, path, rows, length, checksum, creation_tid, kind, source, columns_csn,
+                state)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'wanted')
         """,
         [
             (
@@ -534,6 +537,7 @@ def want(db: sqlite3.Connection, wanted: Sequence[Wanted]) -> None:
                 str(w.tid),
                 w.meta.kind,
                 w.meta.source,
+                w.meta.columns_csn,
             )
             for w in wanted
         ],

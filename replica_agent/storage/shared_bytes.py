@@ -78,8 +78,8 @@ def _store(
     db.execute(
         """
         INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid,
-                           file, offset, blocks, stats, kind, state, form, source)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?)
+                           file, offset, blocks, stats, kind, state, form, source, columns_csn)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'held', ?, ?, ?)
         ON CONFLICT (part) DO UPDATE SET
             file = excluded.file, offset = excluded.offset, blocks = excluded.blocks,
             stats = coalesce(stats, excluded.stats), form = coalesce(form, excluded.form), state = 'held'
@@ -87,5 +87,6 @@ def _store(
         (
             *(meta.part, meta.table, meta.path, meta.rows, meta.length, meta.checksum, str(one.tid)),
             *(file, offset, blocks, given or stats, meta.kind, meta.form or form, meta.source),
+            meta.columns_csn,
         ),
     )

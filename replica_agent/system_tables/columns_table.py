@@ -22,6 +22,7 @@ from tidelock.replica_agent.system_tables.definition import (
     made,
 )
 from tidelock.replica_agent.tables.column_bounds import ColumnBounds, TableBounds, as_text
+from tidelock.replica_agent.tables.layouts import COLUMNS_CSN_SQL
 from tidelock.replica_agent.tables.schema import TableSchema
 
 #: The columns that need the statistics of all parts.
@@ -31,10 +32,10 @@ _OF_VALUES: Final = frozenset({"nulls", "min", "max"})
 def bounds_in(view: View, table: TableRow) -> TableBounds:
     """Return what the catalog knows of the values of a table: it reads one catalog row for each part."""
     found = TableBounds(TableSchema.from_definition(table.id, table.definition))
-    columns, source = ["path", "rows", "stats", "creation_csn"], f"{VISIBLE_OF_TABLE} ORDER BY path"
+    columns, source = ["path", "rows", "stats", COLUMNS_CSN_SQL], f"{VISIBLE_OF_TABLE} ORDER BY path"
     for batch in view.reader.selected(columns, source, seen_args(view, table), BATCH_ROWS):
-        for path, rows, stats, created in batch:
-            found.add(path, rows, stats, created)
+        for path, rows, stats, columns_csn in batch:
+            found.add(path, rows, stats, columns_csn)
     return found
 
 

@@ -48,10 +48,10 @@ class TableBounds:
         self._of: dict[str, _Bounds] = {column.name: _Bounds() for column in schema.columns}
         self._last: _Partition | None = None
 
-    def add(self, path: str, rows: int, statistics: str | None, created: Csn | None) -> None:
-        """Add a part: partition, rows, the JSON of its statistics if it has some, and creation CSN."""
+    def add(self, path: str, rows: int, statistics: str | None, columns_csn: Csn | None) -> None:
+        """Add a part: partition, rows, the JSON of its statistics if it has some, and columns CSN."""
         stored = json.loads(statistics) if statistics else {}
-        found = shown_statistics(stored, self._schema.layout(created))
+        found = shown_statistics(stored, self._schema.layout(columns_csn))
         values = self._partition(path)
         for column in self._schema.columns:
             bounds = self._of[column.name]

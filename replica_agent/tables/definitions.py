@@ -345,6 +345,31 @@ def altering(
     return [DefineTable(schema.id, found.version + 1, schema.definition())]
 
 
+def restoring(name: TableName, then: TableSchema, tables: KnownTables) -> DefineTable:
+    """Return the definition of a table with the columns that it had.
+
+    It is right for parts that were visible then: all changes of columns that it knows had been made by then.
+
+    Args:
+        name: Its name.
+        then: The definition that it had.
+        tables: The tables.
+
+    Raises:
+        UnknownTableError: There is no such table.
+    """
+    found = _named(name, tables)
+    now = found.schema
+    schema = dataclasses.replace(
+        now,
+        columns=then.columns,
+        sort_by=then.sort_by,
+        columns_made=max(now.columns_made, then.columns_made),
+        dropped_at=then.dropped_at,
+    )
+    return ChangeTable(now.id, found.version + 1, schema.definition())
+
+
 def _require_free(name: TableName, tables: KnownTables) -> None:
     if tables.bearer(name) is not None:
         raise TableExistsError(f"table {name} exists already; use it, or choose another name", table=name)

@@ -1,10 +1,11 @@
-"""How parts are shown that were created before the columns of their table were changed. Pure.
+"""How parts are shown that were written before the columns of their table were changed. Pure.
 
 A part has the columns of the definition that holds at its creation CSN, since each commit checks the version
-of the definition for which its parts were made (rule columns). A definition says of each of its columns since
-when parts have it, and under which names and types they had it before. So what a reader has to do with a
-part follows from the definition at the reader's CSN and from the creation CSN of the part. No earlier
-definition is needed; they are forgotten below the horizon. Reader processes, which have no Arrow, use this
+of the definition for which its parts were made (rule columns). A part that shares bytes names the CSN whose
+columns these have. A definition says of each of its columns since when parts have it, and under which names
+and types they had it before. So what a reader has to do with a part follows from the definition at the
+reader's CSN and from the columns CSN of the part. No earlier definition is needed; they are forgotten below
+the horizon. Reader processes, which have no Arrow, use this
 module too: so it works on definitions as the catalog has them.
 """
 
@@ -28,6 +29,8 @@ from tidelock.replica_agent.footers.evolving import (
 #: In a definition that is not committed: the CSN of its commit. It is above every CSN, so that a transaction
 #: sees the parts that are there with its own definition; the largest integer that any JSON reader keeps.
 HERE: Final = (1 << 53) - 1
+#: The columns CSN of a row of ``parts``: NULL for a part of an open transaction.
+COLUMNS_CSN_SQL: Final = "coalesce(columns_csn, creation_csn)"
 #: Most row groups of a part that is shown with other columns than it has.
 GROUPS_MAX: Final = 8192
 #: Bytes of the names that Parquet adds to a path for each list, map or struct.
@@ -37,7 +40,7 @@ _FOOTER_BYTES: Final = 64
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How the parts that were created below a CSN, and not below that of the layout before, are shown.
+    """How the parts whose columns are of below a CSN, and not below that of the layout before, are shown.
 
     Attributes:
         below: The CSN.
@@ -76,21 +79,23 @@ class Layouts(msgspec.Struct, frozen=True):
 
     periods: tuple[Layout, ...] = ()
 
-    def of(self, created: Csn | None) -> Layout | None:
-        """Return how a part is shown that was created at a CSN, or by an open transaction (None).
+    def of(self, columns_csn: Csn | None) -> Layout | None:
+        """Return how a part is shown that has the columns of a CSN, or of an open transaction (None).
 
         None: it has the columns of the table.
         """
-        if created is None or not self.periods:
+        if columns_csn is None or not self.periods:
             return None
-        found = bisect.bisect_right(self.periods, created, key=operator.attrgetter("below"))
+        found = bisect.bisect_right(self.periods, columns_csn, key=operator.attrgetter("below"))
         return self.periods[found] if found < len(self.periods) else None
 
     def length_sql(self) -> str:
         """Return the length of the file as which a part is shown, as SQL over a row of ``parts``."""
         if not self.periods:
             return "length"
-        cases = " ".join(f"WHEN creation_csn < {one.below} THEN {one.length_sql()}" for one in self.periods)
+        cases = " ".join(
+            f"WHEN {COLUMNS_CSN_SQL} < {one.below} THEN {one.length_sql()}" for one in self.periods
+        )
         return f"CASE {cases} ELSE length END"
 
 
@@ -136,7 +141,7 @@ def _layout(stored: Sequence[Mapping[str, Any]], below: Csn) -> Layout:
 
 
 def _shown(column: Mapping[str, Any], csn: Csn) -> ShownColumn:
-    """Return how a column is shown in a part that was created at a CSN."""
+    """Return how a column is shown in a part that has the columns of a CSN."""
     name = column["name"]
     if csn < column.get("since", 0):
         initial = column.get("initial")

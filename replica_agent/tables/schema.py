@@ -249,9 +249,9 @@ class TableSchema:
         """Return how parts are shown that do not have these columns."""
         return layouts_of(self.definition())
 
-    def layout(self, created: Csn | None) -> Layout | None:
-        """Return how a part is shown that was created at a CSN; see :meth:`Layouts.of`."""
-        return self.layouts.of(created)
+    def layout(self, columns_csn: Csn | None) -> Layout | None:
+        """Return how a part is shown that has the columns of a CSN; see :meth:`Layouts.of`."""
+        return self.layouts.of(columns_csn)
 
     @cached_property
     def footer(self) -> bytes:

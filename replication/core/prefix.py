@@ -372,10 +372,10 @@ def _clocking(read: LogRecord) -> Clocking:
 
 
 def _meta(entry: AddPart) -> PartMeta:
-    source = entry.source if isinstance(entry, SharePart) else None
-    return PartMeta(
-        entry.part, entry.table, entry.path, entry.rows, entry.length, entry.checksum, source=source
-    )
+    meta = PartMeta(entry.part, entry.table, entry.path, entry.rows, entry.length, entry.checksum)
+    if not isinstance(entry, SharePart):
+        return meta
+    return msgspec.structs.replace(meta, source=entry.source, columns_csn=entry.columns_csn)
 
 
 def _manifest_meta(tid: TidRecord) -> PartMeta:

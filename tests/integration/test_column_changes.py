@@ -33,6 +33,7 @@ from tidelock.errors import (
     SchemaMismatchError,
     SerializationConflictError,
     TableChangedError,
+    UnsupportedInTransactionError,
 )
 
 
@@ -58,18 +59,21 @@ class Drawn:
         self.now = Model(((1, "k", "bigint"), (2, "p", "bigint"), (3, "c3", "string")))
         self.at: dict[int, Model] = {}
         self.made = 3
+        self.born = 0
 
     def create(self, db: Database) -> None:
         """Create the table."""
         columns = {name: kind for _, name, kind in self.now.columns}
         made = db.create_table("t", columns, partition_by=["p"], sort_by=["k"])
-        self.at[made["csn"]] = self.now
+        self.born = made["csn"]
+        self.at[self.born] = self.now
 
     def step(self, db: Database) -> None:
         """Make one change at a replica."""
         db.snapshot(min_csn=max(self.at)).close()
-        kinds = (self.insert, self.insert, self.alter, self.alter, self.update, self.delete, self.merge)
-        self.drawn.choice(kinds)(db)
+        rows = (self.insert, self.insert, self.update, self.delete, self.merge)
+        bytes_again = (self.restore, self.restore_partition, self.clone, self.undrop)
+        self.drawn.choice((*rows, self.alter, self.alter, *bytes_again))(db)
 
     def insert(self, db: Database) -> None:
         """Insert some rows."""
@@ -144,6 +148,45 @@ class Drawn:
         with db.snapshot() as snap:
             self._note(snap.csn, self.now)
 
+    def restore(self, db: Database) -> None:
+        """Make the table again as it was at an earlier CSN, with the columns of then."""
+        csn = self._earlier()
+        done = db.restore_table("t", csn)
+        self._note(done.csn or 0, self.at[csn])
+
+    def restore_partition(self, db: Database) -> None:
+        """Make a partition again as it was, shown with the columns of now."""
+        csn, p = self._earlier(), self.drawn.randrange(2)
+        then = self.at[csn]
+        types = {column: kind for column, _, kind in self.now.columns}
+        narrow = any(types.get(column, kind) != kind for column, _, kind in then.columns)
+        try:
+            done = db.restore_table("t", csn, partition={"p": p})
+        except BadRequestError:
+            assert narrow, f"partition {p} at CSN {csn} has the types of now"
+            return
+        rows = (row for model, same in ((self.now, False), (then, True)) for row in model.rows
+                if (row[2] == p) is same)  # fmt: skip
+        self._note(done.csn or 0, replace(self.now, rows=tuple(rows)))
+
+    def clone(self, db: Database) -> None:
+        """Let a clone take the place of the table."""
+        with db.begin() as tx:
+            tx.clone_table("t", "copy")
+            tx.drop_table("t")
+            tx.rename_table("copy", "t")
+            tx.commit()
+        self.born = tx.csn or 0
+        self._note(self.born, self.now)
+
+    def undrop(self, db: Database) -> None:
+        """Drop the table, and bring it back."""
+        db.drop_table("t")
+        self._note(db.undrop_table("t")["csn"], self.now)
+
+    def _earlier(self) -> int:
+        return self.drawn.choice([csn for csn in self.at if csn >= self.born])
+
     def _note(self, csn: int, model: Model) -> None:
         self.now = model
         if csn:
@@ -172,7 +215,7 @@ def test_drawn_changes_with_kills_and_a_lost_disk(
     table = Drawn(fresh_seed)
     table.create(dbs[0])
     down: str | None = None
-    for number in range(30):
+    for number in range(36):
         if number % 12 == 9:
             down = table.drawn.choice(local.replicas)
             local.kill(down, signal.SIGKILL)
@@ -189,6 +232,111 @@ def test_drawn_changes_with_kills_and_a_lost_disk(
 
 
 # -- what a change does to others ----------------------------------------------------------------------------
+
+
+def test_a_table_is_restored_with_the_columns_of_then(local: LocalCluster, dbs: list[Database]) -> None:
+    """Names, types, defaults and comments come back, no byte is written, and later columns get other ids."""
+    db = dbs[0]
+    db.create_table("t", "k bigint not null, a int default 7 comment 'first', b string", sort_by=["k"])
+    rows = pa.table({"k": [1, 2], "a": pa.array([10, 20], pa.int32()), "b": ["x", "y"]})
+    then = db.insert("t", rows).csn or 0
+    parts = {part.part: part.checksum for part in db.parts("t", csn=then)}
+    db.alter_table("t", drop=["b"], rename={"k": "key"}, types={"a": "bigint"}, default={"a": 8}, add="c int")
+    wide = db.insert("t", pa.table({"key": [1 << 40], "a": [1 << 40], "c": [1]}), wait="all").csn or 0
+    columns = dbs[1].table("t", csn=then).columns
+    done = dbs[1].restore_table("t", then, wait="all")
+    assert (done.rows_inserted, done.rows_deleted) == (2, 3)
+    model = Model(((1, "k", "bigint"), (2, "a", "int"), (3, "b", "string")), tuple(ids_of(rows)))
+    for replica in local.replicas:
+        require_shown(local, replica, done.csn or 0, "t", model)
+    assert {part.checksum for part in db.parts("t", csn=done.csn)} == {*parts.values()}
+    assert db.table("t").columns == columns
+    assert db.read("t", csn=wide).schema.names == ["key", "a", "c"]
+    added = db.alter_table("t", add="c int")
+    assert [column.id for column in added.columns] == [1, 2, 3, 5], (
+        "the id of the dropped column is not given again"
+    )
+    db.insert("t", pa.table({"k": [3], "b": ["z"], "c": [4]}))
+    assert db.read("t").sort_by("k").to_pydict() == {
+        "k": [1, 2, 3], "a": [10, 20, 7], "b": ["x", "y", "z"], "c": [None, None, 4],
+    }  # fmt: skip
+    # A restore can be taken back, too.
+    back = db.restore_table("t", wide, wait="all").csn or 0
+    assert dbs[2].read("t", csn=back).sort_by("key").to_pydict() == {
+        "key": [1, 2, 1 << 40], "a": [10, 20, 1 << 40], "c": [None, None, 1],
+    }  # fmt: skip
+
+
+def ids_of(rows: pa.Table) -> list[dict[int, Any]]:
+    """Return rows as the model keeps them, of columns that were not changed."""
+    return [dict(enumerate(row.values(), 1)) for row in rows.to_pylist()]
+
+
+def test_a_restore_of_other_columns_meets_other_changes(local: LocalCluster, dbs: list[Database]) -> None:
+    """Rows of the columns of now conflict with it, in this transaction and in others; readers come along."""
+    db = dbs[0]
+    db.create_table("t", {"k": "bigint"})
+    db.create_table("d", {"k": "bigint"}, derived_from="t", derived_sql="select k from inserted")
+    then = db.insert("t", pa.table({"k": [1]})).csn
+    db.alter_table("t", add="v int")
+    with db.begin() as tx:
+        tx.insert("t", pa.table({"k": [2], "v": pa.array([2], pa.int32())}))
+        with pytest.raises(UnsupportedInTransactionError, match="with the columns of before"):
+            tx.restore_table("t", then)
+        tx.rollback()
+    with db.begin() as tx, dbs[1].begin() as other:
+        other.insert("t", pa.table({"k": [3], "v": pa.array([3], pa.int32())}))
+        tx.restore_table("t", then)
+        assert tx.read("t").to_pydict() == {"k": [1]}
+        tx.insert("t", pa.table({"k": [4]}))
+        tx.commit(wait="all")
+        with pytest.raises(TableChangedError):
+            other.commit()
+    assert sorted(db.read("t")["k"].to_pylist()) == [1, 4]
+    db.alter_table("t", add="w int")
+    late = db.insert("t", pa.table({"k": [5], "w": pa.array([5], pa.int32())})).csn
+    db.create_table("e", "k bigint, w int", derived_from="t", derived_sql="select k, w from inserted")
+    with pytest.raises(BadRequestError, match=r"default\.e"):
+        db.restore_table("t", then)
+    assert db.read("t", csn=late).schema.names == ["k", "w"]
+    db.drop_table("e")
+    db.drop_table("d")
+
+
+def test_parts_of_before_go_where_they_can_be_shown(local: LocalCluster, dbs: list[Database]) -> None:
+    """Into partitions with types of the same pages, into clones, back after a drop, and into equal tables."""
+    db = dbs[0]
+    columns = "p int, k int not null, f float"
+    db.create_table("t", columns, partition_by=["p"], properties={"compaction": "off"})
+    rows = pa.table({"p": [1, 1, 2], "k": [10, 11, 20], "f": [0.5, 1.5, 2.5]})
+    then = db.insert("t", rows.cast(pa.schema({"p": pa.int32(), "k": pa.int32(), "f": pa.float32()}))).csn
+    db.alter_table("t", add="s string default 'new'", rename={"k": "key"})
+    db.clone_table("t", "copy")
+    assert db.alter_table("copy", comment={"s": "of the copy"}).columns != db.table("t").columns
+    db.delete("t", "key = 10")
+    db.restore_table("t", then, partition={"p": 1}, wait="all")
+    shown = {"p": [1, 1, 2], "key": [10, 11, 20], "f": [0.5, 1.5, 2.5], "s": ["new"] * 3}
+    for other in dbs:
+        for name in ("t", "copy"):
+            with other.snapshot(min_csn=db.seen_csn) as snap:
+                assert {one: snap.read(name).sort_by("key")[one].to_pylist() for one in shown} == shown
+    # The clone has had the same changes, so parts of before move into it; another table has not.
+    db.move_partition("t", {"p": 2}, "copy")
+    assert sorted(db.read("copy")["key"].to_pylist()) == [10, 11, 20, 20]
+    db.create_table("other", "p int, key int not null, f float, s string", partition_by=["p"])
+    with pytest.raises(BadRequestError, match=r"in another way than those of default\.other"):
+        db.move_partition("t", {"p": 1}, "other")
+    db.drop_table("copy")
+    assert db.undrop_table("copy").rows == 4
+    assert db.read("copy", where="s = 'new'").num_rows == 4
+    # A type whose pages are others comes back with the whole table only.
+    db.alter_table("t", types={"f": "double"})
+    with pytest.raises(BadRequestError, match=r"f of table default.t was float in part .* and is double now"):
+        db.restore_table("t", then, partition={"p": 1})
+    assert db.read("t").schema.field("f").type == pa.float64()
+    db.restore_table("t", then)
+    assert db.read("t").schema.field("f").type == pa.float32()
+    assert db.read("t").sort_by("k").to_pydict() == rows.to_pydict()
 
 
 def test_a_column_that_comes_again_is_another_one(local: LocalCluster, dbs: list[Database]) -> None:

@@ -37,6 +37,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
         form: Parts of the same form differ in their rows alone: they have one row group, no page index, and
             footers with the same schema and marks. None: it is not known.
         source: The part whose bytes it shares, or that had them first; None: it came with bytes of its own.
+        columns_csn: The CSN at which its table had the columns of these bytes; None: that of its creation.
     """
 
     part: _Part
@@ -49,6 +50,7 @@ class PartMeta(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: PartKind = "part"
     form: _Form | None = None
     source: _Part | None = None
+    columns_csn: Csn | None = None
 
     @property
     def origin(self) -> PartId:

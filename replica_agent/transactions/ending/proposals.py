@@ -181,4 +181,6 @@ def _declared(skip: SkipPart | None) -> tuple[SkipPart, ...]:
 
 def _adding(part: PartMeta) -> AddPart:
     values = (part.table, part.part, part.path, part.rows, part.length, part.checksum)
-    return AddPart(*values) if part.source is None else SharePart(*values, part.source)
+    if part.source is None:
+        return AddPart(*values)
+    return SharePart(*values, part.source, part.columns_csn)

@@ -44,7 +44,6 @@ from tidelock.replica_agent.tables.names import full_name, namespace_key
 from tidelock.replica_agent.tables.schema import ColumnLimits, Derivation, TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
-from tidelock.replica_agent.transactions.statements.row_staging import require_own_columns
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.partfs import PartFs
 from tidelock.wire.ids import TableName
@@ -152,7 +151,6 @@ class TableStatements:
         Raises:
             UnknownTableError: The transaction sees no such drop.
             SnapshotTooOldError: Its rows are not kept any more.
-            BadRequestError: It has parts that were written before its columns were changed.
             Others as `definitions.undropping`; PartDamagedError, which leaves the transaction rollback only.
         """
         full = self._look_up(tx, name)
@@ -165,7 +163,6 @@ class TableStatements:
 
         before = Csn(gone.csn - 1)
         parts = await self.catalog.read(lambda reader: reader.parts(gone.id, before))
-        require_own_columns(TableSchema.from_definition(gone.id, gone.definition), parts)
         made = await self._define(tx, make)
         async with self.transactions.removing(tx):
             self.catalog.reader.require_kept(before, gone.id)
@@ -204,7 +201,6 @@ class TableStatements:
         Raises:
             UnknownTableError: There is no such table.
             TableExistsError: The new name is taken.
-            BadRequestError: It has parts that were written before its columns were changed.
             Others as `definitions.creating`; PartDamagedError, which leaves the transaction rollback only.
         """
         source, new = self._look_up(tx, name), self._look_up(tx, to)
@@ -218,7 +214,6 @@ class TableStatements:
         async def make(tables: SeenTables) -> list[DefineTable]:
             return definitions.cloning(schema, new, tables)
 
-        require_own_columns(schema, await self.catalog.read(partial(self._seen_parts, tx, schema.id, csn)))
         made = await self._define(tx, make)
         async with self.transactions.removing(tx):
             parts = await self.catalog.read(partial(self._seen_parts, tx, schema.id, csn))
@@ -288,6 +283,24 @@ class TableStatements:
         if rewrite:
             await self.inserts.mutations.rewrite(tx, made.definition.table)
         return made
+
+    async def restore_columns(self, tx: Transaction, name: str, then: TableSchema) -> None:
+        """Give a table the columns that it had; the caller restores the parts of then.
+
+        Raises:
+            UnknownTableError: There is no such table.
+            BadRequestError: A table that is derived from this one could not follow it any more.
+            UnsupportedInTransactionError: The transaction has rows for the table, with the columns of now.
+        """
+
+        async def make(seen: SeenTables) -> list[DefineTable]:
+            found = definitions.restoring(self._look_up(tx, name), then, seen)
+            made = TableSchema.from_definition(found.table, found.definition)
+            _require_no_rows(tx, made)
+            await self.inserts.derived.check_dependents(tx, made, seen)
+            return [found]
+
+        await self._define(tx, make)
 
     async def _define(
         self,

@@ -33,7 +33,7 @@ from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
-from tidelock.replica_agent.transactions.statements.row_staging import RowStaging, require_own_columns
+from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable
 from tidelock.replication.locks.removal_locks import Locks
@@ -99,7 +99,8 @@ class Removals:
         """Move the rows of one partition into another table of equal schema, without rewriting them.
 
         Raises:
-            BadRequestError: The tables differ in columns, partitions or sort order, or are the same.
+            BadRequestError: The tables differ in columns, partitions or sort order, or in what earlier parts
+                have; or they are the same.
             UnsupportedInTransactionError: The other table has a unique key.
             TableModeError: It is a landing table.
             Others as :meth:`drop_partition`.
@@ -116,8 +117,8 @@ class Removals:
                 )
             path = path_in(schema, values)
             parts = await self.covered(tx, schema.id, path)
-            require_own_columns(schema, parts)
-            await self.staging.share(tx, other.id, parts)
+            known = _columns_there(schema, other, parts)
+            await self.staging.share(tx, other.id, parts, lambda part: known[part.part])
             return await self.take(tx, schema.id, parts)
 
     async def _cover(self, tx: Transaction, table: TableId, path: str | None) -> RemoveResult:
@@ -246,6 +247,29 @@ class Removals:
 def _compacted(conflict: SerializationConflictError) -> bool:
     """Return whether the conflict is with a committed compaction."""
     return bool(conflict.details.get("merge")) and conflict.details.get("csn") is not None
+
+
+def _columns_there(
+    source: TableSchema, target: TableSchema, parts: Sequence[PartRow]
+) -> dict[PartId, Csn | None]:
+    """Return the CSN at which the target had the columns of each part of the source; None: it has them now.
+
+    Raises:
+        BadRequestError: It had them at none: the columns of the two tables were changed in different ways.
+    """
+    found: dict[PartId, Csn | None] = {}
+    for part in parts:
+        csn, here = part.columns_csn, source.layout(part.columns_csn)
+        found[part.part] = None if here is None else csn
+        there = target.layout(found[part.part])
+        if here is not None and (there is None or there.columns != here.columns):
+            raise BadRequestError(
+                f"part {part.part} of table {source.name} was written before the columns of that table were "
+                f"changed, in another way than those of {target.name}: insert the rows instead",
+                table=target.name,
+                part=part.part,
+            )
+    return found
 
 
 #: The fields of two schemas that are compared, as messages call them.

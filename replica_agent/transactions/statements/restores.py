@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelock.csnlog.core.ids import Csn
+from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import BadRequestError, UnknownTableError, UnsupportedInTransactionError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.widening import needs_other_pages
+from tidelock.replica_agent.transactions.statements.definitions import TableStatements
 from tidelock.replica_agent.transactions.statements.removals import Removals
-from tidelock.replica_agent.transactions.statements.row_staging import require_own_columns
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.wire.statements import RestoreResult
 
@@ -29,11 +30,15 @@ class Restores:
     """Restores tables for the transactions of this home."""
 
     removals: Removals
+    tables: TableStatements
 
     async def restore(
         self, tx: Transaction, table: str, csn: Csn, values: Mapping[str, Any] | None
     ) -> RestoreResult:
         """Make a table, or one of its partitions, again as it was at a CSN that stays readable meanwhile.
+
+        A table gets the columns back that it had. A partition is shown with the columns of now, as its parts
+        would be if they had stayed.
 
         Args:
             tx: An open transaction of this home.
@@ -44,14 +49,19 @@ class Restores:
         Raises:
             SerializationConflictError: Another transaction removes, or has removed, parts of it.
             UnknownTableError: There is no such table, or it did not exist at the CSN.
-            BadRequestError: Its columns were others at the CSN, or the values do not name a partition.
-            UnsupportedInTransactionError: It has a unique key.
+            BadRequestError: The values do not name a partition; or its files have a type of before, whose
+                pages are others.
+            UnsupportedInTransactionError: It has a unique key; or its columns were others, and the
+                transaction has rows with those of now.
             TableModeError: It is a landing table.
         """
         removals = self.removals
+        schema = removals.table(tx, table)
+        then = self._restorable(schema, csn)
+        if values is None and then.columns != schema.columns:
+            await self.tables.restore_columns(tx, table, then)
         async with removals.transactions.removing(tx):
             schema = removals.table(tx, table)
-            self._require_restorable(schema, csn)
             path = None if values is None else path_in(schema, values)
             now = await removals.covered(tx, schema.id, path)
 
@@ -60,14 +70,15 @@ class Restores:
                     reader.parts(schema.id, csn) if path is None else reader.partition(schema.id, path, csn)
                 )
 
-            then = await removals.catalog.read(read)
-            back, gone = _without(then, now), _without(now, then)
-            require_own_columns(schema, back)
+            there = await removals.catalog.read(read)
+            back, gone = _without(there, now, schema), _without(now, there, schema)
+            _require_pages(schema, back)
             await removals.staging.share(tx, schema.id, back)
             removed = await removals.take(tx, schema.id, gone)
             return RestoreResult(csn, removed.rows, removed.parts, sum(part.rows for part in back), len(back))
 
-    def _require_restorable(self, schema: TableSchema, csn: Csn) -> None:
+    def _restorable(self, schema: TableSchema, csn: Csn) -> TableSchema:
+        """Return the schema at the CSN of a table that can be restored."""
         schema.require_mode(lands=False)
         if schema.unique_key:
             raise UnsupportedInTransactionError(
@@ -80,23 +91,37 @@ class Restores:
                 f"table {schema.name} did not exist at CSN {csn}; restore it to a CSN since its creation",
                 table=schema.name,
             )
-        _, then = self.removals.tables.schema(schema.id, csn)
-        for what, words in (("stored_columns", "columns"), ("partition_by", "partition_by")):
-            if getattr(then, what) != getattr(schema, what):
+        return self.removals.tables.schema(schema.id, csn)[1]
+
+
+def _require_pages(schema: TableSchema, parts: Sequence[PartRow]) -> None:
+    """Refuse parts whose pages do not hold the types of now: plain readers could not read them."""
+    for part in parts:
+        csn = part.columns_csn
+        for column in schema.columns:
+            former = None if csn is None else column.at(csn)
+            then = column.type if former is None else former.type
+            if then != column.type and needs_other_pages(column.type, then):
                 raise BadRequestError(
-                    f"{words} of table {schema.name} were others at CSN {csn} than they are now; insert the "
-                    f"rows of that CSN instead: tx.insert(table, db.read(table, csn={csn}))",
+                    f"column {column.name} of table {schema.name} was {then} in part {part.part}, and "
+                    f"is {column.type} now, whose files are others; restore the whole table, or insert the "
+                    "rows from a read at that CSN",
                     table=schema.name,
-                    csn=csn,
+                    part=part.part,
                 )
 
 
-def _without(parts: Sequence[PartRow], others: Sequence[PartRow]) -> list[PartRow]:
-    """Return the parts whose bytes no other part has; of several with the same bytes those in excess."""
-    there = Counter((part.path, part.meta.origin) for part in others)
+def _without(parts: Sequence[PartRow], others: Sequence[PartRow], schema: TableSchema) -> list[PartRow]:
+    """Return the parts whose bytes no other part shows alike; of several alike those in excess."""
+
+    def alike(part: PartRow) -> tuple[str, PartId, Csn | None]:
+        layout = schema.layout(part.columns_csn)
+        return part.path, part.meta.origin, None if layout is None else layout.below
+
+    there = Counter(map(alike, others))
     left = []
     for part in parts:
-        key = part.path, part.meta.origin
+        key = alike(part)
         if there[key]:
             there[key] -= 1
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import sqlite3
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ import msgspec
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, PartId, TableId, Tid
-from tidelock.errors import BadRequestError, SchemaMismatchError, TidelockError, UnavailableError
+from tidelock.errors import SchemaMismatchError, TidelockError, UnavailableError
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.storage import catalog_writes as jobs
@@ -213,7 +214,13 @@ class RowStaging:
             meta = msgspec.structs.replace(_meta(table, part), kind=kind)
             self.transactions.add(tx, StagedBytes(meta, part.data, tx.tid))
 
-    async def share(self, tx: Transaction, table: TableId, parts: Sequence[PartRow]) -> None:
+    async def share(
+        self,
+        tx: Transaction,
+        table: TableId,
+        parts: Sequence[PartRow],
+        columns_csn: Callable[[PartRow], Csn | None] = operator.attrgetter("columns_csn"),
+    ) -> None:
         """Add parts to ``table`` that have the bytes of other parts (rule shared-bytes).
 
         A peer that holds the other parts takes their bytes; one that does not receives the new parts like
@@ -221,15 +228,21 @@ class RowStaging:
 
         Args:
             tx: The transaction that adds them.
-            table: The table, whose columns are those of the parts.
+            table: The table, whose definition shows the columns of the parts.
             parts: The other parts, of any table, removed or not.
+            columns_csn: Returns the CSN at which the table had the columns of a part; None: those of now.
 
         Raises:
             PartDamagedError: One of the other parts is damaged here, and is being fetched again.
         """
         new = [
             msgspec.structs.replace(
-                row.meta, part=self.numbers.next(), table=table, kind="part", source=row.meta.origin
+                row.meta,
+                part=self.numbers.next(),
+                table=table,
+                kind="part",
+                source=row.meta.origin,
+                columns_csn=columns_csn(row),
             )
             for row in parts
         ]
@@ -264,23 +277,6 @@ class RowStaging:
             unused = await self.catalog.write(lambda db: jobs.drop_parts(db, dropped))
             await remove_files(self.catalog, self.files, unused)
         self.transactions.require_open(tx)
-
-
-def require_own_columns(schema: TableSchema, parts: Sequence[PartRow]) -> None:
-    """Refuse to share parts that have other columns than their table has now (rule columns).
-
-    Raises:
-        BadRequestError: One of them was created before the columns were changed.
-    """
-    for part in parts:
-        if schema.layout(part.creation_csn) is not None:
-            raise BadRequestError(
-                f"part {part.part} of table {schema.name} was written before the columns of the table were "
-                "changed, and cannot be shared with the columns of now; insert its rows instead, from a read "
-                "at an earlier CSN if the table does not have them any more",
-                table=schema.name,
-                part=part.part,
-            )
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -49,7 +49,17 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
     st.builds(AddPart, TEXT.map(TableId), TEXT.map(PartId), TEXT, INT, INT, TEXT),
     st.builds(RemovePart, TEXT.map(TableId), TEXT.map(PartId)),
     st.builds(DefineTable, TEXT.map(TableId), INT, OBJECT),
-    st.builds(SharePart, TEXT.map(TableId), TEXT.map(PartId), TEXT, INT, INT, TEXT, source=TEXT.map(PartId)),
+    st.builds(
+        SharePart,
+        TEXT.map(TableId),
+        TEXT.map(PartId),
+        TEXT,
+        INT,
+        INT,
+        TEXT,
+        source=TEXT.map(PartId),
+        columns_csn=st.none() | INT.map(Csn),
+    ),
     st.builds(TagCsn, TEXT, INT.map(Csn), st.none() | st.floats(0, 1e9)),
     st.builds(EndTag, TEXT, st.booleans()),
 )

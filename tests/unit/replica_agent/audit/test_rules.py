@@ -111,6 +111,10 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         _sql(f"UPDATE parts SET checksum = '{'0' * 32}' WHERE part = '{PACKED}'"),
         {("row_differs_from_record", PACKED)},
     ),
+    "bytes that show the columns of another CSN": (
+        _sql(f"UPDATE parts SET columns_csn = 3 WHERE part = '{PACKED}'"),
+        {("row_differs_from_record", PACKED)},
+    ),
     "a commit of which the part was forgotten": (
         _sql(f"UPDATE parts SET creation_csn = NULL WHERE part = '{PACKED}'"),
         {("row_differs_from_record", PACKED)},

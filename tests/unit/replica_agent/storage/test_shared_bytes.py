@@ -39,7 +39,7 @@ def _catalog() -> sqlite3.Connection:
 
 def _entry(meta: PartMeta) -> AddPart:
     values = (meta.table, meta.part, meta.path, meta.rows, meta.length, meta.checksum)
-    return AddPart(*values) if meta.source is None else SharePart(*values, meta.source)
+    return AddPart(*values) if meta.source is None else SharePart(*values, meta.source, meta.columns_csn)
 
 
 @dataclass(slots=True)
@@ -82,7 +82,8 @@ class SharedBytes(RuleBasedStateMachine):
 
     def _meta(self, content: int, source: PartId | None = None) -> PartMeta:
         part = PartId(f"r1-1-{self._next()}")
-        return PartMeta(part, TABLE, "", 1, LENGTH, f"{content:032x}", source=source)
+        columns_csn = None if source is None else Csn(self.csn - self.numbers % 3)
+        return PartMeta(part, TABLE, "", 1, LENGTH, f"{content:032x}", source=source, columns_csn=columns_csn)
 
     def _named(self, draw: st.DataObject, *, held: bool | None = None) -> _Part:
         found = [one for one in self.parts.values() if held is None or one.held == held]
@@ -198,12 +199,12 @@ class SharedBytes(RuleBasedStateMachine):
     @invariant()
     def bytes_exist_exactly_while_a_part_needs_them(self) -> None:
         """A held part finds its own content; a file without any part is deleted; both sides know the same."""
-        rows = self.db.execute("SELECT part, file, offset, state, source FROM parts").fetchall()
+        rows = self.db.execute("SELECT part, file, offset, state, source, columns_csn FROM parts").fetchall()
         assert {part for part, *_ in rows} == set(self.parts)
-        for part, file, offset, state, source in rows:
+        for part, file, offset, state, source, columns_csn in rows:
             one = self.parts[part]
             assert (state == "held") == one.held
-            assert source == one.meta.source
+            assert (source, columns_csn) == (one.meta.source, one.meta.columns_csn)
             if one.held:
                 assert self.disk[file][offset] == one.content
         assert {file for _, file, *_ in rows if file is not None} == set(self.disk)
