@@ -3,12 +3,13 @@
 Each table has a number of its own, in its comment, and each row the number of the table that its writer saw.
 So a row that is in another table than that one shows itself, whatever names both have had. Columns come and
 go meanwhile. Each has a number in its name, which is its default, and no writer sends one: so each row of any
-age has that number there.
+age has that number there. Tables are restored to CSNs of before, with the columns of then.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,8 @@ SCHEMA: Final = pa.schema([("g", pa.int64()), ("n", pa.int64())])
 _VALUE: Final[list[Operation]] = [["r", "tables", None]]
 #: Refusals that are an answer to a change: another client was first, or history is gone.
 _ANSWERS: Final = (TableExistsError, UnknownTableError, BadRequestError, SnapshotTooOldError)
+#: Most CSNs by which a table is set back.
+_BACK: Final = 60
 _WRITERS, _WRITE_PAUSE_S, _CHANGE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 3.0, 3.0
 
 #: The tables of a read: the name of each, its number, the pairs (number, n) of its rows, and the different
@@ -52,8 +55,8 @@ class TableLives(Workload):
 
     name: ClassVar[str] = "table_lives"
     promise: ClassVar[str] = (
-        "A row is in the table for which it was inserted, as long as that lives, and in no other one; it has "
-        "the defaults of all columns."
+        "A row is in the table for which it was inserted, as long as that lives and no restore takes it, and "
+        "in no other one; it has the defaults of all columns."
     )
 
     def prepare(self, db: Database) -> None:
@@ -66,7 +69,7 @@ class TableLives(Workload):
         """Return clients that change tables, alone or with rows, writers, and readers of all kinds."""
         writers = [self.acting(self._insert, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
         changers = [self.acting(self._change, _CHANGE_PAUSE_S) for _ in range(2)]
-        others = (self._refill, self._exchange, self._change_columns)
+        others = (self._refill, self._exchange, self._change_columns, self._restore)
         changers += [self.acting(one, _CHANGE_PAUSE_S) for one in others]
         return [*changers, *writers, *self.readers(self._read, _READ_PAUSE_S)]
 
@@ -138,6 +141,26 @@ class TableLives(Workload):
             expected=(*_ANSWERS, TableChangedError, SerializationConflictError),
         )
 
+    def _restore(self, session: Session) -> None:
+        """Set a table back by some CSNs."""
+        name, back = random.choice(NAMES), random.randint(1, _BACK)
+        expected = (*_ANSWERS, TableChangedError, SerializationConflictError)
+
+        def attempt() -> Attempt:
+            def work(tx: Transaction) -> Found:
+                to = max(1, tx.snapshot_csn - back)
+                try:
+                    table = int(tx.definition(name)["properties"]["comment"])
+                    tx.restore_table(name, to)
+                except UnknownTableError:
+                    raise RolledBack from None
+                return Found([["restore", table, to]])
+
+            return Attempt([["restore", name, None]], work, f="restore", expected=expected)
+
+        with suppress(*expected):
+            session.write(attempt)
+
     def _insert(self, session: Session) -> None:
         name = random.choice(NAMES)
 
@@ -187,6 +210,7 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
     reads: list[dict[str, Any]] = []
     undropped = 0
     added: dict[int, dict[int, int]] = defaultdict(dict)
+    restored: list[_Restored] = []
     for line in all_lines:
         if line["f"] == "read" and line["type"] == "ok":
             reads.append(line)
@@ -195,16 +219,32 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
         elif line["f"] == "add" and line["type"] == "ok":
             for _, table, n in line["value"]:
                 added[table][n] = line["csn"]
+        elif line["f"] == "restore" and line["type"] in {"ok", "info"}:
+            restored.append(_restored(line))
     found = [
         Violation(TableLives.name, rule, f"{story} at CSN {line['snapshot']} of {line.get('replica')} "
                   f"(operation {line['index']}).", line["time"])
         for line in reads
-        for rule, story in _wrong(line["value"][0][2], line["snapshot"], added)
+        for rule, story in _wrong(line["value"][0][2], line["snapshot"], added, restored)
     ]  # fmt: skip
     return [*found, *_disagreeing(reads), *_back_from_the_dead(reads, undropped)]
 
 
-def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> Iterable[tuple[str, str]]:
+#: A restore: the table, the CSN that it was set back to, and that of its commit. Rows of in between may have
+#: left. Of one with an unknown outcome nothing of that is known.
+_Restored = tuple[int | None, int, float]
+
+
+def _restored(line: dict[str, Any]) -> _Restored:
+    if line["type"] == "info":
+        return None, 0, math.inf
+    _, table, to = line["value"][0]
+    return table, to, line["csn"] or 0
+
+
+def _wrong(
+    there: Tables, csn: int, added: Mapping[int, Mapping[int, int]], restored: Sequence[_Restored]
+) -> Iterable[tuple[str, str]]:
     if any(name == _BETWEEN for name, *_ in there):
         yield "no state in between", f"Expected no table {_BETWEEN}, found one"
     for name, tables in Counter(name for name, *_ in there).items():
@@ -219,7 +259,11 @@ def _wrong(there: Tables, csn: int, added: Mapping[int, Mapping[int, int]]) -> I
         count = Counter(n for _, n in rows)
         if doubled := sorted(n for n, times in count.items() if times > 1):
             yield "each row once", f"Expected each row of table {table} once in {name}, found {doubled} twice"
-        if lost := sorted(n for n, at in added[table].items() if at <= csn and n not in count):
+        left = [(to, end) for of, to, end in restored if of in {table, None}]
+        due = {
+            n for n, at in added[table].items() if at <= csn and not any(to < at <= end for to, end in left)
+        }
+        if lost := sorted(due - count.keys()):
             yield "acknowledged rows", f"Expected rows {lost} of table {table} in {name}, found none of these"
         for column, values in columns:
             if values not in ([], [int(column.removeprefix(COLUMN))]):

@@ -276,6 +276,31 @@ def test_a_row_that_is_not_in_its_own_table_is_found(tables: list[Any], claim: s
     assert _claims(table_lives.judged(planted.ended), "table_lives") == ({claim} if claim else set())
 
 
+@pytest.mark.parametrize(
+    ("table", "to", "csn", "end", "missing"),
+    [
+        (7, 3, 6, "ok", [1]),  # row 2 is of CSN 4
+        (7, 4, 6, "ok", [1, 2]),
+        (7, 2, 3, "ok", [2]),
+        (8, 2, 6, "ok", [1, 2]),
+        (7, 2, 6, "ok", []),
+        (7, 2, 6, "fail", [1, 2]),
+        (7, 2, None, "info", []),
+    ],
+)
+def test_rows_that_a_restore_may_not_take_are_missed(
+    table: int, to: int, csn: int | None, end: str, missing: list[int]
+) -> None:
+    """A restore takes rows that came after its CSN, of its table, and before its commit; no others."""
+    planted = Planted()
+    planted.operation([["add", 7, 1]], f="add", csn=3)
+    planted.operation([["add", 7, 2]], f="add", csn=4)
+    planted.operation([["restore", table, to]], f="restore", csn=csn, end=end)
+    planted.operation([["r", "tables", [["lives_a", 7, [], []]]]], f="read", snapshot=7, replica="r1")
+    stories = [one.story for one in table_lives.judged(planted.ended)]
+    assert [f"Expected rows {missing} of table 7" in story for story in stories] == [True] * bool(missing)
+
+
 def test_a_table_that_comes_back_from_the_dead_is_found() -> None:
     """Whatever the order in which the CSNs were read; two replicas that disagree are found, too."""
     planted = Planted()

@@ -145,7 +145,8 @@ class Statements(HomeRequests):
         """Move the rows of one partition into another table of equal schema, without rewriting them.
 
         Raises:
-            BadRequestError: The tables differ in columns, partitions or sort order.
+            BadRequestError: The tables differ in columns, partitions or sort order, or in what files of
+                before have.
             TidelockError: Other errors, as `drop_partition`.
         """
         moved = self._remove("move_partition", table, MoveRequest(plain(partition), into))
@@ -162,6 +163,8 @@ class Statements(HomeRequests):
     ) -> RestoreResult:
         """Make a table, or one partition, again as it was; no file is read or written.
 
+        A table gets the columns back that it had; a partition is shown with the columns of now.
+
         Rows that were there then and are not now come back, and rows that have come since leave, as in any
         change: the change feed shows them, and snapshots of before stay as they are. Rows that others insert
         while the transaction is open stay.
@@ -173,12 +176,13 @@ class Statements(HomeRequests):
             partition: Every partition column with its value, None is null; default: the whole table.
 
         Raises:
-            BadRequestError: Not one of `to` and `at`; the table had other columns then; or `partition` names
-                no partition.
+            BadRequestError: Not one of `to` and `at`; `partition` names no partition, or one with a column
+                whose type has become wider; or a derived table could not follow the columns of then.
             SnapshotTooOldError: The history of the CSN is not kept any more.
             NoSuchCsnError, UnknownTagError: There is no such CSN or tag; `at` has not come yet.
             UnknownTableError: There is no such table, or it did not exist then.
-            UnsupportedInTransactionError: The table has a unique key.
+            UnsupportedInTransactionError: The table has a unique key; or it had other columns, and the
+                transaction has rows for it with those of now.
             TableModeError: It is a landing table.
             SerializationConflictError, TransactionClosedError: As in `drop_partition`. After each of these
                 errors: rollback() only.
