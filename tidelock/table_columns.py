@@ -27,10 +27,13 @@ _VALUE_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class FormerColumn:
-    """The name and the type of a column in the parts that were created below a CSN."""
+    """The name and the type of a column in the parts that were created below a CSN.
+
+    Without a name these parts lack it: it was dropped, and came back by a restore.
+    """
 
     until: int
-    name: str
+    name: str | None
     type: str
 
 
@@ -68,9 +71,9 @@ class Column:
         return pa.field(self.name, to_arrow(self.type), self.nullable)
 
     def at(self, csn: int) -> FormerColumn | None:
-        """Return what it was in the files of a CSN; None: the same as now, or it was not there."""
+        """Return what it was in the files of a CSN; None: the same as now."""
         if csn < self.since:
-            return None
+            return FormerColumn(self.since, None, self.type)
         return next((former for former in self.was if csn < former.until), None)
 
 

@@ -147,16 +147,18 @@ class TableLives(Workload):
         expected = (*_ANSWERS, TableChangedError, SerializationConflictError)
 
         def attempt() -> Attempt:
-            def work(tx: Transaction) -> Found:
+            value: list[Operation] = [["restore", None, 0]]
+
+            def work(tx: Transaction) -> None:
                 to = max(1, tx.snapshot_csn - back)
                 try:
-                    table = int(tx.definition(name)["properties"]["comment"])
+                    # What is noted of an unknown outcome says as much as what is noted of a known one.
+                    value[:] = [["restore", int(tx.definition(name)["properties"]["comment"]), to]]
                     tx.restore_table(name, to)
                 except UnknownTableError:
                     raise RolledBack from None
-                return Found([["restore", table, to]])
 
-            return Attempt([["restore", name, None]], work, f="restore", expected=expected)
+            return Attempt(value, work, f="restore", expected=expected)
 
         with suppress(*expected):
             session.write(attempt)
@@ -230,16 +232,14 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
     return [*found, *_disagreeing(reads), *_back_from_the_dead(reads, undropped)]
 
 
-#: A restore: the table, the CSN that it was set back to, and that of its commit. Rows of in between may have
-#: left. Of one with an unknown outcome nothing of that is known.
+#: A restore: the table, the CSN that it was set back to, and that of its commit, infinite if that is unknown.
+#: Rows of in between may have left.
 _Restored = tuple[int | None, int, float]
 
 
 def _restored(line: dict[str, Any]) -> _Restored:
-    if line["type"] == "info":
-        return None, 0, math.inf
     _, table, to = line["value"][0]
-    return table, to, line["csn"] or 0
+    return table, to, math.inf if line["type"] == "info" else line["csn"] or 0
 
 
 def _wrong(
@@ -259,7 +259,7 @@ def _wrong(
         count = Counter(n for _, n in rows)
         if doubled := sorted(n for n, times in count.items() if times > 1):
             yield "each row once", f"Expected each row of table {table} once in {name}, found {doubled} twice"
-        left = [(to, end) for of, to, end in restored if of in {table, None}]
+        left = [(to, end) for of, to, end in restored if of == table]
         due = {
             n for n, at in added[table].items() if at <= csn and not any(to < at <= end for to, end in left)
         }

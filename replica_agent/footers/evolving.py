@@ -158,7 +158,8 @@ class _Shown:
         if missing := by_name.keys() - stored.keys():
             raise ValueError(f"the file has no column {min(missing)}")
         self._kept = [(stored[name], by_name[name]) for name in stored if name in by_name]
-        self._made = [(wanted[one.name], one) for one in columns if one.stored is None]
+        made = [(wanted[one.name], one) for one in columns if one.stored is None]
+        self._made = [(_nullable(top) if one.value is None else top, one) for top, one in made]
         kept = [_kept(top, wanted[column.name], column) for top, column in self._kept]
         self.tops = [*kept, *(top for top, _ in self._made)]
         if not self.tops:
@@ -243,6 +244,15 @@ def _kept(stored: _Top, wanted: _Top, column: ShownColumn) -> _Top:
         if all(now.get(number) == then.get(number) for number in (_TYPE, _TYPE_LENGTH)):
             head = _struct({**now, _REPETITION: then[_REPETITION]})
     return _Top((_with(head, _NAME, text_bytes(column.name)), *rest), stored.leaves, stored.first)
+
+
+def _nullable(top: _Top) -> _Top:
+    """Return a column that may be null, also if the table requires it: it was away, and is back."""
+    head, *rest = top.elements
+    if Reader(_fields(head)[_REPETITION].value).count() != _REQUIRED:
+        return top
+    leaves = (msgspec.structs.replace(leaf, definitions=leaf.definitions + 1) for leaf in top.leaves)
+    return _Top((_with(head, _REPETITION, count_bytes(_OPTIONAL)), *rest), tuple(leaves), top.first)
 
 
 def _schema(data: bytes) -> tuple[bytes, dict[str, _Top]]:

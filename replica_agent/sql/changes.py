@@ -17,6 +17,7 @@ between. So it costs what these commits have changed, not what the table holds.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -32,9 +33,13 @@ from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import SqlSession
+from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.change_reads import ChangeReader
 from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, PartChange, net_of
+from tidelock.replica_agent.storage.table_reads import TableRow
+from tidelock.replica_agent.tables.column_changes import in_type
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.replica_agent.tables.widening import is_wider
 
 #: Columns in addition to the table's columns; no table has columns of these names.
 ADDED: Final = pa.schema(
@@ -57,12 +62,14 @@ class ChangedRows:
 
     def __init__(self, session: SqlSession, request: ChangesRequest) -> None:
         self._session, self._request = session, request
-        self._row = session.table(request.table)
-        self._table = TableSchema.from_definition(self._row.id, self._row.definition)
+        session.reads_from(request.table, request.since)
+        row = session.table(request.table)
+        with closing(session.catalog()) as reader:
+            self._table = _in_widest_types(reader, row, request.since)
+        self._row = replace(row, definition=self._table.definition())
         columns = [column.with_nullable(True) for column in self._table.arrow]
         #: The columns of the table, each nullable as in any result, and :data:`ADDED`.
         self.schema = pa.schema([*columns, *ADDED])
-        session.reads_from(request.table, request.since)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes in the order of their CSNs; of one CSN the deletes and preimages first.
@@ -135,6 +142,23 @@ class ChangedRows:
     def _source(self, parts: Sequence[PartChange]) -> TableSource:
         rows = [part.row for part in parts]
         return self._session.source(self._row, lambda: rows)
+
+
+def _in_widest_types(reader: CatalogReader, row: TableRow, since: Csn) -> TableSchema:
+    """Return a table whose columns hold all values since a CSN: a restore may have taken wider types back."""
+    table = TableSchema.from_definition(row.id, row.definition)
+    types = {column.id: column.type for column in table.columns}
+    for csn, version in reader.versions(row.id):  # the newest first
+        earlier = reader.table(row.id, csn) if version is not None and csn < row.from_csn else None
+        if earlier is not None:
+            for column in TableSchema.from_definition(row.id, earlier.definition).columns:
+                if column.id in types and is_wider(column.type, types[column.id]):
+                    types[column.id] = column.type
+        if csn <= since:
+            break
+    return dataclasses.replace(
+        table, columns=tuple(in_type(column, types[column.id]) for column in table.columns)
+    )
 
 
 def _by_partition(one: CsnChanges) -> Iterator[tuple[list[PartChange], list[PartChange]]]:

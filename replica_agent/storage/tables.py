@@ -82,6 +82,12 @@ class Tables:
             self._schemas[table, version] = found
         return version, found
 
+    def changes(self, table: TableId, after: Csn, until: Csn) -> list[tuple[Csn, TableSchema]]:
+        """Return the schemas that a table has got above a CSN and up to another, each with its CSN."""
+        found = self._kept(self._versions, table, self.reader.versions)
+        csns = sorted(csn for csn, version in found if version is not None and after < csn <= until)
+        return [(csn, self.schema(table, csn)[1]) for csn in csns]
+
     def named(self, name: TableName, at: Csn) -> tuple[int, TableSchema]:
         """Return version and schema of the table that has a name at a CSN; UnknownTableError as `find`."""
         return self.schema(self.find(name, at), at)

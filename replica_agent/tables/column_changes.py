@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tidelock.column_names import join_list
 from tidelock.column_types import to_arrow
+from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.tables.column_defaults import default_text, plain_bytes
 from tidelock.replica_agent.tables.layouts import HERE
@@ -121,6 +122,38 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
     return made
 
 
+def returned(then: TableSchema, later: Sequence[tuple[Csn, TableSchema]]) -> dict[str, Any]:
+    """Return the fields of a schema with the columns of before, by which parts of any CSN are shown right.
+
+    Args:
+        then: The schema of before.
+        later: The schemas that followed, the earliest first, each with the CSN from which it held.
+    """
+    ids = {column.id for column in then.columns}
+    others = {column.id for _, schema in later for column in schema.columns} - ids
+    return {
+        "columns": tuple(_returned(column, later) for column in then.columns),
+        "columns_made": max([then.columns_made, *(schema.columns_made for _, schema in later)]),
+        "dropped_at": HERE if others else then.dropped_at,
+    }
+
+
+def _returned(column: Column, later: Sequence[tuple[Csn, TableSchema]]) -> Column:
+    """Return a column as it was, with what it was in the parts of later schemas."""
+    was = list(column.was)
+    now: tuple[str | None, str, bool] = (column.name, column.type, column.nullable)
+    state = now
+    for csn, schema in later:
+        there = next((one for one in schema.columns if one.id == column.id), None)
+        found = (None, *now[1:]) if there is None else (there.name, there.type, there.nullable)
+        if found != state:
+            was.append(FormerColumn(csn, *state[:2]))
+            state = found
+    if state != now:
+        was.append(FormerColumn(HERE, *state[:2]))
+    return dataclasses.replace(column, was=tuple(was))
+
+
 def _require_known(schema: TableSchema, names: Sequence[str]) -> None:
     known = [column.name for column in schema.columns]
     for name in names:
@@ -203,12 +236,15 @@ def _changed(column: Column, changes: ColumnChanges) -> Column:
     if new == column.name and kind == column.type and not nullable:
         return column
     was = (*column.was, FormerColumn(HERE, column.name, column.type))
+    return dataclasses.replace(in_type(column, kind), name=new, was=was, nullable=column.nullable or nullable)
+
+
+def in_type(column: Column, kind: str) -> Column:
+    """Return a column in its type, or in a wider one."""
     initial = column.initial
     if initial is not None and kind != column.type:
         initial = widened(kind, column.type, bytes.fromhex(initial)).hex()
-    return dataclasses.replace(
-        column, name=new, type=kind, was=was, nullable=column.nullable or nullable, initial=initial
-    )
+    return dataclasses.replace(column, type=kind, initial=initial)
 
 
 def _added(schema: TableSchema, column: Column, number: int) -> Column:

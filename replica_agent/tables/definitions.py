@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from tidelock.csnlog.core.ids import TableId
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.errors import BadRequestError, TableChangedError, TableExistsError, UnknownTableError
-from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges, changed
+from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges, changed, returned
 from tidelock.replica_agent.tables.names import DEFAULT_NAMESPACE, is_namespace
 from tidelock.replica_agent.tables.schema import LIMITS, ColumnLimits, TableSchema
 from tidelock.wire.ids import TableName
@@ -345,14 +345,15 @@ def altering(
     return [DefineTable(schema.id, found.version + 1, schema.definition())]
 
 
-def restoring(name: TableName, then: TableSchema, tables: KnownTables) -> DefineTable:
+def restoring(
+    name: TableName, then: TableSchema, later: Sequence[tuple[Csn, TableSchema]], tables: KnownTables
+) -> DefineTable:
     """Return the definition of a table with the columns that it had.
-
-    It is right for parts that were visible then: all changes of columns that it knows had been made by then.
 
     Args:
         name: Its name.
         then: The definition that it had.
+        later: Those that followed, each with its CSN: what parts of in between have, follows from them.
         tables: The tables.
 
     Raises:
@@ -360,13 +361,7 @@ def restoring(name: TableName, then: TableSchema, tables: KnownTables) -> Define
     """
     found = _named(name, tables)
     now = found.schema
-    schema = dataclasses.replace(
-        now,
-        columns=then.columns,
-        sort_by=then.sort_by,
-        columns_made=max(now.columns_made, then.columns_made),
-        dropped_at=then.dropped_at,
-    )
+    schema = dataclasses.replace(now, sort_by=then.sort_by, **returned(then, later))
     return ChangeTable(now.id, found.version + 1, schema.definition())
 
 

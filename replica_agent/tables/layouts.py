@@ -143,10 +143,10 @@ def _layout(stored: Sequence[Mapping[str, Any]], below: Csn) -> Layout:
 def _shown(column: Mapping[str, Any], csn: Csn) -> ShownColumn:
     """Return how a column is shown in a part that has the columns of a CSN."""
     name = column["name"]
-    if csn < column.get("since", 0):
+    former = next((one for one in column.get("was", ()) if csn < one["until"]), None)
+    if csn < column.get("since", 0) or (former is not None and former["name"] is None):
         initial = column.get("initial")
         return ShownColumn(name, None, value=None if initial is None else bytes.fromhex(initial))
-    former = next((one for one in column.get("was", ()) if csn < one["until"]), None)
     if former is None:
         return ShownColumn(name, name)
     return ShownColumn(name, former["name"], retyped=former["type"] != column["type"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -253,6 +253,18 @@ class TableSchema:
         """Return how a part is shown that has the columns of a CSN; see :meth:`Layouts.of`."""
         return self.layouts.of(columns_csn)
 
+    def files_differ(self, other: TableSchema) -> bool:
+        """Return whether files of another definition of the table have other columns."""
+        mine, others = (
+            {
+                (one.id, one.name, one.type, one.nullable)
+                for one in schema.columns
+                if one.name not in schema.partition_by
+            }
+            for schema in (self, other)
+        )
+        return mine != others
+
     @cached_property
     def footer(self) -> bytes:
         """Return the footer of :meth:`common_metadata`, by which files of before are shown."""
@@ -269,11 +281,6 @@ class TableSchema:
         """Return the columns of the partitions, in the order of the folders."""
         by_name = {column.name: column for column in self.columns}
         return tuple(by_name[name] for name in self.partition_by)
-
-    @cached_property
-    def stored_columns(self) -> tuple[Column, ...]:
-        """Return the columns as far as they decide how parts are shown: without defaults and comments."""
-        return tuple(replace(column, default=None, comment=None) for column in self.columns)
 
     def arrow_bytes(self) -> bytes:
         """Return all columns as an Arrow IPC schema message."""

@@ -312,10 +312,14 @@ class Transactions:
     async def alone(self, tx: Transaction) -> AsyncIterator[None]:
         """Run a statement that keeps nothing if it is refused, when no other one of :meth:`removing` runs.
 
-        After an error the transaction goes on. Raises as :meth:`removing`.
+        After an error the transaction goes on. Nested inside such a statement, this does nothing. Raises as
+        :meth:`removing`.
         """
         self.require_open(tx)
-        with tx.statements.cuttable():
+        with tx.statements.cuttable() as task:
+            if tx.statements.statement_task is task:
+                yield
+                return
             async with tx.statements.statement_lock:
                 self.require_open(tx)
                 yield

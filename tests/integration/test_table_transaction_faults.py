@@ -2,7 +2,8 @@
 
 Drawn transactions run at all homes, and replicas are killed and started again. At drawn CSNs each replica
 shows the tables, rows and comments of the model, by the client, by SQL and by the folders of a snapshot. A
-home is also killed at the steps of such a commit; the record in the log alone decides what becomes of it.
+home is also killed at the steps of such a commit, of which the record in the log alone decides what becomes
+of it, and inside of the statements that make or share files.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.clusters.cluster import QUICK, ClusterFactory
@@ -38,6 +41,8 @@ HOME: Final = "r1"
 COLUMNS = {"k": "bigint not null"}
 #: Steps of a commit at its home, in their order.
 STEPS: Final = ("agent.seal", "agent.pack", "replication.push", "csnlog.commit", "replication.apply")
+#: Steps inside of statements at their home.
+INSIDE: Final = ("agent.stage", "agent.catalog", "replication.lock")
 IN_THE_LOG: Final = {"csnlog.commit.after", *points(["replication.apply"])}
 #: Points that run with every change.
 FAST: Final = {"agent.seal.after", "csnlog.commit.before", "csnlog.commit.after", "replication.apply.after"}
@@ -57,7 +62,8 @@ Shown = dict[str, Table]
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
     """The points at which the home can die."""
-    return Gates(tmp_path_factory.mktemp("gates"), {HOME: dict.fromkeys(points(STEPS), "crash")})
+    steps = points([*STEPS, *INSIDE])
+    return Gates(tmp_path_factory.mktemp("gates"), {HOME: dict.fromkeys(steps, "crash")})
 
 
 @pytest.fixture(scope="module")
@@ -228,16 +234,25 @@ def test_many_drawn_transactions_are_those_of_the_model(
     run_history(local, dbs, random.Random(fresh_seed), 150)
 
 
-def before_and_after(db: Database) -> tuple[Shown, Shown]:
-    """Return the tables that a transaction finds, after making them, and those that it leaves."""
+def make_before(db: Database) -> tuple[Shown, int]:
+    """Make the tables that a transaction finds; return them, and a CSN of before their last changes.
+
+    At that CSN `default.old` had other columns, and `default.gone`, which is dropped, was there.
+    """
     with db.begin(fresh=True) as tx:
-        for name in ("default.a", "default.b", "sales.a"):
+        for name in ("default.a", "default.b", "sales.a", "default.gone"):
             tx.create_table(name, COLUMNS, or_replace=True)
             tx.insert(name, rows(1))
-    return (
-        {name: Table((1,)) for name in ("default.a", "default.b", "sales.a")},
-        {"default.a": Table((2,)), "sales.c": Table((1, 3), "kept"), "sales.n": Table((4,))},
-    )
+        tx.create_table("old", "k int not null, v int default 7", or_replace=True)
+        tx.insert("old", pa.table({"k": pa.array([1, 2], pa.int32())}))
+    then = tx.csn or 0
+    with db.begin(fresh=True) as tx:
+        tx.alter_table("old", drop=["v"], add="w string default 'w'")
+        tx.delete("old", "k = 1")
+        tx.insert("old", pa.table({"k": pa.array([5], pa.int32())}))
+        tx.drop_table("gone")
+    names = ("default.a", "default.b", "sales.a")
+    return {name: Table((1,)) for name in names} | {"default.old": Table((2, 5))}, then
 
 
 @pytest.mark.scenario("S05")
@@ -246,11 +261,21 @@ def before_and_after(db: Database) -> tuple[Shown, Shown]:
     [pytest.param(point, marks=[] if point in FAST else [pytest.mark.slow]) for point in points(STEPS)],
 )
 def test_a_home_that_dies_leaves_all_of_it_or_nothing(
-    local: LocalCluster, dbs: dict[str, Database], gates: Gates, point: str
+    local: LocalCluster, dbs: dict[str, Database], gates: Gates, point: str, tmp_path: Path
 ) -> None:
-    """Replaced, renamed, altered, dropped and created in one commit: the record in the log decides."""
+    """Replaced, renamed, altered, dropped, created, restored, imported and brought back in one commit."""
     others = [dbs["r2"], dbs["r3"]]
-    before, after = before_and_after(others[0])
+    before, then = make_before(others[0])
+    after = {
+        "default.a": Table((2,)),
+        "sales.c": Table((1, 3), "kept"),
+        "sales.n": Table((4, 9)),
+        "default.old": Table((1, 2)),
+        "default.gone": Table((1,)),
+        "sales.copy": Table((1, 3), "kept"),
+        "sales.query": Table((4, 9)),
+    }
+    pq.write_table(rows(9), tmp_path / "nine.parquet")
     with local.connect(HOME) as db, ThreadPoolExecutor(1) as threads:
         tx = db.begin(fresh=True)
         tx.create_table("a", COLUMNS, or_replace=True)
@@ -261,6 +286,11 @@ def test_a_home_that_dies_leaves_all_of_it_or_nothing(
         tx.drop_table("sales.a")
         tx.create_table("sales.n", COLUMNS)
         tx.insert("sales.n", rows(4))
+        tx.import_files("sales.n", tmp_path)
+        tx.restore_table("old", then)
+        tx.undrop_table("gone")
+        tx.clone_table("sales.c", "sales.copy")
+        tx.create_table("sales.query", sql="select k from sales.n")
         with gates.open(HOME, point):
             told = threads.submit(committed, tx)
             eventually(lambda: local.pid(HOME) is None)
@@ -273,6 +303,58 @@ def test_a_home_that_dies_leaves_all_of_it_or_nothing(
         eventually(lambda other=other: shown(other, newest) == (before if csn is None else after))  # type: ignore[misc]
         if csn is not None:
             assert shown(other, csn - 1) == before
+
+
+#: Statements that make or share files, by the points inside of them. Some run with every change.
+INSIDE_OF: Final[dict[str, tuple[str, ...]]] = {
+    "query": ("agent.stage.before", "agent.stage.after"),
+    "widen": ("replication.lock.after", "agent.stage.before", "agent.catalog.after"),
+    "restore": ("replication.lock.before", "agent.catalog.before", "agent.catalog.after"),
+    "undrop": ("agent.catalog.before", "agent.catalog.after"),
+    "clone": ("agent.catalog.before", "agent.catalog.after"),
+    "import": ("agent.catalog.before", "agent.catalog.after"),
+}
+FAST_INSIDE: Final = {("widen", "agent.catalog.after"), ("restore", "agent.catalog.after")}
+
+
+@pytest.mark.scenario("S05")
+@pytest.mark.parametrize(
+    ("statement", "point"),
+    [
+        pytest.param(statement, point, marks=[] if (statement, point) in FAST_INSIDE else [pytest.mark.slow])
+        for statement, inside in INSIDE_OF.items()
+        for point in inside
+    ],
+)
+def test_a_home_that_dies_inside_of_a_statement_leaves_nothing(
+    local: LocalCluster, dbs: dict[str, Database], gates: Gates, statement: str, point: str, tmp_path: Path
+) -> None:
+    """Whatever it had written, marked or shared; the fixture looks for what is left."""
+    before, then = make_before(dbs["r2"])
+    pq.write_table(rows(9), tmp_path / "nine.parquet")
+    run: dict[str, Callable[[Transaction], object]] = {
+        "query": lambda tx: tx.create_table("made", sql="select k from old"),
+        "widen": lambda tx: tx.alter_table("old", types={"k": "bigint"}),
+        "restore": lambda tx: tx.restore_table("old", then),
+        "undrop": lambda tx: tx.undrop_table("gone"),
+        "clone": lambda tx: tx.clone_table("old", "made"),
+        "import": lambda tx: tx.import_files("a", tmp_path),
+    }
+    with local.connect(HOME) as db, ThreadPoolExecutor(1) as threads:
+        tx = db.begin(fresh=True)
+        with gates.open(HOME, point):
+            told = threads.submit(run[statement], tx)
+            eventually(lambda: local.pid(HOME) is None)
+        local.start(HOME)
+        assert isinstance(told.exception(), _OF_A_DEAD_REPLICA)
+        assert committed(tx) is None
+    with dbs["r2"].begin(fresh=True) as later:
+        newest = later.snapshot_csn
+    for other in dbs.values():
+        eventually(lambda other=other: shown(other, newest) == before)  # type: ignore[misc]
+    # The locks of the dead transaction hold nobody up: the statement runs at another home.
+    with dbs["r2"].begin(fresh=True) as tx:
+        run[statement](tx)
 
 
 def committed(tx: Transaction) -> int | None:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar, Unpack
 
 import msgspec
 
+from tidelock.client.agents.repetition import repeat
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.reads.tags import Tags
 from tidelock.client.values.columns import Columns
 from tidelock.client.writes.table_statements import ColumnChanges, alter_request, create_request
 from tidelock.client.writes.transaction import Transaction
-from tidelock.errors import CommitUnknownError, NoAnswerError, TableExistsError, UnknownTableError
+from tidelock.errors import (
+    CommitUnknownError,
+    NoAnswerError,
+    TableExistsError,
+    TransactionClosedError,
+    UnknownTableError,
+)
 from tidelock.wire.rows import RowList
 from tidelock.wire.tables import (
     AlterTableRequest,
@@ -242,9 +250,20 @@ class Tables(Tags):
         """
         if not columns.get("types"):
             return self._alter(name, alter_request(properties, **columns))
-        with self._begin_fresh() as tx:  # rows may be written again, for longer than an answer may take
-            made = tx.alter_table(name, properties, **columns)
-        return _committed(made, tx.csn or 0)
+
+        def once() -> CommittedTable:  # rows may be written again, for longer than an answer may take
+            with self._begin_fresh() as tx:
+                made = tx.alter_table(name, properties, **columns)
+            return _committed(made, tx.csn or 0)
+
+        transport = self._connection.transport
+        return repeat(
+            once,
+            TransactionClosedError,  # another one has dropped the table, or changed it, meanwhile
+            deadline=time.monotonic() + transport.timeouts.answer_s,
+            waits=transport.waits,
+            what=f"a change of table {name}",
+        )
 
     def namespaces(self, *, csn: int | None = None) -> RowList[NamespaceInfo]:
         """Return every namespace with its properties and the number of its tables; `default` always exists.

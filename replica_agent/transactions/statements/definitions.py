@@ -284,23 +284,37 @@ class TableStatements:
             await self.inserts.mutations.rewrite(tx, made.definition.table)
         return made
 
-    async def restore_columns(self, tx: Transaction, name: str, then: TableSchema) -> None:
-        """Give a table the columns that it had; the caller restores the parts of then.
+    async def restore_columns(self, tx: Transaction, name: str, csn: Csn) -> None:
+        """Give a table the columns that it had at a CSN, if it has others; the caller restores the parts.
+
+        If files have others, the commit is refused if others have added or removed rows meanwhile: the pages
+        of these may not hold the types of then.
 
         Raises:
-            UnknownTableError: There is no such table.
+            UnknownTableError: There is no such table, or it did not exist at the CSN.
             BadRequestError: A table that is derived from this one could not follow it any more.
             UnsupportedInTransactionError: The transaction has rows for the table, with the columns of now.
         """
+        _, now = self.tables.seen(tx.begin_statement(self.waiters.reached), tx.staged.definitions).named(
+            self._look_up(tx, name)
+        )
+        _, then = self.tables.schema(now.id, csn)
+        if then.columns == now.columns:
+            return
+        files = then.files_differ(now)
 
         async def make(seen: SeenTables) -> list[DefineTable]:
-            found = definitions.restoring(self._look_up(tx, name), then, seen)
-            made = TableSchema.from_definition(found.table, found.definition)
-            _require_no_rows(tx, made)
-            await self.inserts.derived.check_dependents(tx, made, seen)
+            later = self.tables.changes(now.id, csn, seen.at)
+            found = definitions.restoring(self._look_up(tx, name), then, later, seen)
+            if files:
+                made = TableSchema.from_definition(found.table, found.definition)
+                _require_no_rows(tx, made)
+                await self.inserts.derived.check_dependents(tx, made, seen)
             return [found]
 
         await self._define(tx, make)
+        if files:
+            tx.statements.reads[now.id] = None
 
     async def _define(
         self,

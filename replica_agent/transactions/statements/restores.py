@@ -8,6 +8,7 @@ So two restores conflict, and a restore and a statement that removes.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,11 +57,10 @@ class Restores:
             TableModeError: It is a landing table.
         """
         removals = self.removals
-        schema = removals.table(tx, table)
-        then = self._restorable(schema, csn)
-        if values is None and then.columns != schema.columns:
-            await self.tables.restore_columns(tx, table, then)
         async with removals.transactions.removing(tx):
+            self._require_restorable(tx, removals.table(tx, table), csn)
+            if values is None:
+                await self.tables.restore_columns(tx, table, csn)
             schema = removals.table(tx, table)
             path = None if values is None else path_in(schema, values)
             now = await removals.covered(tx, schema.id, path)
@@ -70,15 +70,14 @@ class Restores:
                     reader.parts(schema.id, csn) if path is None else reader.partition(schema.id, path, csn)
                 )
 
-            there = await removals.catalog.read(read)
-            back, gone = _without(there, now, schema), _without(now, there, schema)
-            _require_pages(schema, back)
+            then = await removals.catalog.read(read)
+            back, gone = _without(then, now, schema), _without(now, then, schema)
+            _require_shown(schema, back)
             await removals.staging.share(tx, schema.id, back)
             removed = await removals.take(tx, schema.id, gone)
             return RestoreResult(csn, removed.rows, removed.parts, sum(part.rows for part in back), len(back))
 
-    def _restorable(self, schema: TableSchema, csn: Csn) -> TableSchema:
-        """Return the schema at the CSN of a table that can be restored."""
+    def _require_restorable(self, tx: Transaction, schema: TableSchema, csn: Csn) -> None:
         schema.require_mode(lands=False)
         if schema.unique_key:
             raise UnsupportedInTransactionError(
@@ -86,29 +85,38 @@ class Restores:
                 "with those that others insert meanwhile; read the table at the CSN, and upsert the rows",
                 table=schema.name,
             )
+        if csn > tx.read_csn:
+            raise BadRequestError(
+                f"{tx.tid} reads at CSN {tx.read_csn}, and cannot restore table {schema.name} to CSN {csn}, "
+                "whose rows it does not see; restore it in a transaction that begins later",
+                csn=csn,
+            )
         if self.removals.tables.version(schema.id, csn) is None:
             raise UnknownTableError(
                 f"table {schema.name} did not exist at CSN {csn}; restore it to a CSN since its creation",
                 table=schema.name,
             )
-        return self.removals.tables.schema(schema.id, csn)[1]
 
 
-def _require_pages(schema: TableSchema, parts: Sequence[PartRow]) -> None:
-    """Refuse parts whose pages do not hold the types of now: plain readers could not read them."""
-    for part in parts:
+def _require_shown(schema: TableSchema, parts: Sequence[PartRow]) -> None:
+    """Refuse parts whose pages the columns of now do not hold: plain readers could not read them."""
+    for part, column in itertools.product(parts, schema.columns):
         csn = part.columns_csn
-        for column in schema.columns:
-            former = None if csn is None else column.at(csn)
-            then = column.type if former is None else former.type
-            if then != column.type and needs_other_pages(column.type, then):
-                raise BadRequestError(
-                    f"column {column.name} of table {schema.name} was {then} in part {part.part}, and "
-                    f"is {column.type} now, whose files are others; restore the whole table, or insert the "
-                    "rows from a read at that CSN",
-                    table=schema.name,
-                    part=part.part,
-                )
+        former = None if csn is None or column.name in schema.partition_by else column.at(csn)
+        if former is None:
+            continue
+        if former.name is None:
+            problem = "" if column.nullable or column.initial is not None else "is required, and not there"
+        else:
+            wider = former.type != column.type and needs_other_pages(column.type, former.type)
+            problem = f"is {column.type} now, and {former.type}" if wider else ""
+        if problem:
+            raise BadRequestError(
+                f"column {column.name} of table {schema.name} {problem} in part {part.part}, which has the "
+                f"columns of CSN {csn}; restore the whole table, or insert the rows from a read at that CSN",
+                table=schema.name,
+                part=part.part,
+            )
 
 
 def _without(parts: Sequence[PartRow], others: Sequence[PartRow], schema: TableSchema) -> list[PartRow]:

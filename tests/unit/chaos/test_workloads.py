@@ -286,6 +286,8 @@ def test_a_row_that_is_not_in_its_own_table_is_found(tables: list[Any], claim: s
         (7, 2, 6, "ok", []),
         (7, 2, 6, "fail", [1, 2]),
         (7, 2, None, "info", []),
+        (7, 3, None, "info", [1]),
+        (8, 2, None, "info", [1, 2]),
     ],
 )
 def test_rows_that_a_restore_may_not_take_are_missed(

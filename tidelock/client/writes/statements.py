@@ -167,7 +167,7 @@ class Statements(HomeRequests):
 
         Rows that were there then and are not now come back, and rows that have come since leave, as in any
         change: the change feed shows them, and snapshots of before stay as they are. Rows that others insert
-        while the transaction is open stay.
+        while the transaction is open stay; if the columns are restored, they are a conflict.
 
         Args:
             table: `name` or `namespace.name`.
@@ -176,8 +176,9 @@ class Statements(HomeRequests):
             partition: Every partition column with its value, None is null; default: the whole table.
 
         Raises:
-            BadRequestError: Not one of `to` and `at`; `partition` names no partition, or one with a column
-                whose type has become wider; or a derived table could not follow the columns of then.
+            BadRequestError: Not one of `to` and `at`; the CSN came after the begin of the transaction;
+                `partition` names no partition, or one whose files do not hold the columns of now; or a
+                derived table could not follow the columns of then.
             SnapshotTooOldError: The history of the CSN is not kept any more.
             NoSuchCsnError, UnknownTagError: There is no such CSN or tag; `at` has not come yet.
             UnknownTableError: There is no such table, or it did not exist then.
