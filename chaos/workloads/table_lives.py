@@ -152,7 +152,7 @@ class TableLives(Workload):
             def work(tx: Transaction) -> None:
                 to = max(1, tx.snapshot_csn - back)
                 try:
-                    # What is noted of an unknown outcome says as much as what is noted of a known one.
+                    # The note of an unknown outcome says as much as that of a known one.
                     value[:] = [["restore", int(tx.definition(name)["properties"]["comment"]), to]]
                     tx.restore_table(name, to)
                 except UnknownTableError:
