@@ -214,14 +214,14 @@ def _forced(runs: Sequence[Mapping[str, Any]]) -> Sheet:
 
 def _stalls(runs: Sequence[Mapping[str, Any]]) -> Sheet:
     return Sheet(
-        f"Spark, Q1 of TPC-H SF {runs[0]['scale_factor']:g}: the replica that it reads is hit",
+        f"Spark, Q6 of TPC-H SF {runs[0]['scale_factor']:g}: the replica that it reads is hit",
         (
-            *("event", "times", "undisturbed job, s", "job longer by, s, median"),
+            *("event", "times", "read after it", "undisturbed job, s", "job longer by, s, median"),
             *("longest time without a byte, undisturbed, s", "hit, median", "largest"),
         ),
         [
             _texts(
-                *(run["event"], run["times"], run["usual_s"], run["longer_s"]),
+                *(run["event"], run["times"], run["met"], run["usual_s"], run["longer_s"]),
                 *(run["usual_stall_s"], run["stall_s"], run["stall_max_s"]),
             )
             for run in runs

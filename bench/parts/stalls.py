@@ -3,7 +3,8 @@
 The job reads a snapshot at one replica, by name, and its tasks go on at the others. The stall is the longest
 time in which no task gets a byte, from the hit on: on a busy machine the time of a whole job says less. In an
 undisturbed job tasks get no byte while they work on those that they have. So the query is one that works
-little on each byte: Q6, where Q1 works for most of a second.
+little on each byte: Q6, where Q1 works for most of a second. A hit has met the job if tasks got bytes after
+it.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ class _Job:
         pairs = itertools.pairwise(self.moments)
         return max((end - max(begin, since) for begin, end in pairs if end > since), default=0.0)
 
+    def reads_after(self, moment: float) -> bool:
+        """Return whether tasks got bytes after a moment."""
+        return any(at > moment for at in self.moments[1:-1])
+
 
 def run(cluster: LocalCluster, folder: Path, *, repeats: int, hits: int) -> list[dict[str, Any]]:
     """Time the job undisturbed, then hit its replica so many times in each way; lineitem must be loaded.
@@ -74,18 +79,20 @@ def run(cluster: LocalCluster, folder: Path, *, repeats: int, hits: int) -> list
         found = []
         for event, signum in EVENTS:
             before: list[_Job] = []
-            stalls, longer = [], []
+            stalls, longer, met = [], [], 0
             for _ in range(hits):
                 before.append(_checked(cluster, spark, expected))
                 usual_s = statistics.median(job.took_s for job in [*usual, *before][-repeats:])
                 job, hit = _disturbed(cluster, spark, expected, signum, drawn.uniform(0.0, _UNTIL) * usual_s)
                 stalls.append(job.stall_s(hit))
+                met += job.reads_after(hit)
                 longer.append(job.took_s - usual_s)
             found.append(
                 {
                     "event": event,
                     "scale_factor": tpch.scale_factor(folder),
                     "times": hits,
+                    "met": met,
                     "usual_s": round(statistics.median(job.took_s for job in before), 2),
                     "longer_s": round(statistics.median(longer), 2),
                     "usual_stall_s": round(statistics.median(job.stall_s() for job in before), 2),
