@@ -239,7 +239,7 @@ _Restored = tuple[int | None, int, float]
 
 def _restored(line: dict[str, Any]) -> _Restored:
     _, table, to = line["value"][0]
-    return table, to, math.inf if line["type"] == "info" else line["csn"] or 0
+    return table, to, math.inf if line["type"] == "info" else line.get("csn") or 0
 
 
 def _wrong(

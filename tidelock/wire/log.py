@@ -14,6 +14,7 @@ class AddedPart(Row, frozen=True, tag="AddPart", tag_field="action"):
 
     Attributes:
         source: The part whose bytes it shares; None: it came with bytes of its own.
+        columns_csn: The CSN at which the table had the columns of these bytes; None: that of the record.
     """
 
     table: str
@@ -23,6 +24,7 @@ class AddedPart(Row, frozen=True, tag="AddPart", tag_field="action"):
     length: int
     checksum: str
     source: str | None = None
+    columns_csn: int | None = None
 
 
 class RemovedPart(Row, frozen=True, tag="RemovePart", tag_field="action"):

@@ -285,6 +285,7 @@ def test_a_row_that_is_not_in_its_own_table_is_found(tables: list[Any], claim: s
         (8, 2, 6, "ok", [1, 2]),
         (7, 2, 6, "ok", []),
         (7, 2, 6, "fail", [1, 2]),
+        (7, 2, None, "ok", [1, 2]),  # nothing was to be restored
         (7, 2, None, "info", []),
         (7, 3, None, "info", [1]),
         (8, 2, None, "info", [1, 2]),
