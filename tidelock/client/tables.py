@@ -19,6 +19,7 @@ from tidelock.client.writes.transaction import Transaction
 from tidelock.errors import (
     CommitUnknownError,
     NoAnswerError,
+    TableChangedError,
     TableExistsError,
     TransactionClosedError,
     UnknownTableError,
@@ -259,7 +260,7 @@ class Tables(Tags):
         transport = self._connection.transport
         return repeat(
             once,
-            TransactionClosedError,  # another one has dropped the table, or changed it, meanwhile
+            (TransactionClosedError, TableChangedError),  # another one has dropped or changed the table
             deadline=time.monotonic() + transport.timeouts.answer_s,
             waits=transport.waits,
             what=f"a change of table {name}",
