@@ -150,7 +150,9 @@ async def test_many_committers_and_roll_overs(cluster: Cluster) -> None:
     assert len(history.committed) == 1440
     kinds = [one.record.kind for one in cluster.nodes[0].delivered]
     assert kinds.count(RecordKind.END) >= 2
-    assert all(node.states == [LogState.FOLLOWING] for node in cluster.nodes)
+    for node in cluster.nodes:  # a busy machine may suspend one until ZooKeeper answers again
+        assert node.states[-1] is LogState.FOLLOWING
+        assert {*node.states} <= {LogState.FOLLOWING, LogState.SUSPENDED}
 
 
 async def test_a_late_comer_reads_it_all(cluster: Cluster) -> None:
