@@ -70,12 +70,6 @@ class Column:
         """Return the column as an Arrow field."""
         return pa.field(self.name, to_arrow(self.type), self.nullable)
 
-    def at(self, csn: int) -> FormerColumn | None:
-        """Return what it was in the files of a CSN; None: the same as now."""
-        if csn < self.since:
-            return FormerColumn(self.since, None, self.type)
-        return next((former for former in self.was if csn < former.until), None)
-
 
 @dataclass(frozen=True)
 class TableColumns:

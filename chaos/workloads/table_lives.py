@@ -41,6 +41,8 @@ SCHEMA: Final = pa.schema([("g", pa.int64()), ("n", pa.int64())])
 _VALUE: Final[list[Operation]] = [["r", "tables", None]]
 #: Refusals that are an answer to a change: another client was first, or history is gone.
 _ANSWERS: Final = (TableExistsError, UnknownTableError, BadRequestError, SnapshotTooOldError)
+#: The same of a change of columns or rows.
+_ANSWERS_TO_ROWS: Final = (*_ANSWERS, TableChangedError, SerializationConflictError)
 #: Most CSNs by which a table is set back.
 _BACK: Final = 60
 _WRITERS, _WRITE_PAUSE_S, _CHANGE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 3.0, 3.0
@@ -48,6 +50,10 @@ _WRITERS, _WRITE_PAUSE_S, _CHANGE_PAUSE_S, _READ_PAUSE_S = 3, 1.0, 3.0, 3.0
 #: The tables of a read: the name of each, its number, the pairs (number, n) of its rows, and the different
 #: values of each column with a default.
 Tables = list[tuple[str, int, list[list[int]], list[tuple[str, list[int | None]]]]]
+
+#: A restore: the table, the CSN that it was set back to, and that of its commit, infinite if that is unknown.
+#: Rows of in between may have left.
+_Restored = tuple[int | None, int, float]
 
 
 class TableLives(Workload):
@@ -135,16 +141,11 @@ class TableLives(Workload):
                 return db.alter_table(name, drop=[old.name]).csn
             return db.alter_table(name, nullable=[old.name]).csn
 
-        session.define(
-            change,
-            [[what, name, column]],
-            expected=(*_ANSWERS, TableChangedError, SerializationConflictError),
-        )
+        session.define(change, [[what, name, column]], expected=_ANSWERS_TO_ROWS)
 
     def _restore(self, session: Session) -> None:
         """Set a table back by some CSNs."""
         name, back = random.choice(NAMES), random.randint(1, _BACK)
-        expected = (*_ANSWERS, TableChangedError, SerializationConflictError)
 
         def attempt() -> Attempt:
             value: list[Operation] = [["restore", None, 0]]
@@ -158,9 +159,9 @@ class TableLives(Workload):
                 except UnknownTableError:
                     raise RolledBack from None
 
-            return Attempt(value, work, f="restore", expected=expected)
+            return Attempt(value, work, f="restore", expected=_ANSWERS_TO_ROWS)
 
-        with suppress(*expected):
+        with suppress(*_ANSWERS_TO_ROWS):
             session.write(attempt)
 
     def _insert(self, session: Session) -> None:
@@ -230,11 +231,6 @@ def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
         for rule, story in _wrong(line["value"][0][2], line["snapshot"], added, restored)
     ]  # fmt: skip
     return [*found, *_disagreeing(reads), *_back_from_the_dead(reads, undropped)]
-
-
-#: A restore: the table, the CSN that it was set back to, and that of its commit, infinite if that is unknown.
-#: Rows of in between may have left.
-_Restored = tuple[int | None, int, float]
 
 
 def _restored(line: dict[str, Any]) -> _Restored:

@@ -38,6 +38,11 @@ class AddPart(msgspec.Struct, frozen=True, tag="add", tag_field="k", forbid_unkn
     length: int = msgspec.field(name="b")
     checksum: str = msgspec.field(name="c")
 
+    @property
+    def shared(self) -> tuple[PartId | None, Csn | None]:
+        """The part whose bytes it shares, and the CSN whose columns they have; None: the record says it."""
+        return None, None
+
 
 class SharePart(
     AddPart, frozen=True, tag="share", tag_field="k", forbid_unknown_fields=True, omit_defaults=True
@@ -51,6 +56,11 @@ class SharePart(
 
     source: PartId = msgspec.field(name="o")
     columns_csn: Csn | None = msgspec.field(name="w", default=None)
+
+    @property
+    def shared(self) -> tuple[PartId | None, Csn | None]:
+        """The part whose bytes it shares, and the CSN whose columns they have; None: the record says it."""
+        return self.source, self.columns_csn
 
 
 class RemovePart(msgspec.Struct, frozen=True, tag="del", tag_field="k", forbid_unknown_fields=True):

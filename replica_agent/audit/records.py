@@ -17,7 +17,6 @@ from tidelock.csnlog.core.model import (
     LogRecord,
     Manifest,
     RemovePart,
-    SharePart,
     TidRecord,
 )
 from tidelock.errors import CorruptError, SnapshotTooOldError, TidelockError
@@ -124,8 +123,7 @@ class LogFacts:
             [
                 (
                     *(one.part, csn, tid, one.table, one.path, one.rows, one.length, one.checksum),
-                    *(change, "part"),
-                    *((one.source, one.columns_csn) if isinstance(one, SharePart) else (None, None)),
+                    *(change, "part", *one.shared),
                 )
                 for one in added
             ],

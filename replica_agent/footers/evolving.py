@@ -73,14 +73,15 @@ class ShownColumn(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         stored: Its name in the file; None: the file lacks it.
-        retyped: It was widened since: it gets the type of the table as far as its pages allow that.
+        stored_type: The type that it had, if it was widened since: it gets the type of the table as far as
+            its pages allow that.
         value: The value that all rows have of a column that the file lacks, as Parquet stores one value by
             itself (PLAIN); None: all are null.
     """
 
     name: str
     stored: str | None
-    retyped: bool = False
+    stored_type: str | None = None
     value: bytes | None = None
 
 
@@ -239,7 +240,7 @@ class _Shown:
 def _kept(stored: _Top, wanted: _Top, column: ShownColumn) -> _Top:
     """Return the elements of a column of the file as they are shown."""
     head, *rest = stored.elements
-    if column.retyped and len(stored.elements) == len(wanted.elements) == 1:
+    if column.stored_type is not None and len(stored.elements) == len(wanted.elements) == 1:
         now, then = _fields(wanted.elements[0]), _fields(head)
         if all(now.get(number) == then.get(number) for number in (_TYPE, _TYPE_LENGTH)):
             head = _struct({**now, _REPETITION: then[_REPETITION]})

@@ -18,8 +18,9 @@ between. So it costs what these commits have changed, not what the table holds.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Final
 
@@ -33,10 +34,9 @@ from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.request import ChangesRequest
 from tidelock.replica_agent.sql.scan import BATCH_BYTES, BATCH_ROWS, SnapshotTable, TableSource
 from tidelock.replica_agent.sql.session import SqlSession
-from tidelock.replica_agent.storage.catalog_reads import CatalogReader
 from tidelock.replica_agent.storage.change_reads import ChangeReader
 from tidelock.replica_agent.storage.change_sets import CsnChangePage, CsnChanges, PartChange, net_of
-from tidelock.replica_agent.storage.table_reads import TableRow
+from tidelock.replica_agent.storage.tables import Tables
 from tidelock.replica_agent.tables.column_changes import in_type
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.tables.widening import is_wider
@@ -63,13 +63,22 @@ class ChangedRows:
     def __init__(self, session: SqlSession, request: ChangesRequest) -> None:
         self._session, self._request = session, request
         session.reads_from(request.table, request.since)
-        row = session.table(request.table)
-        with closing(session.catalog()) as reader:
-            self._table = _in_widest_types(reader, row, request.since)
-        self._row = replace(row, definition=self._table.definition())
+        self._row = session.table(request.table)
+        self._table = TableSchema.from_definition(self._row.id, self._row.definition)
+        if self._row.from_csn > request.since:
+            self._table = _in_widest_types(self._table, self._earlier())
+            self._row = replace(self._row, definition=self._table.definition())
         columns = [column.with_nullable(True) for column in self._table.arrow]
         #: The columns of the table, each nullable as in any result, and :data:`ADDED`.
         self.schema = pa.schema([*columns, *ADDED])
+
+    def _earlier(self) -> list[TableSchema]:
+        """Return the definitions since the first CSN before that of the last one."""
+        table, since = self._row.id, self._request.since
+        with closing(self._session.catalog()) as reader:
+            tables = Tables(reader)
+            found = [schema for _, schema in tables.changes(table, since, Csn(self._row.from_csn - 1))]
+            return found if tables.version(table, since) is None else [tables.schema(table, since)[1], *found]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the changes in the order of their CSNs; of one CSN the deletes and preimages first.
@@ -144,18 +153,12 @@ class ChangedRows:
         return self._session.source(self._row, lambda: rows)
 
 
-def _in_widest_types(reader: CatalogReader, row: TableRow, since: Csn) -> TableSchema:
-    """Return a table whose columns hold all values since a CSN: a restore may have taken wider types back."""
-    table = TableSchema.from_definition(row.id, row.definition)
+def _in_widest_types(table: TableSchema, earlier: Iterable[TableSchema]) -> TableSchema:
+    """Return a table whose columns hold all values that they had: a restore may take wider types back."""
     types = {column.id: column.type for column in table.columns}
-    for csn, version in reader.versions(row.id):  # the newest first
-        earlier = reader.table(row.id, csn) if version is not None and csn < row.from_csn else None
-        if earlier is not None:
-            for column in TableSchema.from_definition(row.id, earlier.definition).columns:
-                if column.id in types and is_wider(column.type, types[column.id]):
-                    types[column.id] = column.type
-        if csn <= since:
-            break
+    for column in itertools.chain.from_iterable(schema.columns for schema in earlier):
+        if column.id in types and is_wider(column.type, types[column.id]):
+            types[column.id] = column.type
     return dataclasses.replace(
         table, columns=tuple(in_type(column, types[column.id]) for column in table.columns)
     )

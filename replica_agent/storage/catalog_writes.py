@@ -21,7 +21,6 @@ from tidelock.csnlog.core.model import (
     EndTag,
     Entry,
     RemovePart,
-    SharePart,
     SkipPart,
     SkippedRecord,
     TagCsn,
@@ -414,13 +413,12 @@ def _apply_tid(
                 pass  # an operator has declared the part lost: it is neither there nor to be removed
             case AddPart():
                 # An early copy may be known by its bytes alone: the record says its table and partition.
-                shared = (entry.source, entry.columns_csn) if isinstance(entry, SharePart) else (None, None)
                 done = db.execute(
                     "UPDATE parts SET creation_csn = ?, creation_change = ?, table_name = ?, path = ?, "
                     "rows = ?, source = ?, columns_csn = ?, kind = 'part' "
                     "WHERE part = ? AND checksum = ? AND state = 'held'",
                     (
-                        *(csn, change, entry.table, entry.path, entry.rows, *shared),
+                        *(csn, change, entry.table, entry.path, entry.rows, *entry.shared),
                         *(entry.part, entry.checksum),
                     ),
                 )

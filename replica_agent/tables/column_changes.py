@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -18,7 +18,7 @@ from tidelock.column_types import to_arrow
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError, TooLargeError
 from tidelock.replica_agent.tables.column_defaults import default_text, plain_bytes
-from tidelock.replica_agent.tables.layouts import HERE
+from tidelock.replica_agent.tables.layouts import HERE, Layout
 from tidelock.replica_agent.tables.schema import LIMITS, ColumnLimits, TableSchema, check_names
 from tidelock.replica_agent.tables.widening import is_wider, needs_other_pages, widened
 from tidelock.table_columns import Column, FormerColumn
@@ -122,20 +122,22 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
     return made
 
 
-def returned(then: TableSchema, later: Sequence[tuple[Csn, TableSchema]]) -> dict[str, Any]:
-    """Return the fields of a schema with the columns of before, by which parts of any CSN are shown right.
+def returned(now: TableSchema, then: TableSchema, later: Sequence[tuple[Csn, TableSchema]]) -> TableSchema:
+    """Return a schema with the columns of before, by which parts of any CSN are shown right.
 
     Args:
-        then: The schema of before.
+        now: The schema.
+        then: That of before.
         later: The schemas that followed, the earliest first, each with the CSN from which it held.
     """
     ids = {column.id for column in then.columns}
     others = {column.id for _, schema in later for column in schema.columns} - ids
-    return {
-        "columns": tuple(_returned(column, later) for column in then.columns),
-        "columns_made": max([then.columns_made, *(schema.columns_made for _, schema in later)]),
-        "dropped_at": HERE if others else then.dropped_at,
-    }
+    return dataclasses.replace(
+        now,
+        columns=tuple(_returned(column, later) for column in then.columns),
+        sort_by=then.sort_by,
+        dropped_at=HERE if others else then.dropped_at,
+    )
 
 
 def _returned(column: Column, later: Sequence[tuple[Csn, TableSchema]]) -> Column:
@@ -152,6 +154,19 @@ def _returned(column: Column, later: Sequence[tuple[Csn, TableSchema]]) -> Colum
     if state != now:
         was.append(FormerColumn(HERE, *state[:2]))
     return dataclasses.replace(column, was=tuple(was))
+
+
+def why_not_held(schema: TableSchema, layout: Layout) -> str:
+    """Return why files of a layout do not hold a column as it is now; an empty text if they hold all."""
+    columns = {column.name: column for column in schema.columns}
+    for shown in layout.columns:
+        column, then = columns[shown.name], shown.stored_type
+        words = f"column {column.name} of table {schema.name}"
+        if shown.stored is None and shown.value is None and not column.nullable:
+            return f"{words} is required, and not there"
+        if then is not None and needs_other_pages(column.type, then):
+            return f"{words} is {column.type} now, and {then}"
+    return ""
 
 
 def _require_known(schema: TableSchema, names: Sequence[str]) -> None:

@@ -360,9 +360,8 @@ def restoring(
         UnknownTableError: There is no such table.
     """
     found = _named(name, tables)
-    now = found.schema
-    schema = dataclasses.replace(now, sort_by=then.sort_by, **returned(then, later))
-    return ChangeTable(now.id, found.version + 1, schema.definition())
+    schema = returned(found.schema, then, later)
+    return ChangeTable(schema.id, found.version + 1, schema.definition())
 
 
 def _require_free(name: TableName, tables: KnownTables) -> None:

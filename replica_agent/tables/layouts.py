@@ -135,7 +135,7 @@ def _layout(stored: Sequence[Mapping[str, Any]], below: Csn) -> Layout:
             continue
         kept += 1
         longer = max(0, len(column["name"].encode()) - len(shown.stored.encode()))
-        base += longer + (ELEMENT_BYTES_MAX if shown.retyped else 0)
+        base += longer + (0 if shown.stored_type is None else ELEMENT_BYTES_MAX)
         group += longer * size.leaves
     return Layout(below, columns, base, group, CHUNK_BYTES_MIN * max(1, kept))
 
@@ -149,7 +149,8 @@ def _shown(column: Mapping[str, Any], csn: Csn) -> ShownColumn:
         return ShownColumn(name, None, value=None if initial is None else bytes.fromhex(initial))
     if former is None:
         return ShownColumn(name, name)
-    return ShownColumn(name, former["name"], retyped=former["type"] != column["type"])
+    then = former["type"]
+    return ShownColumn(name, former["name"], stored_type=None if then == column["type"] else then)
 
 
 class _Size(msgspec.Struct, frozen=True):

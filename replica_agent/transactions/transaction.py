@@ -446,6 +446,10 @@ class Transaction:
             before = reads.get(table, excluded)
             reads[table] = None if before is None or excluded is None else before & excluded
 
+    def depend_on_rows(self, table: TableId) -> None:
+        """Let the commit be refused if others have added or removed rows of a table since the snapshot."""
+        self.statements.reads[table] = None
+
     @property
     def depends_on_reads(self) -> bool:
         """Whether its commit needs that what it has read is unchanged."""

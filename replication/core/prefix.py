@@ -34,7 +34,7 @@ from tidelock.csnlog.core.ids import Csn, PartId, TableId, Tid, epoch_of, sequen
 from tidelock.csnlog.core.ids import csn as make_csn
 from tidelock.csnlog.core.log_time import Clocking, clocking
 from tidelock.csnlog.core.machine import Machine
-from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, RecordKind, SharePart, TidRecord
+from tidelock.csnlog.core.model import AddPart, Entry, LogRecord, RecordKind, TidRecord
 from tidelock.errors import CorruptError
 from tidelock.replication.core import messages as msg
 from tidelock.replication.core.model import PartMeta, ResolvedRecord, Wanted
@@ -372,10 +372,11 @@ def _clocking(read: LogRecord) -> Clocking:
 
 
 def _meta(entry: AddPart) -> PartMeta:
-    meta = PartMeta(entry.part, entry.table, entry.path, entry.rows, entry.length, entry.checksum)
-    if not isinstance(entry, SharePart):
-        return meta
-    return msgspec.structs.replace(meta, source=entry.source, columns_csn=entry.columns_csn)
+    source, columns_csn = entry.shared
+    return PartMeta(
+        entry.part, entry.table, entry.path, entry.rows, entry.length, entry.checksum,
+        source=source, columns_csn=columns_csn,
+    )  # fmt: skip
 
 
 def _manifest_meta(tid: TidRecord) -> PartMeta:

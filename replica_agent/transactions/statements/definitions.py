@@ -275,8 +275,7 @@ class TableStatements:
             made = TableSchema.from_definition(found[0].table, found[0].definition)
             made.check_properties(self.settings.history_retention_s)
             if columns.files:
-                _require_no_rows(tx, made)
-                await self.inserts.derived.check_dependents(tx, made, seen)
+                await self._require_followed(tx, made, seen)
             return found
 
         made = await self._define(tx, make)
@@ -284,20 +283,21 @@ class TableStatements:
             await self.inserts.mutations.rewrite(tx, made.definition.table)
         return made
 
-    async def restore_columns(self, tx: Transaction, name: str, csn: Csn) -> None:
+    async def restore_columns(self, tx: Transaction, now: TableSchema, csn: Csn) -> None:
         """Give a table the columns that it had at a CSN, if it has others; the caller restores the parts.
 
         If files have others, the commit is refused if others have added or removed rows meanwhile: the pages
         of these may not hold the types of then.
 
+        Args:
+            tx: An open transaction of this home.
+            now: The table as it sees it.
+            csn: The CSN, at which the table existed.
+
         Raises:
-            UnknownTableError: There is no such table, or it did not exist at the CSN.
             BadRequestError: A table that is derived from this one could not follow it any more.
             UnsupportedInTransactionError: The transaction has rows for the table, with the columns of now.
         """
-        _, now = self.tables.seen(tx.begin_statement(self.waiters.reached), tx.staged.definitions).named(
-            self._look_up(tx, name)
-        )
         _, then = self.tables.schema(now.id, csn)
         if then.columns == now.columns:
             return
@@ -305,16 +305,20 @@ class TableStatements:
 
         async def make(seen: SeenTables) -> list[DefineTable]:
             later = self.tables.changes(now.id, csn, seen.at)
-            found = definitions.restoring(self._look_up(tx, name), then, later, seen)
+            found = definitions.restoring(self._look_up(tx, now.name), then, later, seen)
             if files:
                 made = TableSchema.from_definition(found.table, found.definition)
-                _require_no_rows(tx, made)
-                await self.inserts.derived.check_dependents(tx, made, seen)
+                await self._require_followed(tx, made, seen)
             return [found]
 
         await self._define(tx, make)
         if files:
-            tx.statements.reads[now.id] = None
+            tx.depend_on_rows(now.id)
+
+    async def _require_followed(self, tx: Transaction, made: TableSchema, seen: SeenTables) -> None:
+        """Refuse other columns of files that rows of the transaction, or a derived table, do not follow."""
+        _require_no_rows(tx, made)
+        await self.inserts.derived.check_dependents(tx, made, seen)
 
     async def _define(
         self,

@@ -96,7 +96,7 @@ class Mutations:
         """
         async with self.transactions.removing(tx):
             await self._change(tx, table, RewriteRows())
-            tx.statements.reads[table] = None
+            tx.depend_on_rows(table)
 
     async def merge(
         self, tx: Transaction, table: str, action: MergeRows, body: AsyncIterable[bytes], length: int | None

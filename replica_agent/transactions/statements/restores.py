@@ -8,7 +8,6 @@ So two restores conflict, and a restore and a statement that removes.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from typing import Any
 from tidelock.csnlog.core.ids import Csn, PartId
 from tidelock.errors import BadRequestError, UnknownTableError, UnsupportedInTransactionError
 from tidelock.replica_agent.storage.catalog_reads import CatalogReader, PartRow
+from tidelock.replica_agent.tables.column_changes import why_not_held
+from tidelock.replica_agent.tables.layouts import Layout
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema
-from tidelock.replica_agent.tables.widening import needs_other_pages
 from tidelock.replica_agent.transactions.statements.definitions import TableStatements
 from tidelock.replica_agent.transactions.statements.removals import Removals
 from tidelock.replica_agent.transactions.transaction import Transaction
@@ -58,10 +58,11 @@ class Restores:
         """
         removals = self.removals
         async with removals.transactions.removing(tx):
-            self._require_restorable(tx, removals.table(tx, table), csn)
-            if values is None:
-                await self.tables.restore_columns(tx, table, csn)
             schema = removals.table(tx, table)
+            self._require_restorable(tx, schema, csn)
+            if values is None:
+                await self.tables.restore_columns(tx, schema, csn)
+                schema = removals.table(tx, table)
             path = None if values is None else path_in(schema, values)
             now = await removals.covered(tx, schema.id, path)
 
@@ -100,20 +101,15 @@ class Restores:
 
 def _require_shown(schema: TableSchema, parts: Sequence[PartRow]) -> None:
     """Refuse parts whose pages the columns of now do not hold: plain readers could not read them."""
-    for part, column in itertools.product(parts, schema.columns):
-        csn = part.columns_csn
-        former = None if csn is None or column.name in schema.partition_by else column.at(csn)
-        if former is None:
-            continue
-        if former.name is None:
-            problem = "" if column.nullable or column.initial is not None else "is required, and not there"
-        else:
-            wider = former.type != column.type and needs_other_pages(column.type, former.type)
-            problem = f"is {column.type} now, and {former.type}" if wider else ""
-        if problem:
+    first: dict[Csn, tuple[Layout, PartRow]] = {}
+    for part in parts:
+        if (layout := schema.layout(part.columns_csn)) is not None:
+            first.setdefault(layout.below, (layout, part))
+    for layout, part in first.values():
+        if problem := why_not_held(schema, layout):
             raise BadRequestError(
-                f"column {column.name} of table {schema.name} {problem} in part {part.part}, which has the "
-                f"columns of CSN {csn}; restore the whole table, or insert the rows from a read at that CSN",
+                f"{problem} in part {part.part}, which has the columns of CSN {part.columns_csn}; restore "
+                "the whole table, or insert the rows from a read at that CSN",
                 table=schema.name,
                 part=part.part,
             )
