@@ -27,6 +27,7 @@ import structlog
 from tidelock.csnlog import faults
 from tidelock.errors import ConfigError, FencedError, TidelockError
 from tidelock.exits import Exit, exit_of
+from tidelock.replica_agent.config import stacks
 from tidelock.replica_agent.config.allocator import map_large_blocks
 from tidelock.replica_agent.config.loading import load
 from tidelock.replica_agent.config.logs import configure
@@ -55,6 +56,7 @@ async def run(settings: AgentSettings) -> BootEnd:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.ask_to_stop)
+    stacks.tell_on_signal()
     starting = asyncio.create_task(agent.start(), name="start")
     ending = asyncio.create_task(agent.until_ended(), name="until ended")
     collecting = asyncio.create_task(collect_in_quiet_moments(), name="object collection")

@@ -121,8 +121,11 @@ class Pending:
         return self.batch.tids if self.batch is not None else frozenset()
 
     def decides(self, tid: str) -> bool:
-        """Return whether the outcome of this tid is still to be decided here."""
-        return tid in self.queue or tid in self.sent
+        """Return whether the outcome of this tid is still to be decided here.
+
+        It is decided when the follower has met its record, although its multi may not be answered yet.
+        """
+        return tid in self.queue or (self.batch is not None and self.batch.csn is None and tid in self.sent)
 
     def propose(self, proposal: Proposal, end: Rejected | None) -> None:
         """Queue a transaction; a transaction known already is answered, or joins the one under way.

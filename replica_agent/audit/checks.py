@@ -30,6 +30,8 @@ from tidelock.wire.audit import AuditFinding, Severity
 
 #: Folders whose files are named by rows. Files in ``tmp`` are under way, and are deleted at each start.
 _TOPS: Final = ("parts", "packs")
+#: How often a check reads on when the log was cut behind it, before it gives up.
+_LOG_TRIES: Final = 100
 
 
 class AuditCheck(Protocol):
@@ -107,9 +109,18 @@ class CatalogCheck:
         self.name = rules.check
 
     async def run(self) -> CheckResult:
-        """Read the log up to the snapshot CSN, then the catalog, then the disk; and compare them."""
-        await self._facts.extend(Csn(await asyncio.to_thread(self._scratch.meta, "snapshot_csn")))
-        return await asyncio.to_thread(self._compare)
+        """Read the log up to the snapshot CSN, then the catalog, then the disk; and compare them.
+
+        Raises:
+            UnavailableError: The log is cut faster than it can be read.
+        """
+        for _ in range(_LOG_TRIES):
+            if await self._facts.extend(Csn(await asyncio.to_thread(self._scratch.meta, "snapshot_csn"))):
+                return await asyncio.to_thread(self._compare)
+        raise UnavailableError(
+            f"the log was cut {_LOG_TRIES} times while it was read: commits are faster than the audit; ask "
+            "for it again when fewer are made, or raise log_keep_records"
+        )
 
     def _compare(self) -> CheckResult:
         scratch = self._scratch

@@ -52,8 +52,12 @@ class LogFacts:
         self.log_from = self.end = CSN_NONE
         self._next: Csn | None = None
 
-    async def extend(self, to: Csn) -> None:
+    async def extend(self, to: Csn) -> bool:
         """Continue to read, up to a CSN that is applied here.
+
+        Returns:
+            Whether the facts reach up to it. They do not if the tail has passed it: then no record up to it
+            is kept, and a newer CSN is applied here.
 
         Raises:
             CorruptError: A record cannot be read, or is missing although no tail has passed it.
@@ -66,6 +70,8 @@ class LogFacts:
                 await asyncio.to_thread(self._take, page)
                 continue
             tail = await self._barrier()
+            if tail > to:
+                return False
             if tail == missed_at:
                 raise CorruptError(
                     f"the log has no record after CSN {self.end} but is applied here up to {to}, and its "
@@ -74,6 +80,7 @@ class LogFacts:
                 )
             missed_at = tail
         await asyncio.to_thread(self._read_manifests_again)
+        return True
 
     async def _page(self) -> Sequence[LogRecord]:
         """Return the next page of records; if the tail has passed its start, the first kept page."""

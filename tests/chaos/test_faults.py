@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +28,7 @@ from tests.support.clusters.cluster import QUICK
 from tests.support.faults import ability
 from tidelock.errors import TidelockError
 from tidelock.testing import Cluster, commands
+from tidelock.testing.node import Node
 
 SCHEMA: Final = pa.schema([("n", pa.int64())])
 SETTINGS: Final = QUICK | {
@@ -43,6 +46,8 @@ DISK_BYTES: Final = 256 << 20
 PAUSE_S: Final = 0.2
 #: How long an effect may need to be seen while a fault acts, in seconds; then the fault is healed.
 PATIENCE_S: Final = 10.0
+#: How long the audit of one replica may take, in seconds; it takes one.
+AUDIT_TIMEOUT_S: Final = 120.0
 #: How long damage is not noticed where nobody reads, in seconds.
 QUIET_S: Final = 3.0
 #: Faults that every run of the tests has; they need some seconds together.
@@ -117,7 +122,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with running(tmp_path_factory.mktemp("faults")) as world:
         yield world
         with world.cluster.connect() as db:
-            report = db.audit(deep=True)
+            report = db.audit(deep=True, timeout_s=AUDIT_TIMEOUT_S)
+        for silent in report.silent:
+            tell_where(world.cluster.node(silent))
         assert report.clean, report
 
 
@@ -150,6 +157,14 @@ def test_rot_that_nobody_reads_is_found_by_the_audit_of_the_runner(tmp_path: Pat
         with PackFlipped().inject(world, [cluster.replicas[0]], random.Random(1)) as proof:
             assert not comes_true(proof.seen, QUIET_S)
         assert proof.seen()
+
+
+def tell_where(replica: Node) -> None:
+    """Print where an agent stands that gives no answer: its tasks and its threads."""
+    before = len(replica.log())
+    if (pid := replica.pid) is not None:
+        os.kill(pid, signal.SIGUSR1)
+        comes_true(lambda: '"event": "tasks"' in replica.log()[before:], PATIENCE_S)
 
 
 def happens(world: World, fault: type[Fault], chosen: random.Random) -> None:

@@ -7,8 +7,10 @@ and each shows it up to its own `snapshot_csn`. Real agents are tested in tests/
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
+import socket
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -117,6 +119,7 @@ class FakeCluster:
         self.rows: dict[str, list[tuple[int, pa.Table]]] = {}
         self.outcomes: dict[str, int] = {}
         self.released = threading.Event()
+        self._kept = contextlib.ExitStack()
         self.agents = {replica: FakeAgent(self, replica) for replica in replicas or ("r1",)}
         self.members = FakeMembers(dict.fromkeys(self.agents, "serving"))
 
@@ -131,6 +134,14 @@ class FakeCluster:
         self.released.set()
         for agent in self.agents.values():
             agent.stop()
+        self._kept.close()
+
+    def keep_port(self, address: Any) -> None:
+        """Keep the port of an agent that was stopped: a server of another test would answer there."""
+        port = self._kept.enter_context(socket.socket())
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # it is kept already, or was taken in the moment between
+            port.bind(address)
 
     def add_table(self, name: str, rows: pa.Table | None = None) -> None:
         """Make a table of the namespace `default`, with the columns of its rows; without rows: with `k`."""
@@ -209,11 +220,12 @@ class FakeAgent:
         self.pins.clear()
 
     def stop(self) -> None:
-        """Close the port, and all connections."""
+        """Refuse connections from now on, and close all that are open."""
         self._server.shutdown()
         self._server.server_close()
         self._server.cut_all()
         self._thread.join()
+        self.cluster.keep_port(self._server.server_address)
 
     def begin(self) -> str:
         """Begin a transaction as if a client had asked for it; return its tid."""

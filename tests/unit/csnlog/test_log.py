@@ -190,6 +190,16 @@ async def test_a_commit_that_is_sent_and_not_answered_in_time(node: LogNode) -> 
     assert tids_of(node.delivered) == {str(node.tid(1)): [2]}
 
 
+async def test_a_commit_is_decided_once_its_record_is_met(node: LogNode) -> None:
+    """A caller that asks between the record and the answer to its multi gets the CSN at once."""
+    with faults.armed("csnlog.commit.after", "pause"):
+        committing = asyncio.create_task(node.commit(1))
+        await until(lambda: node.reached == 2)
+        assert not node.log.deciding(node.tid(1))
+        assert await asyncio.wait_for(node.log.decided(node.tid(1)), timeout=1.0) == Committed(Csn(2))
+    assert await committing == 2
+
+
 async def test_two_callers_of_one_commit_share_its_fate(node: LogNode) -> None:
     """commit() is idempotent by tid, also at the same time."""
     assert await asyncio.gather(*(node.commit(1) for _ in range(5))) == [2] * 5

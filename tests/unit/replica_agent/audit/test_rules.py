@@ -12,8 +12,10 @@ import pytest
 from tests.support.log_records import in_log
 from tests.support.replicas.audited import RULE_SETS, TABLE, AuditedReplica, tid
 from tidelock.csnlog.core.ids import Csn, PartId, csn
-from tidelock.csnlog.core.model import ChangeTable, RecordKind
-from tidelock.errors import CorruptError
+from tidelock.csnlog.core.model import ChangeTable, LogRecord, RecordKind
+from tidelock.errors import CorruptError, UnavailableError
+from tidelock.replica_agent.audit import rules
+from tidelock.replica_agent.audit.checks import CatalogCheck
 from tidelock.replica_agent.audit.deep import DeepCheck
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.wire.audit import AuditFinding
@@ -294,6 +296,31 @@ async def test_the_tail_moves_while_the_log_is_read(replica: AuditedReplica) -> 
         await facts.extend(Csn(5))
         assert (facts.log_from, facts.end) == (4, 5)
         assert scratch.count("SELECT count(*) FROM log_csns") == 2
+
+
+async def test_the_tail_passes_all_that_was_to_be_read(replica: AuditedReplica) -> None:
+    """Nothing is lost: newer records are applied here, and the check reads up to those."""
+    await replica.commit(6, tid(6))
+    replica.tail = Csn(6)
+    with replica.scratch() as scratch:
+        facts = replica.facts(scratch)
+        assert not await facts.extend(Csn(5))
+        assert await facts.extend(Csn(6))
+        assert (facts.log_from, facts.end) == (6, 6)
+
+
+async def test_a_log_that_is_cut_faster_than_it_is_read_ends_the_audit(replica: AuditedReplica) -> None:
+    """The check gives up and says what helps; it neither goes on forever nor reports lost records."""
+    with replica.scratch() as scratch:
+        facts = replica.facts(scratch)
+
+        async def cut(after: Csn, limit: int) -> list[LogRecord]:
+            replica.tail = Csn(int(replica.tail) + 10)
+            return []
+
+        facts._read = cut
+        with pytest.raises(UnavailableError, match="log_keep_records"):
+            await CatalogCheck(scratch, rules.LOG, facts, findings_max=100).run()
 
 
 async def test_a_gap_in_the_log_is_told(replica: AuditedReplica) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ from tests.support.rows import settings
 from tidelock.errors import FencedError, UnavailableError
 from tidelock.exits import Exit
 from tidelock.replica_agent import main
+from tidelock.replica_agent.config import stacks
 from tidelock.replica_agent.lifecycle.agent import BootEnd
 
 
@@ -56,6 +59,45 @@ async def test_a_start_that_waits_can_be_ended(monkeypatch: pytest.MonkeyPatch) 
     agents[-1].ask_to_stop()
     assert await life is BootEnd.ASKED
     assert agents[-1].closed
+
+
+#: A program with a task that waits forever in a function of its own, and a thread of its own.
+HANGING = """
+import asyncio, threading
+from tidelock.replica_agent.config import logs, stacks
+
+async def deepest():
+    await asyncio.Event().wait()
+
+async def main():
+    stacks.tell_on_signal()
+    hanging = asyncio.create_task(deepest(), name="hanging")
+    threading.Thread(target=threading.Event().wait, name="waiting", daemon=True).start()
+    print("ready", flush=True)
+    await hanging
+
+logs.configure("r1", "info", "json")
+asyncio.run(main())
+"""
+
+
+def test_an_agent_that_hangs_says_where_on_a_signal() -> None:
+    """Each task with the chain of its awaits, and all threads; it goes on, and says it again."""
+    command = [sys.executable, "-c", HANGING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            for _ in range(2):
+                process.send_signal(stacks.SIGNAL)
+                told = list(itertools.takewhile(lambda line: '"event": "tasks"' not in line, process.stderr))
+                events = [json.loads(line) for line in told if line.startswith("{")]
+                (hanging,) = [event for event in events if event["name"] == "hanging"]
+                assert [place.split()[-1] for place in hanging["at"][:2]] == ["deepest", "Event.wait"]
+                assert sum(line.startswith(("Thread 0x", "Current thread 0x")) for line in told) == 2
+        finally:
+            process.kill()
 
 
 async def test_a_start_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
