@@ -22,6 +22,7 @@ __all__ = [
     "AccessDeniedError",
     "BadRequestError",
     "CatalogDamagedError",
+    "CheckViolationError",
     "ClusterMismatchError",
     "CommitUnknownError",
     "ConfigError",
@@ -279,6 +280,10 @@ class SchemaMismatchError(RefusedError):
 
 class DuplicateKeyError(RefusedError):
     """Rows of an insert have a key twice, or a key that is in the table (``table``, ``key``, ``keys``)."""
+
+
+class CheckViolationError(RefusedError):
+    """Rows break a check of their table (``table``, ``check``, ``rows``)."""
 
 
 class UnsupportedTypeError(RefusedError):

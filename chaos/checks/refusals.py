@@ -24,6 +24,7 @@ LEGITIMATE: Final = (
     errors.TableChangedError,
     errors.TableExistsError,
     errors.DuplicateKeyError,
+    errors.CheckViolationError,
     errors.TooManyPartsError,  # back pressure: compaction is behind
 )
 

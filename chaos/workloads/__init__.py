@@ -14,6 +14,7 @@ from chaos.workloads.long_fork import LongFork
 from chaos.workloads.moves import Moves
 from chaos.workloads.pairs import Pairs
 from chaos.workloads.refresh import Refresh
+from chaos.workloads.row_checks import RowChecks
 from chaos.workloads.set_full import SetFull
 from chaos.workloads.streams import Streams
 from chaos.workloads.table_lives import TableLives
@@ -35,4 +36,5 @@ ALL: Final[tuple[type[Workload], ...]] = (
     Refresh,
     Streams,
     TableLives,
+    RowChecks,
 )

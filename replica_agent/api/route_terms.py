@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelock.errors import (
+    CheckViolationError,
     CommitUnknownError,
     DeclaredLostError,
     DiskFullError,
@@ -72,7 +73,10 @@ STATEMENT: Final = (
     PartDamagedError,
 )
 REMOVAL: Final = (*STATEMENT, SerializationConflictError)
-ADDING: Final = (*REMOVAL, SchemaMismatchError, DuplicateKeyError, TableModeError, TooManyPartsError)
+ADDING: Final = (
+    *REMOVAL,
+    *(SchemaMismatchError, DuplicateKeyError, CheckViolationError, TableModeError, TooManyPartsError),
+)
 LANDING: Final = (
     *(
         UnknownTableError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelock.errors import (
+    CheckViolationError,
     FencedError,
     PartDamagedError,
     SnapshotTooOldError,
@@ -66,7 +67,7 @@ TABLES: Final = (
     ApiRoute(
         method="PATCH", path=f"{TX}/tables/{{table}}", handler=TableRoutes.alter_inside,
         subject="statements", request=tables.AlterTableRequest, response=tables.DefinedTable,
-        action=AgentAction.INSERT, errors=(*DEFINING, TableExistsError),
+        action=AgentAction.INSERT, errors=(*DEFINING, TableExistsError, CheckViolationError),
     ),
     ApiRoute(
         method="DELETE", path=f"{TX}/tables/{{table}}", handler=TableRoutes.drop_inside,

@@ -61,8 +61,11 @@ class TableRoutes:
     async def alter(self, request: web.Request) -> web.Response:
         """Give a table another name, other properties or columns, as a transaction of one statement."""
         asked = await body(request, AlterTableRequest)
-        if asked.types:
-            msg = "types are changed inside a transaction, which its client keeps alive; begin one"
+        if asked.reads_rows:
+            msg = (
+                "types are changed, and checks added, inside a transaction, which its client keeps alive "
+                "while rows are read; begin one"
+            )
             raise BadRequestError(msg)
         return await self._defined(await self.definitions.alone(self._altering(request, asked)), 200)
 
@@ -84,6 +87,7 @@ class TableRoutes:
             order=asked.order,
             default=asked.default,
             comment=asked.comment,
+            checks=asked.checks,
         )
         return self.definitions.altering(name, to=asked.name, properties=asked.properties, columns=columns)
 

@@ -264,6 +264,8 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
             "room in the footers of such files."
         ),
     )
+    checks_max: Count = Field(64, description="Most checks of a table.")
+    check_bytes_max: Bytes = Field(4096, description="Longest SQL of a check of a table.")
     dependents_max: Count = Field(
         16, description="Most tables that are derived from one table; each insert into it fills them all."
     )

@@ -28,6 +28,7 @@ from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.replica_agent.transactions.statements.insert import Inserts
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys
 from tidelock.replication.core.lock_rules import LockLimits
@@ -80,6 +81,7 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
     commits = _commits(means, replication, registry, staging, removals, labels)
     sql = SqlPool(settings, settings.data_dir)
     means.stack.push_async_callback(sql.close)
+    checks = RowChecks(staging=staging, sql=sql)
     mutations = Mutations(
         settings=settings,
         catalog=local.catalog,
@@ -89,6 +91,7 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         staging=staging,
         removals=removals,
         keys=UniqueKeys(switches=means.switches, reader=reader, transactions=registry, locks=locks),
+        checks=checks,
         sql=sql,
     )
     inserts = Inserts(
@@ -101,6 +104,7 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         staging=staging,
         mutations=mutations,
         derived=DerivedTables(settings=settings, tables=tables, sql=sql),
+        checks=checks,
     )
     return TransactionParts(
         registry=registry,

@@ -58,6 +58,7 @@ def make_uploads(means: Means, replication: ReplicationParts, transactions: Tran
         tables=local.tables,
         pressure=transactions.inserts.pressure,
         removals=transactions.removals,
+        checks=transactions.inserts.checks,
         tokens=TokenIssuer(
             settings=settings,
             key=key,

@@ -205,6 +205,8 @@ def _named(
 ) -> dict[str, Any]:
     """Return a definition with the names of the tables that it refers to, in place of their ids."""
     found = dict(definition)
+    if "checks" in found:
+        found["checks"] = {one["name"]: one["sql"] for one in found["checks"]}
     if found.keys() & {"derived_from", "dependents"}:
         names = reader.table_names(csn) | {one.table: one.definition["name"] for one in made}
         if "derived_from" in found:

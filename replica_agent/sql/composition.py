@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tidelock.column_names import OWN
 from tidelock.column_types import is_nested
-from tidelock.replica_agent.sql.expressions import Expression, literal
+from tidelock.replica_agent.sql.expressions import Expression, RowExpression, literal
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.scan import GROUP_COLUMN
 from tidelock.replica_agent.sql.source import ROW
@@ -111,6 +111,25 @@ def values_of(source: str, expressions: Iterable[Expression]) -> str:
 def target(alias: str) -> str:
     """Return the table as an item of FROM."""
     return f"{quote(TARGET)} AS {quote(alias)}"
+
+
+# -- checks --------------------------------------------------------------------------------------------------
+
+
+def no_rows(schema: TableSchema) -> str:
+    """Return a statement that shows a table without rows as ``#target``; expressions are bound to it."""
+    columns = ", ".join(f"CAST(NULL AS {type_of(one)}) AS {quote(one.name)}" for one in schema.columns)
+    return f"CREATE TEMP VIEW {quote(TARGET)} AS SELECT {columns} LIMIT 0"
+
+
+def violations(alias: str, checks: Sequence[RowExpression]) -> str:
+    """Select, for each check, how many rows break it, and the values of one of them as a list of texts."""
+    found = []
+    for one in checks:
+        broken = f"FILTER (WHERE CAST({one.text} AS BOOLEAN) IS FALSE)"
+        texts = ", ".join(f"left(CAST({quote(name)} AS VARCHAR), 80)" for name in one.columns)
+        found += [f"count(*) {broken}", f"first([{texts}]) {broken}"]
+    return f"SELECT {', '.join(found)} FROM {target(alias)}"
 
 
 # -- merges --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,14 @@ _REFUSED = frozenset(
         *("pg_sleep", "sleep_ms"),
     }
 )
+#: Names of SQL for the time and the user, which are no functions of the engine.
+_CLOCKS = frozenset(
+    {
+        *("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"),
+        *("current_catalog", "current_role", "current_user", "session_user", "user", "version"),
+    }
+)
+_WORD = re.compile(r"[a-z_][a-z0-9_]*")
 _SYSTEM_SCHEMAS = frozenset({"information_schema", "pg_catalog"})
 _SYSTEM_CATALOGS = frozenset({"system", "temp"})
 _SYSTEM_VIEWS = ("duckdb_", "pg_", "pragma_", "sqlite_")
@@ -57,6 +66,16 @@ class Expression(msgspec.Struct, frozen=True):
 
     text: str
     params: frozenset[int]
+
+
+class RowExpression(Expression, frozen=True):
+    """An expression whose value depends on one row alone.
+
+    Attributes:
+        columns: The names of the columns that it reads, in the order of the table.
+    """
+
+    columns: tuple[str, ...]
 
 
 class Expressions:
@@ -96,6 +115,35 @@ class Expressions:
         if problem is not None:
             raise BadRequestError(f"{what} may use the tables of its snapshot and functions: {problem}")
         return self._numbered(text, item, what)
+
+    def parse_of_row(self, text: str, what: str, names: Sequence[str]) -> RowExpression:
+        """Check an expression that depends on the columns of one row alone.
+
+        Args:
+            text: SQL.
+            what: Its purpose, for messages.
+            names: The names of the columns.
+
+        Raises:
+            BadRequestError: As :meth:`parse`; or it has a subquery, or depends on the time, on chance or on
+                the process.
+        """
+        parsed = self.parse(text, what)
+        known = by_same(names)
+        columns, others = set(), _unsteady(self._connection)
+        for node in _nodes(self._only_item(text, what)):
+            if node.get("class") == "SUBQUERY":
+                raise BadRequestError(f"{what} depends on one row alone, and has no subquery: {_short(text)}")
+            reference = node.get("class") == "COLUMN_REF"
+            used = node["column_names"] if reference else [str(node.get("function_name", ""))]
+            found = {known[same(name)] for name in used if same(name) in known} if reference else set()
+            columns |= found
+            if not found and used[0].lower() in others:
+                raise BadRequestError(
+                    f"{what} would be another one at another time or place: {used[0]} does not depend on the "
+                    "columns of the row; compare columns with each other, or with constants"
+                )
+        return RowExpression(parsed.text, parsed.params, tuple(name for name in names if name in columns))
 
     def new_values(self, table: TableSchema, given: Mapping[str, Value], what: str) -> dict[str, Expression]:
         """Check the new values of columns, and return them in the same order.
@@ -216,6 +264,20 @@ class Expressions:
         joined = b"".join([*pieces, source[begin:]]).decode()
         # On separate lines, so that a comment in it ends before the bracket.
         return Expression(f"(\n{joined}\n)", frozenset(numbers))
+
+
+def _unsteady(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
+    """Return the functions whose values depend on more than their arguments, and the macros that call them.
+
+    Some of them can be written without brackets, as columns are.
+    """
+    functions = "SELECT DISTINCT function_name, stability, macro_definition FROM duckdb_functions()"
+    rows = connection.sql(functions).fetchall()
+    found = {name for name, stability, _ in rows if stability not in {"CONSISTENT", None}} | _CLOCKS
+    macros = {name: set(_WORD.findall(text.lower())) for name, _, text in rows if text is not None}
+    while more := {name for name, words in macros.items() if name not in found and words & found}:
+        found |= more
+    return frozenset(found)
 
 
 def literal(value: bool | float | str | None) -> str:

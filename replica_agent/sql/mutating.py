@@ -19,9 +19,11 @@ from tidelock.column_types import FLOATING
 from tidelock.errors import CorruptError, SchemaMismatchError, SerializationConflictError
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.checking import check
 from tidelock.replica_agent.sql.expressions import Expressions
 from tidelock.replica_agent.sql.merging import merge
 from tidelock.replica_agent.sql.mutation import (
+    CheckRows,
     CompactParts,
     DeleteRows,
     DerivedRows,
@@ -53,7 +55,8 @@ class MutationRun:
         self._session = session
         row = session.table(request.table)
         self._schema = TableSchema.from_definition(row.id, row.definition)
-        parts = () if isinstance(request.action, DerivedRows) else session.parts(row.id)
+        listed = not isinstance(request.action, DerivedRows | CheckRows)
+        parts = session.parts(row.id) if listed else ()
         self.plan = _plan(TargetTable(session, row, self._schema, parts), request)
         self._old = self._updated = self._new = 0
 
@@ -95,6 +98,7 @@ class MutationRun:
             rows_deleted=self.plan.dropped + self.plan.rewritten - self._old,
             rows_updated=self._updated,
             rows_inserted=self._new,
+            checked=dict(self.plan.checked),
         )
 
     def _judge(self, misfits: pa.Array) -> None:
@@ -131,6 +135,8 @@ def _plan(target: TargetTable, request: MutationRequest) -> MutationPlan:
             return _compact(target, action)
         case DerivedRows() as action:
             return _derive(target, action)
+        case CheckRows() as action:
+            return check(target, action)
 
 
 def _delete(target: TargetTable, action: DeleteRows) -> MutationPlan:

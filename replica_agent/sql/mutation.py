@@ -92,7 +92,21 @@ class DerivedRows(msgspec.Struct, frozen=True, tag="derived"):
     parts: tuple[PartId, ...] = ()
 
 
-Action = DeleteRows | UpdateRows | RewriteRows | MergeRows | CompactParts | DerivedRows
+class CheckRows(msgspec.Struct, frozen=True, tag="check"):
+    """Require that rows do not break checks of the table; no row is removed or returned.
+
+    Attributes:
+        checks: The names of the checks that are bound to the columns of the table.
+        rows: The names of those of them that the rows must not break.
+        parts: The parts of the rows, committed, or of the transaction; None: all that the request sees.
+    """
+
+    checks: tuple[str, ...]
+    rows: tuple[str, ...]
+    parts: tuple[PartId, ...] | None = None
+
+
+Action = DeleteRows | UpdateRows | RewriteRows | MergeRows | CompactParts | DerivedRows | CheckRows
 
 
 class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
@@ -149,12 +163,14 @@ class MutationResult(msgspec.Struct, frozen=True, omit_defaults=True):
         rows_deleted: Matching rows without a successor in the stream.
         rows_updated: Streamed rows with new values.
         rows_inserted: Streamed rows that were in no part before.
+        checked: The names of the columns that each check reads, by the name of the check.
     """
 
     reads: dict[TableId, list[str] | None] = {}
     rows_deleted: int = 0
     rows_updated: int = 0
     rows_inserted: int = 0
+    checked: dict[str, tuple[str, ...]] = {}
 
     def read_set(self) -> dict[TableId, frozenset[str] | None]:
         """Return :attr:`reads` as a transaction keeps it."""

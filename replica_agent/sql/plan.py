@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -41,6 +42,7 @@ class MutationPlan(msgspec.Struct, frozen=True):
         rewritten: Rows that the streams read of the affected parts.
         dropped: Rows of parts and row groups that are removed as a whole.
         keeps: Whether all rewritten rows must be in the output.
+        checked: The columns that each check reads, by their names.
     """
 
     affected: Affected
@@ -48,6 +50,7 @@ class MutationPlan(msgspec.Struct, frozen=True):
     rewritten: int = 0
     dropped: int = 0
     keeps: bool = False
+    checked: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 #: A part with more row groups is rewritten: their numbers are in the answer before the first row.

@@ -37,6 +37,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
         order: Names of the columns that come first, in their order; the others follow in theirs.
         default: New defaults of columns, by their new names; null takes a default away.
         comment: New comments of columns, by their new names; None takes a comment away.
+        checks: SQL of new checks, by their names and with the new names of columns; None takes a check away.
     """
 
     drop: Sequence[str] = ()
@@ -47,6 +48,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
     order: Sequence[str] = ()
     default: Mapping[str, Value] = msgspec.field(default_factory=dict)
     comment: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+    checks: Mapping[str, str | None] = msgspec.field(default_factory=dict)
 
     @property
     def files(self) -> bool:
@@ -64,7 +66,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         """Return whether there is a change."""
-        return self.files or bool(self.order or self.default or self.comment)
+        return self.files or bool(self.order or self.default or self.comment or self.checks)
 
 
 NO_CHANGES: Final = ColumnChanges()
@@ -75,8 +77,8 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
 
     Raises:
         BadRequestError: A column does not exist, or exists already; or the table would not fit its
-            partitions, its order, its unique key, or the SQL that makes its rows; or a default is no value
-            of its column.
+            partitions, its order, its unique key, its checks, or the SQL that makes its rows; or a default
+            is no value of its column.
         TooLargeError: It would have more columns than ``limits`` allow.
     """
     for named in (changes.rename, changes.types):
@@ -96,6 +98,8 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
         _require_required(schema, changes, name)
     for name, kind in changes.types.items():
         _require_wider(schema, name, kind)
+    schema = schema.with_checks(changes.checks, limits)
+    _require_unchecked(schema, changes)
     kept = [_changed(column, changes) for column in schema.columns if column.name not in changes.drop]
     added = [_added(schema, column, number) for number, column in enumerate(changes.add, 1)]
     columns = [*kept, *added]
@@ -125,11 +129,26 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
 def returned(now: TableSchema, then: TableSchema, later: Sequence[tuple[Csn, TableSchema]]) -> TableSchema:
     """Return a schema with the columns of before, by which parts of any CSN are shown right.
 
+    Its checks stay.
+
     Args:
         now: The schema.
         then: That of before.
         later: The schemas that followed, the earliest first, each with the CSN from which it held.
+
+    Raises:
+        BadRequestError: A check names a column that did not exist then, or had another name.
     """
+    names = {column.id: column.name for column in now.columns}
+    had = {column.id: column.name for column in then.columns}
+    for check in now.checks:
+        if lost := [names[one] for one in check.columns if had.get(one) != names[one]]:
+            raise BadRequestError(
+                f"check {check.name} of table {now.name} names column {lost[0]}, which the table did not "
+                f"have then under that name ({check.sql}); take the check away before",
+                check=check.name,
+                column=lost[0],
+            )
     ids = {column.id for column in then.columns}
     others = {column.id for _, schema in later for column in schema.columns} - ids
     return dataclasses.replace(
@@ -208,6 +227,21 @@ def _require_droppable(schema: TableSchema, name: str) -> None:
                 "without it, and insert the rows there",
                 column=name,
             )
+
+
+def _require_unchecked(schema: TableSchema, changes: ColumnChanges) -> None:
+    """Refuse to drop or rename a column that the SQL of a check names."""
+    ids = {column.name: column.id for column in schema.columns}
+    for name in (*changes.drop, *changes.rename):
+        for check in schema.checks:
+            if ids[name] in check.columns:
+                raise BadRequestError(
+                    f"column {name} of table {schema.name} cannot be dropped or renamed: check {check.name} "
+                    f"names it ({check.sql}); take the check away before, or in the same change, and give it "
+                    "anew later",
+                    column=name,
+                    check=check.name,
+                )
 
 
 def _require_required(schema: TableSchema, changes: ColumnChanges, name: str) -> None:

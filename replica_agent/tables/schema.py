@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from tidelock.errors import BadRequestError, TableModeError, TooLargeError
 from tidelock.parquet_leaves import first_leaves, leaf_paths
 from tidelock.part_layout import form_of
 from tidelock.replica_agent.footers.thrift import footer_in
+from tidelock.replica_agent.tables.checks import Check, after
 from tidelock.replica_agent.tables.column_defaults import DEFAULT_BYTES_MAX, default_text
 from tidelock.replica_agent.tables.layouts import Layout, Layouts, layouts_of
 from tidelock.replica_agent.tables.names import full_name
@@ -56,19 +57,23 @@ _SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?", re.ASCII)
 
 
 class ColumnLimits(msgspec.Struct, frozen=True):
-    """Limits of the columns of a table; the settings of an agent may be others.
+    """Limits of the columns of a table, and of its checks; the settings of an agent may be others.
 
     Attributes:
         columns: Most columns, those inside of others counted (`columns_max`).
         name_bytes: Longest name, in UTF-8 (`column_name_bytes_max`).
         depth: Most types inside each other (`nested_depth_max`).
         default_bytes: Longest text of a default (`column_default_bytes_max`).
+        checks: Most checks (`checks_max`).
+        check_bytes: Longest SQL of a check (`check_bytes_max`).
     """
 
     columns: int = 2000
     name_bytes: int = NAME_BYTES_MAX
     depth: int = NESTED_DEPTH_MAX
     default_bytes: int = DEFAULT_BYTES_MAX
+    checks: int = 64
+    check_bytes: int = 4096
 
 
 LIMITS: Final = ColumnLimits()
@@ -101,6 +106,7 @@ class TableSchema:
         dependents: Tables that are derived from this one, in the order in which they were created.
         columns_made: The highest id that a column of the table has got.
         dropped_at: The CSN at which the last column was dropped; 0: none was.
+        checks: The conditions that no row breaks, in the order in which they were made.
     """
 
     id: TableId
@@ -113,6 +119,7 @@ class TableSchema:
     dependents: tuple[TableId, ...] = ()
     columns_made: int = 0
     dropped_at: int = 0
+    checks: tuple[Check, ...] = ()
 
     @classmethod
     def from_request(
@@ -124,6 +131,7 @@ class TableSchema:
         properties: Mapping[str, str] | None = None,
         *,
         derivation: Derivation | None = None,
+        checks: Mapping[str, str] | None = None,
         limits: ColumnLimits = LIMITS,
         retention_s_min: float = 0.0,
     ) -> TableSchema:
@@ -134,7 +142,7 @@ class TableSchema:
         Raises:
             BadRequestError: A name is malformed or doubled, a column to partition or sort by does not exist
                 or is not suitable, no column is left for the files, a property is unknown, or the unique key
-                is invalid.
+                or a check is invalid. What is in the SQL of a check is not looked at.
             UnsupportedTypeError: A column's type is not on the closed list.
             TooLargeError: More columns than ``limits`` allow.
         """
@@ -150,6 +158,8 @@ class TableSchema:
         columns = columns_in(arrow_schema, table, limits)
         layout = (tuple(partition_by), tuple(sort_by), dict(properties or {}))
         schema = cls(TableId(table), table, columns, *layout, derivation, columns_made=len(columns))
+        if checks:
+            schema = schema.with_checks(checks, limits)
         schema.check_properties(retention_s_min)
         schema.check_columns()
         return schema
@@ -170,6 +180,7 @@ class TableSchema:
             tuple(TableId(name) for name in definition.get("dependents", ())),
             definition.get("columns_made", len(columns)),
             definition.get("dropped_at", 0),
+            tuple(msgspec.convert(one, Check) for one in definition.get("checks", ())),
         )
 
     def definition(self) -> dict[str, Any]:
@@ -189,12 +200,14 @@ class TableSchema:
             definition["columns_made"] = self.columns_made
         if self.dropped_at:
             definition["dropped_at"] = self.dropped_at
+        if self.checks:
+            definition["checks"] = [msgspec.to_builtins(one) for one in self.checks]
         return definition
 
     @property
     def is_plain(self) -> bool:
         """Return whether versions before ADR 0060 read the definition."""
-        return all(
+        return not self.checks and all(
             _PLAIN_NAME.fullmatch(column.name) and not is_nested(column.type) for column in self.columns
         )
 
@@ -379,6 +392,35 @@ class TableSchema:
                 property="retention_s",
             )
 
+    def with_checks(self, given: Mapping[str, str | None], limits: ColumnLimits = LIMITS) -> TableSchema:
+        """Return the schema with other checks; see :func:`tidelock.replica_agent.tables.checks.after`."""
+        most, longest = limits.checks, limits.check_bytes
+        found = after(self.name, self.checks, given, checks_max=most, bytes_max=longest)
+        return replace(self, checks=found)
+
+    def with_checked(self, columns: Mapping[str, Sequence[str]]) -> TableSchema:
+        """Return the schema with the columns that checks read, by the names of the checks."""
+        ids = {column.name: column.id for column in self.columns}
+        checks = tuple(
+            msgspec.structs.replace(one, columns=tuple(sorted(ids[name] for name in columns[one.name])))
+            if one.name in columns
+            else one
+            for one in self.checks
+        )
+        return replace(self, checks=checks)
+
+    def checks_to_judge(self, before: TableSchema) -> tuple[Check, ...]:
+        """Return the checks that rows of another definition of the table may break.
+
+        These are the checks that it did not have, and those of columns that had another type there.
+        """
+        known = {(one.name, one.sql) for one in before.checks}
+        types = {column.id: column.type for column in before.columns}
+        other = {column.id for column in self.columns if types.get(column.id) != column.type}
+        return tuple(
+            one for one in self.checks if (one.name, one.sql) not in known or other.intersection(one.columns)
+        )
+
     def _check_key(self) -> None:
         """Refuse a unique key that could not be kept (docs/transactions.md)."""
         asked = self.properties.keys() & {"unique_key", "on_duplicate"}
@@ -418,6 +460,12 @@ class TableSchema:
             raise BadRequestError(
                 f"table {self.name} has a unique key, and of rows that land the last one wins: add "
                 "on_duplicate=replace, or leave out landing=on",
+                property="landing",
+            )
+        if self.checks:
+            raise BadRequestError(
+                f"table {self.name} has check {self.checks[0].name}, and rows that land count as written "
+                "before SQL has seen them; leave out the check, or landing=on",
                 property="landing",
             )
 

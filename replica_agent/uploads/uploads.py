@@ -39,6 +39,7 @@ from tidelock.replica_agent.transactions.staging_area import InPlace
 from tidelock.replica_agent.transactions.staging_paths import PathKind, StagingPath, kind_of, text_of
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.removals import Removals
+from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
@@ -82,6 +83,7 @@ class Uploads:
     tables: Tables
     pressure: BackPressure
     removals: Removals
+    checks: RowChecks
     tokens: TokenIssuer
     eager: EagerReplication
     receiver: UploadReceiver
@@ -258,6 +260,7 @@ class Uploads:
         Raises:
             UnsealedWriteError: Some of its tasks still run.
             SchemaMismatchError: A file does not fit the table; the transaction accepts rollback only.
+            CheckViolationError: Rows break a check of the table; likewise.
             TooManyPartsError: A partition has too many parts; likewise.
             DiskFullError, UnavailableError: Likewise.
         """
@@ -310,6 +313,7 @@ class Uploads:
         writes.take(files.keys() - empty)
         await self.eager.discard(writes.take(empty))
         metas = [part.meta for part in staged]
+        await self.checks.require(tx, schema, metas, at=tx.read_csn)
         self.hint(tx.tid, metas)
         self.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
         await STAGE.after()

@@ -140,16 +140,20 @@ def alter_table(
     ] = None,
     default: Annotated[list[str] | None, _repeated("Default of a column, as `name=constant`")] = None,
     comment: Annotated[list[str] | None, _repeated("What a column means, as `name=text`")] = None,
+    checks: Annotated[list[str] | None, _repeated("Condition of each row, as `name=SQL`", "--check")] = None,
+    uncheck: Annotated[list[str] | None, _repeated("Check to take away")] = None,
     as_json: Json = False,
 ) -> None:
-    """Give a table another name, other properties or other columns."""
+    """Give a table another name, other properties, other columns or other checks."""
     changes: dict[str, str | None] = dict.fromkeys(unset or [])
     changes |= dict(split(text, "=", "--property") for text in properties or [])
-    columns = any((add, drop, rename, nullable, types, order, default, comment))
+    judged: dict[str, str | None] = dict.fromkeys(uncheck or [])
+    judged |= dict(split(text, "=", "--check name=SQL") for text in checks or [])
+    columns = any((add, drop, rename, nullable, types, order, default, comment, judged))
     if (rename_to is None) == (not changes and not columns):
         raise typer.BadParameter(
             "give --rename-to NAME, or --property KEY=VALUE, --unset KEY, --add, --drop, --rename, "
-            "--nullable, --type, --order, --default and --comment"
+            "--nullable, --type, --order, --default, --comment, --check and --uncheck"
         )
     with target.connect() as db:
         if rename_to is not None:
@@ -166,6 +170,7 @@ def alter_table(
                 order=split_list(order or ""),
                 default=dict(split(text, "=", "--default name=constant") for text in default or []),
                 comment=dict(split(text, "=", "--comment name=text") for text in comment or []),
+                checks=judged,
             )
     if as_json:
         output.print_json(made)

@@ -60,6 +60,7 @@ class Tables(Tags):
         properties: Mapping[str, str] | None = None,
         derived_from: str | None = None,
         derived_sql: str | None = None,
+        checks: Mapping[str, str] | None = None,
     ) -> CommittedTable | TableInfo:
         """Create a table and return its definition with the `csn` of the commit.
 
@@ -87,17 +88,18 @@ class Tables(Tags):
             derived_from: Table whose inserts this one follows: the result of `derived_sql` over the rows of
                 each insert is inserted here, in the same transaction.
             derived_sql: One SELECT; `inserted` are the rows.
+            checks: Conditions that no row may break, as SQL, by their names: `{"positive": "pieces > 0"}`; in
+                DDL text `constraint positive check (pieces > 0)`.
 
         Raises:
             TableExistsError: A table of this name exists, and `if_not_exists` is not given.
-            UnsupportedTypeError: Not all readers understand a column's type alike; the message suggests
-                another type.
-            BadRequestError: A name or column list is wrong, or `derived_sql` or its columns; or tables are
-                derived from the one that is to be replaced.
+            UnsupportedTypeError: Not all readers understand a column's type; the message suggests another.
+            BadRequestError: A name or column list is wrong, `derived_sql` or its columns, or a check; or
+                tables are derived from the one to be replaced.
             SchemaMismatchError: A column of a DataFrame has values of several types.
             UnknownTableError: The table `derived_from` does not exist.
             TableChangedError: The definition of `derived_from` changed meanwhile; call again.
-            NotCommittedError: The table was not created, as a commit is not possible now; call again.
+            NotCommittedError: The table was not created, as no commit is possible now; call again.
             CommitUnknownError: The answer was lost; `table(name)` shows whether the table exists.
         """
         body = create_request(
@@ -109,6 +111,7 @@ class Tables(Tags):
             properties=properties,
             derived_from=derived_from,
             derived_sql=derived_sql,
+            checks=checks,
             sql=sql,
             params=params,
         )
@@ -237,22 +240,24 @@ class Tables(Tags):
             properties: New values of `comment`, `compaction` or `retention_s`; None takes one away. The
                 other properties stay as they were made, since the rows that are there depend on them.
             columns: Changes of columns, by name: `drop`, `rename`, `add`, `nullable`, `types`, `order`,
-                `default`, `comment` (`ColumnChanges`).
+                `default`, `comment`; and of `checks` (`ColumnChanges`).
 
         Raises:
             UnknownTableError: There is no such table.
             BadRequestError: A property is unknown, cannot be changed, or has a wrong value; a column does
                 not exist, or exists already, or the table needs it (docs/tables.md#columns); or nothing
                 changes.
+            CheckViolationError: Rows of the table break a new check.
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
-            SerializationConflictError: With `types`: another transaction has removed or changed rows
-                meanwhile; call again.
+            SerializationConflictError: With `types` and new `checks`: another transaction has added or
+                changed rows meanwhile; call again.
             NotCommittedError, CommitUnknownError: As of `drop_table`.
         """
-        if not columns.get("types"):
-            return self._alter(name, alter_request(properties, **columns))
+        request = alter_request(properties, **columns)
+        if not request.reads_rows:
+            return self._alter(name, request)
 
-        def once() -> CommittedTable:  # rows may be written again, for longer than an answer may take
+        def once() -> CommittedTable:  # rows are read, perhaps for longer than an answer may take
             with self._begin_fresh() as tx:
                 made = tx.alter_table(name, properties, **columns)
             return _committed(made, tx.csn or 0)

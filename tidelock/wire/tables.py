@@ -21,6 +21,7 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         properties: See docs/protocol.md#bytes.
         derived_from: The table whose inserts this one follows.
         derived_sql: The rows that are made of them: one SELECT of `inserted`.
+        checks: Conditions that no row may break, as SQL, by their names.
         or_replace: Drop the table of this name in the same commit, if there is one.
         sql: One SELECT, whose columns and rows the table gets; only inside a transaction.
         params: Values of its parameters.
@@ -33,6 +34,7 @@ class CreateTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     properties: dict[str, str] = {}
     derived_from: str | None = None
     derived_sql: str | None = None
+    checks: dict[str, str] = {}
     or_replace: bool = False
     sql: str | None = None
     params: list[Any] = []
@@ -53,6 +55,8 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         default: New defaults of columns, by their new names: a constant of SQL, or a literal; null takes a
             default away.
         comment: New comments of columns, by their new names; null takes a comment away.
+        checks: Conditions that no row may break, as SQL, by their names, inside a transaction only; null
+            takes a check away.
     """
 
     name: str | None = None
@@ -65,6 +69,12 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     order: list[str] = []
     default: dict[str, Value] = {}
     comment: dict[str, str | None] = {}
+    checks: dict[str, str | None] = {}
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether the rows of the table are read, so that the answer may take long."""
+        return bool(self.types) or any(self.checks.values())
 
 
 class UndropRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,6 +160,7 @@ class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):
         derived_from: Source of a derived table.
         derived_sql: SELECT that makes the rows of a derived table from the rows of its source.
         dependents: The tables that are derived from this one.
+        checks: Conditions that no row breaks, as SQL, by their names.
     """
 
     shown: ClassVar[tuple[str, ...]] = ("name", "columns", "partition_by", "sort_by", "properties")
@@ -162,6 +173,7 @@ class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):
     derived_from: str | None = None
     derived_sql: str | None = None
     dependents: list[str] = msgspec.field(default_factory=list)
+    checks: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class DefinedTable(TableDefinition, frozen=True, kw_only=True, omit_defaults=True):

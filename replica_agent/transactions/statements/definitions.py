@@ -39,6 +39,7 @@ from tidelock.replica_agent.storage.table_reads import DroppedTable
 from tidelock.replica_agent.storage.tables import SeenTables, Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables import definitions
+from tidelock.replica_agent.tables.checks import Check
 from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges
 from tidelock.replica_agent.tables.names import full_name, namespace_key
 from tidelock.replica_agent.tables.schema import ColumnLimits, Derivation, TableSchema
@@ -64,6 +65,8 @@ def column_limits(settings: AgentSettings) -> ColumnLimits:
         name_bytes=settings.column_name_bytes_max,
         depth=settings.nested_depth_max,
         default_bytes=settings.column_default_bytes_max,
+        checks=settings.checks_max,
+        check_bytes=settings.check_bytes_max,
     )
 
 
@@ -119,6 +122,7 @@ class TableStatements:
         schema = TableSchema.from_request(
             asked.name, arrow, asked.partition_by, asked.sort_by, asked.properties,
             derivation=derivation,
+            checks=asked.checks,
             limits=column_limits(self.settings),
             retention_s_min=self.settings.history_retention_s,
         )  # fmt: skip
@@ -126,7 +130,33 @@ class TableStatements:
         made = (definitions.replacing if asked.or_replace else definitions.creating)(schema, seen)
         if derivation is not None:
             await derived.check(tx, schema, seen)
-        return made
+        return await self._bound(tx, made, schema.checks, seen.at)
+
+    async def _bound(
+        self,
+        tx: Transaction,
+        made: Sequence[DefineTable],
+        checks: Sequence[Check],
+        at: Csn,
+        *,
+        rows: bool = False,
+    ) -> list[DefineTable]:
+        """Return definitions, in whose first one the checks name the columns that they read.
+
+        Args:
+            tx: The transaction.
+            made: The definitions, that of the table with the checks first.
+            checks: The checks that are to be bound, and evaluated.
+            at: The CSN that the statement reads at.
+            rows: Whether rows are there, which must not break them.
+        """
+        if not checks:
+            return [*made]
+        first, *others = made
+        names = [one.name for one in checks]
+        found = await self.inserts.checks.bind(tx, first, names, at=at, rows=rows)
+        schema = TableSchema.from_definition(first.table, first.definition).with_checked(found)
+        return [type(first)(first.table, first.version, schema.definition()), *others]
 
     async def drop(self, tx: Transaction, name: str) -> Made:
         """Drop a table, with the rows that the transaction has staged for it; errors as `dropping`."""
@@ -256,18 +286,21 @@ class TableStatements:
         """Give a table another name, other properties or other columns; write its rows again if need be.
 
         Raises:
-            BadRequestError: A table that is derived from this one could not follow it any more.
+            BadRequestError: A table that is derived from this one could not follow it any more; or a check is
+                no condition over the columns of one row.
+            CheckViolationError: Rows of the table break a new check.
             UnsupportedInTransactionError: The transaction has rows for the table, with the columns of before.
             Others as `definitions.altering`, and as `Mutations.rewrite`: rollback only after the latter.
         """
         rewrite = False
+        judged: Sequence[Check] = ()
 
         async def make(seen: SeenTables) -> list[DefineTable]:
-            nonlocal rewrite
+            nonlocal rewrite, judged
             new = None if to is None else self._look_up(tx, to)
             full = self._look_up(tx, name)
-            if columns.types:
-                rewrite = columns.rewrite(seen.named(full)[1])
+            _, before = seen.named(full)
+            rewrite = columns.rewrite(before)
             found = definitions.altering(
                 full, seen,
                 to=new, properties=properties, columns=columns, limits=column_limits(self.settings),
@@ -276,9 +309,12 @@ class TableStatements:
             made.check_properties(self.settings.history_retention_s)
             if columns.files:
                 await self._require_followed(tx, made, seen)
-            return found
+            judged = made.checks_to_judge(before)
+            return await self._bound(tx, found, judged, seen.at, rows=True)
 
         made = await self._define(tx, make)
+        if judged:
+            tx.depend_on_rows(made.definition.table)  # those that others have added were not judged
         if rewrite:
             await self.inserts.mutations.rewrite(tx, made.definition.table)
         return made

@@ -1,8 +1,8 @@
 """Inserts: how rows enter a table, unchanged or under its unique key, and the derived rows with them.
 
 Every statement that adds rows from a client or a query passes through here; so do the rows that are derived
-from them, to any depth. For a table that has neither a unique key nor dependents an insert is the plain
-staging of rows (:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements that change
+from them, to any depth. For a table without unique key, dependents and checks an insert is the plain staging
+of rows (:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements that change
 rows (:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not pass through here: derived
 tables do not follow a delete, an update, an upsert or a merge.
 """
@@ -35,6 +35,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.derived import DerivedTables
 from tidelock.replica_agent.transactions.statements.mutations import Mutations
+from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import STAGE, RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
@@ -57,6 +58,7 @@ class Inserts:
     staging: RowStaging
     mutations: Mutations
     derived: DerivedTables
+    checks: RowChecks
 
     async def insert(
         self,
@@ -99,8 +101,9 @@ class Inserts:
     async def insert_whole(self, tx: Transaction, table: str, stream: bytes) -> None:
         """Insert the rows of a complete stream, for a transaction that takes no other statement meanwhile.
 
-        Small rows are checked and kept as they are, so that the commit can encode them together with those of
-        other transactions. Rows that depend on others, or that others depend on, are inserted at once.
+        Small rows are compared with the columns and kept as they are, so that the commit can encode them
+        together with those of other transactions. Rows that depend on others, that others depend on, or that
+        a check judges, are inserted at once.
 
         Raises:
             RefusedError: As :meth:`insert`.
@@ -108,7 +111,7 @@ class Inserts:
         at = tx.begin_statement(self.waiters.reached)
         version, schema = self.tables.seen(at, tx.staged.definitions).named(full_name(table))
         schema.require_mode(lands=False)
-        alone = schema.unique_key or schema.dependents
+        alone = schema.unique_key or schema.dependents or schema.checks
         crowded = self.transactions.memory_bytes > self.settings.staged_memory_bytes_max
         if alone or crowded or len(stream) > self.settings.inline_part_bytes_max:
             await self.insert(tx, table, _whole(stream), len(stream))
@@ -192,13 +195,14 @@ class Inserts:
 
         Raises:
             DuplicateKeyError: Rows have the same key, or the key of a row in a table that refuses such rows.
+            CheckViolationError: Rows break a check of the table.
             SerializationConflictError: Another transaction adds such keys, or changes the rows that are to be
                 replaced.
             RefusedError: As :meth:`insert`, for the table or for one that is derived from it.
         """
         version, schema = self.tables.seen(at, tx.staged.definitions).schema(table)
         schema.require_mode(lands=False)
-        if not (schema.unique_key or schema.dependents):
+        if not (schema.unique_key or schema.dependents or schema.checks):
             return await self.staging.stage(tx, table, pieces, at=at, path=path)
         async with self.transactions.removing(tx):
             tx.use(table, version)  # a newer one may name dependents that would not be filled
@@ -206,6 +210,7 @@ class Inserts:
                 rows, parts = await self.mutations.insert(tx, schema, pieces, path)
             else:
                 rows, parts = await self.staging.stage(tx, table, pieces, at=at, path=path)
+                await self.checks.require(tx, schema, parts, at=at)
             await self._follow(tx, schema, parts, at)
             return rows, parts
 

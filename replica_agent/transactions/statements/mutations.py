@@ -37,6 +37,7 @@ from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.removals import TRIES, Removals
+from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.statements.unique import UniqueKeys, for_unique_key
 from tidelock.replica_agent.transactions.transaction import Transaction
@@ -67,6 +68,7 @@ class Mutations:
     staging: RowStaging
     removals: Removals
     keys: UniqueKeys
+    checks: RowChecks
     sql: SqlPool
 
     async def delete(self, tx: Transaction, table: str, action: DeleteRows) -> ChangeResult:
@@ -84,6 +86,7 @@ class Mutations:
         """Give columns new values in the rows for which a condition is true; errors as :meth:`delete`.
 
         Raises:
+            CheckViolationError: Rows would break a check of the table.
             TableModeError: It is a landing table.
         """
         async with self.transactions.removing(tx):
@@ -173,6 +176,8 @@ class Mutations:
                 await self.keys.claim(tx, schema, mutation.affected.keys, at)
             await self.removals.remove_parts(tx, table, committed)
             _, added = await self.staging.stage(tx, table, mutation.pieces(), at=at, path=path)
+            if not isinstance(action, DeleteRows):  # what a delete leaves has been checked
+                await self.checks.require(tx, schema, added, at=at)
             ended = mutation.ended
             kept = [
                 (part, mutation.affected.kept[part.part])

@@ -49,6 +49,7 @@ class Restores:
 
         Raises:
             SerializationConflictError: Another transaction removes, or has removed, parts of it.
+            CheckViolationError: Rows of then break a check that the table has got since.
             UnknownTableError: There is no such table, or it did not exist at the CSN.
             BadRequestError: The values do not name a partition; or its files have a type of before, whose
                 pages are others.
@@ -74,7 +75,11 @@ class Restores:
             then = await removals.catalog.read(read)
             back, gone = _without(then, now, schema), _without(now, then, schema)
             _require_shown(schema, back)
-            await removals.staging.share(tx, schema.id, back)
+            shared = await removals.staging.share(tx, schema.id, back)
+            _, before = self.tables.tables.schema(schema.id, csn)
+            newer = {one.name for one in schema.checks_to_judge(before)}
+            checks = self.tables.inserts.checks
+            await checks.require(tx, schema, shared, at=tx.read_csn, names=newer)
             removed = await removals.take(tx, schema.id, gone)
             return RestoreResult(csn, removed.rows, removed.parts, sum(part.rows for part in back), len(back))
 

@@ -220,8 +220,8 @@ class RowStaging:
         table: TableId,
         parts: Sequence[PartRow],
         columns_csn: Callable[[PartRow], Csn | None] = operator.attrgetter("columns_csn"),
-    ) -> None:
-        """Add parts to ``table`` that have the bytes of other parts (rule shared-bytes).
+    ) -> Sequence[PartMeta]:
+        """Add parts to ``table`` that have the bytes of other parts (rule shared-bytes); return them.
 
         A peer that holds the other parts takes their bytes; one that does not receives the new parts like
         every part.
@@ -255,6 +255,7 @@ class RowStaging:
 
         await self.catalog.write(job)
         tx.staged.stored.update({meta.part: meta for meta in new})
+        return new
 
     async def write_out(self, tx: Transaction) -> None:
         """Write the parts that a transaction holds in memory, so that its own queries can read them."""

@@ -25,6 +25,7 @@ from chaos.workloads import (
     moves,
     pairs,
     refresh,
+    row_checks,
     set_full,
     streams,
     table_lives,
@@ -317,6 +318,20 @@ def test_a_table_that_comes_back_from_the_dead_is_found() -> None:
     assert not table_lives.judged(planted.ended)
     planted.operation([["r", "tables", []]], f="read", snapshot=7, replica="r2")
     assert "replicas agree" in _claims(table_lives.judged(planted.ended), "table_lives")
+
+
+@pytest.mark.parametrize(
+    ("checked", "broken", "found"),
+    [(True, [], False), (False, [[1, 2, 1]], False), (True, [[1, 2, 1]], True)],
+)
+def test_a_row_beside_the_check_that_it_breaks_is_found(
+    checked: bool, broken: list[list[int]], found: bool
+) -> None:
+    """Rows that break it are there while the table does not have the check, and not longer."""
+    planted = Planted()
+    planted.operation([["insert", 1, [2, 1]]], f="change", csn=3)
+    planted.operation([["r", "checked", [checked, broken]]], f="read", snapshot=5, replica="r1")
+    assert _claims(row_checks.judged(planted.ended), "row_checks") == ({"checks"} if found else set())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,13 @@ _AFTER = re.compile(
     (?:\s+(?P<late>not\s+null|null))?\s*""",
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
+#: A condition on the rows, in place of a column.
+_CHECK = re.compile(
+    r"""\s*constraint\s+(`(?:[^`]|``)+`|"(?:[^"]|"")+"|[^\s`"<>(),:]+)\s+check\s*\((.*)\)\s*""",
+    re.IGNORECASE | re.DOTALL,
+)
+#: The metadata of a schema that holds its checks, as JSON.
+_CHECKS = b"tidelock.checks"
 _COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\"<>(),:]+)\s*:?\s*(.*?)\s*", re.DOTALL)
 #: A quoted name, or any other sign.
 _QUOTED_OR_NOT = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"]|"")*"|(?<!\w)'(?:[^']|'')*'|.""", re.DOTALL)
@@ -35,8 +43,9 @@ def schema_of(columns: Columns) -> pa.Schema:
     """Return the columns as an Arrow schema; rows are not read, but those of a DataFrame tell its types.
 
     Args:
-        columns: pyarrow Schema; DDL text (`"id bigint not null, name string"`); a mapping of each name to a
-            type, as in DDL or of pyarrow; or rows in any form that `insert` takes, a path as a `Path`.
+        columns: pyarrow Schema; DDL text (`"id bigint not null, name string"`), perhaps with checks
+            (`constraint positive check (id > 0)`); a mapping of each name to a type, as in DDL or of pyarrow;
+            or rows in any form that `insert` takes, a path as a `Path`.
 
     Raises:
         BadRequestError: The text or the mapping has no columns or an unknown type, or the object has no
@@ -46,7 +55,7 @@ def schema_of(columns: Columns) -> pa.Schema:
     if isinstance(columns, pa.Schema):
         return columns
     if isinstance(columns, str):
-        return pa.schema([_parsed(text) for text in _split(columns)])
+        return _of_text(columns)
     if isinstance(columns, Mapping):
         return pa.schema([_named(name, kind) for name, kind in columns.items()])
     if is_pandas(columns) or isinstance(columns, Path) or hasattr(columns, "__arrow_c_stream__"):
@@ -58,6 +67,28 @@ def schema_of(columns: Columns) -> pa.Schema:
         "'id bigint not null, name string', or rows (pyarrow, pandas, polars, the Path of a Parquet file); "
         f"found {type(columns).__name__}"
     )
+
+
+def checks_of(schema: pa.Schema) -> dict[str, str]:
+    """Return the checks that a DDL text had, by their names; see :func:`schema_of`."""
+    found = (schema.metadata or {}).get(_CHECKS)
+    checks: dict[str, str] = {} if found is None else json.loads(found)
+    return checks
+
+
+def _of_text(text: str) -> pa.Schema:
+    fields, checks = [], {}
+    for piece in _split(text):
+        if match := _CHECK.fullmatch(piece):
+            name = unquoted(match[1])
+            if name in checks:
+                raise BadRequestError(
+                    f"two checks have the name {name}; give each a name of its own", check=name
+                )
+            checks[name] = match[2].strip()
+        else:
+            fields.append(_parsed(piece))
+    return pa.schema(fields, {_CHECKS: json.dumps(checks)} if checks else None)
 
 
 def field_of(name: str, text: str, *, nullable: bool = True) -> pa.Field:
@@ -120,10 +151,12 @@ def _parsed(text: str) -> pa.Field:
 
 def _split(text: str) -> Iterator[str]:
     """Yield what stands between the commas outside of brackets and quotes."""
-    depth = begin = 0
+    depth = angles = begin = 0
     for match in _QUOTED_OR_NOT.finditer(text):
-        depth += (match[0] in "(<") - (match[0] in ")>")
-        if match[0] == "," and depth == 0:
+        depth += (match[0] == "(") - (match[0] == ")")
+        if depth == 0:  # inside, they compare
+            angles += (match[0] == "<") - (match[0] == ">")
+        if match[0] == "," and depth == angles == 0:
             yield text[begin : match.start()]
             begin = match.end()
     yield text[begin:]

@@ -35,8 +35,8 @@ class Definitions:
         """Return the number of rows of an Arrow IPC stream if the table takes them, whatever it holds.
 
         None: it may refuse them. They do not fit the definition that is known, which is forgotten then; or
-        the answer depends on other rows, as that of a table with a unique key or with derived tables; or no
-        replica tells the definition.
+        the answer depends on other rows, as that of a table with a unique key or with derived tables, or on
+        checks; or no replica tells the definition.
         """
         name = full_name(table)
         known = self._known.get(name) or self._read(name)
@@ -65,7 +65,7 @@ class KnownTable:
     Attributes:
         columns: Its columns.
         partition_by: Its partition columns.
-        alone: Whether it takes rows whatever it holds.
+        alone: Whether it takes rows whatever it holds, and whatever their values are.
     """
 
     columns: TableColumns
@@ -78,7 +78,8 @@ class KnownTable:
         columns = tuple(
             Column(one.name, one.type, one.nullable, default=one.default) for one in definition.columns
         )
-        alone = not definition.dependents and "unique_key" not in definition.properties
+        free = not (definition.dependents or definition.checks)
+        alone = free and "unique_key" not in definition.properties
         return cls(TableColumns(definition.name, columns), definition.partition_by, alone)
 
     def fitting(self, stream: bytes) -> int | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values, literals, past_point
-from tidelock.client.values.columns import Columns, schema_of
+from tidelock.client.values.columns import Columns, checks_of, schema_of
 from tidelock.client.values.data import Data, open_rows
 from tidelock.client.values.results import InsertResult
 from tidelock.client.values.schema_merge import filled, new_columns
@@ -44,6 +44,7 @@ def create_request(
     properties: Mapping[str, str] | None,
     derived_from: str | None,
     derived_sql: str | None,
+    checks: Mapping[str, str] | None,
     sql: str | None,
     params: Params,
 ) -> CreateTableRequest:
@@ -52,7 +53,9 @@ def create_request(
         raise BadRequestError(
             f"table {name} needs columns: give `schema`, or `sql`, a SELECT whose columns and rows it gets"
         )
-    text = None if schema is None else _encoded(schema_of(schema))
+    columns = None if schema is None else schema_of(schema)
+    text = None if columns is None else _encoded(columns)
+    named = {} if columns is None else checks_of(columns)
     return CreateTableRequest(
         name=name,
         schema=text,
@@ -61,6 +64,7 @@ def create_request(
         properties=dict(properties or {}),
         derived_from=derived_from,
         derived_sql=derived_sql,
+        checks=named | dict(checks or {}),
         or_replace=or_replace,
         sql=sql,
         params=list(params),
@@ -84,6 +88,9 @@ class ColumnChanges(TypedDict, total=False):
         default: New defaults, for rows that come from now on: `{"state": "'open'", "pieces": 1}`; text is SQL
             of a constant, and None takes a default away.
         comment: What columns mean; None takes a comment away.
+        checks: Conditions that no row may break from now on, as SQL over the columns of one row, by their
+            names: `{"positive": "pieces > 0"}`; None takes a check away. The rows that are there must not
+            break new ones.
     """
 
     drop: Sequence[str]
@@ -94,6 +101,7 @@ class ColumnChanges(TypedDict, total=False):
     order: Sequence[str]
     default: Values | None
     comment: Mapping[str, str | None] | None
+    checks: Mapping[str, str | None] | None
 
 
 def alter_request(
@@ -107,18 +115,22 @@ def alter_request(
     order: Sequence[str] = (),
     default: Values | None = None,
     comment: Mapping[str, str | None] | None = None,
+    checks: Mapping[str, str | None] | None = None,
 ) -> AlterTableRequest:
     """Return the request that changes a table; arguments and errors as of `Database.alter_table`."""
+    added = None if add is None else schema_of(add)
+    named: dict[str, str | None] = {} if added is None else {**checks_of(added)}
     return AlterTableRequest(
         properties=dict(properties or {}),
         drop=list(drop),
         rename=dict(rename or {}),
-        add=None if add is None else _encoded(schema_of(add)),
+        add=None if added is None else _encoded(added),
         nullable=list(nullable),
         types=dict(starmap(_type_text, (types or {}).items())),
         order=list(order),
         default=literals(default or {}),
         comment=dict(comment or {}),
+        checks=named | dict(checks or {}),
     )
 
 
@@ -158,6 +170,7 @@ class TableStatements(Statements):
         properties: Mapping[str, str] | None = None,
         derived_from: str | None = None,
         derived_sql: str | None = None,
+        checks: Mapping[str, str] | None = None,
     ) -> DefinedTable | TableInfo:
         """Create a table, which the statements that follow see, and all others from the commit on.
 
@@ -176,6 +189,7 @@ class TableStatements(Statements):
             properties: Properties of the table.
             derived_from: The source of a derived table; it may be a table of this transaction.
             derived_sql: Its SQL.
+            checks: Conditions that no row may break.
 
         Raises:
             TableExistsError: The transaction sees a table of this name, and neither `if_not_exists` nor
@@ -194,6 +208,7 @@ class TableStatements(Statements):
             properties=properties,
             derived_from=derived_from,
             derived_sql=derived_sql,
+            checks=checks,
             sql=sql,
             params=params,
         )
@@ -358,6 +373,7 @@ class TableStatements(Statements):
                 not exist, or exists already, or the table needs it; or nothing changes.
             UnsupportedInTransactionError: The transaction has inserted rows into the table, with the columns
                 of before: change the columns first.
+            CheckViolationError: Rows of the table break a new check.
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
             TransactionClosedError, UnavailableError: As of `create_table`.
             SerializationConflictError, DiskFullError: The rows could not be written again with `types`; then
@@ -367,7 +383,10 @@ class TableStatements(Statements):
 
     def _alter(self, name: str, body: AlterTableRequest) -> DefinedTable:
         path = f"tables/{segment(name)}"
-        return self._definition(lambda: self._call(path, answer=DefinedTable, method="PATCH", body=body))
+        how: dict[str, Any] = {"method": "PATCH", "body": body}
+        if body.reads_rows:
+            how |= {"timeout_s": self._transport.timeouts.change_s, "working": True}
+        return self._definition(lambda: self._call(path, answer=DefinedTable, **how))
 
     def _definition(self, run: Callable[[], T]) -> T:
         """Run a statement that changes nothing if it is refused."""

@@ -38,6 +38,7 @@ from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder
 from tidelock.replica_agent.transactions.ending.settlement import Settlement
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.insert import Inserts
+from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.lag import LagVerdict
@@ -113,6 +114,7 @@ class Home:
             settings=limits, waiters=self.waiters, metrics=self.metrics, transactions=self.transactions,
             tables=self.tables, pressure=self.pressure, staging=self.staging,
             mutations=cast("Any", None), derived=cast("Any", None),
+            checks=RowChecks(staging=self.staging, sql=cast("Any", None)),
         )  # fmt: skip
         self.proposed: list[Proposal] = []
         unused = cast("Any", None)

@@ -1,0 +1,85 @@
+"""Checks of tables in a SQL process: what their SQL may be, and whether rows break it.
+
+A check depends on the columns of its row alone. So rows that satisfied it once satisfy it forever, on every
+replica: it may ask for no other row, no time and no chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from tidelock.errors import BadRequestError, CheckViolationError
+from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.expressions import Expressions, RowExpression
+from tidelock.replica_agent.sql.mutation import CheckRows
+from tidelock.replica_agent.sql.plan import MutationPlan, TargetTable, all_rows
+from tidelock.replica_agent.tables.checks import Check
+
+#: The types that a check may have; a null satisfies it.
+_TRUE_OR_FALSE: Final = frozenset({"BOOLEAN", '"NULL"'})
+
+
+def check(target: TargetTable, action: CheckRows) -> MutationPlan:
+    """Bind checks to the columns of their table, and look for a row that breaks one.
+
+    Raises:
+        BadRequestError: The SQL of a check is no condition over the columns of one row; or it fails for a
+            row, as a division of texts does.
+        CheckViolationError: Rows break a check.
+    """
+    session = target.session
+    if action.rows:
+        shown = session.parts(target.id) if action.parts is None else session.parts_named(action.parts)
+        session.view(composition.TARGET, session.source(target.row, lambda: shown))
+    else:
+        session.run(composition.no_rows(target.schema))
+    known = {one.name: one for one in target.schema.checks}
+    bound = {name: _bound(target, known[name]) for name in action.checks}
+    if action.rows:
+        _require_satisfied(target, [known[name] for name in action.rows], bound)
+    checked = {name: expression.columns for name, expression in bound.items()}
+    return MutationPlan(target.affected(*all_rows(())), checked=MappingProxyType(checked))
+
+
+def _bound(target: TargetTable, one: Check) -> RowExpression:
+    session = target.session
+    what = f"check {one.name} of table {target.name}"
+    expression = Expressions(session.connection, (), ()).parse_of_row(
+        one.sql, what, target.schema.arrow.names
+    )
+    session.doing = f"in {what}"
+    rows = composition.target(target.alias)
+    session.bind(composition.scalars(rows, [expression]))
+    [kind] = session.connection.sql(composition.values_of(rows, [expression])).types
+    if str(kind) not in _TRUE_OR_FALSE:
+        raise BadRequestError(
+            f"{what} is {str(kind).lower()}; expected a condition, which is true or false: {one.sql}",
+            check=one.name,
+        )
+    return expression
+
+
+def _require_satisfied(target: TargetTable, checks: Sequence[Check], bound: dict[str, RowExpression]) -> None:
+    """Raise CheckViolationError for the first check that rows break."""
+    session = target.session
+    session.doing = f"in a check of table {target.name}"
+    sql = composition.violations(target.alias, [bound[one.name] for one in checks])
+    [found] = session.fetch(sql)
+    for number, one in enumerate(checks):
+        rows, values = found[2 * number : 2 * number + 2]
+        if rows:
+            raise _violation(target, one, rows, dict(zip(bound[one.name].columns, values, strict=True)))
+
+
+def _violation(target: TargetTable, one: Check, rows: int, row: dict[str, Any]) -> CheckViolationError:
+    shown = ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in row.items())
+    return CheckViolationError(
+        f"{rows} row{'s break' if rows > 1 else ' breaks'} check {one.name} of table {target.name}, which is "
+        f"{one.sql}{f': one has {shown}' if shown else ''}; correct what breaks it, or leave it out",
+        table=target.name,
+        check=one.name,
+        rows=rows,
+        row=row,
+    )
