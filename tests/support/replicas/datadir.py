@@ -107,9 +107,10 @@ class DataDir:
         partition_by: Sequence[str] = (),
         sort_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
+        checks: Mapping[str, str] | None = None,
     ) -> TableSchema:
         """Define a table at a CSN."""
-        made = TableSchema.from_request(name, schema, partition_by, sort_by, properties)
+        made = TableSchema.from_request(name, schema, partition_by, sort_by, properties, checks=checks)
         self._schemas[made.name] = made
         definition = json.dumps(made.definition())
         with self.sql() as db:
