@@ -130,6 +130,29 @@ def equal_but_nulls(found: pa.DataType, expected: pa.DataType) -> bool:
     return bool(found.equals(expected))
 
 
+def as_stored(found: pa.DataType) -> pa.DataType:
+    """Return a type as Parquet stores it, whatever layout in memory the writer of a file has noted.
+
+    Arrow notes in a file that its texts were views, its lists large, its values codes of a dictionary, or its
+    instants those of a zone. The bytes of the file are the same without that.
+    """
+    if types.is_dictionary(found):
+        return as_stored(found.value_type)
+    if types.is_map(found):
+        return pa.map_(as_stored(found.key_type), as_stored(found.item_type))
+    if is_list(found):
+        return pa.list_(as_stored(found.value_type))
+    if types.is_struct(found):
+        return pa.struct([field.with_type(as_stored(field.type)) for field in found])
+    if types.is_timestamp(found) and found.tz is not None:
+        return pa.timestamp(found.unit, "UTC")
+    if types.is_large_string(found) or types.is_string_view(found):
+        return pa.string()
+    if types.is_large_binary(found) or types.is_binary_view(found):
+        return pa.binary()
+    return found
+
+
 def surplus_field(found: pa.DataType, expected: pa.DataType) -> str | None:
     """Return a field of a struct, at any depth, that an expected type does not have; None without one."""
     if types.is_struct(found) and types.is_struct(expected):

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from tidelock.casts import equal_but_nulls
+from tidelock.casts import as_stored, equal_but_nulls
 from tidelock.column_types import is_nested
 from tidelock.errors import CorruptError, SchemaMismatchError
 from tidelock.float_mark import FLOATS_MARK
@@ -133,7 +133,7 @@ def _check_columns(file: pq.ParquetFile, schema: TableSchema, places: Places) ->
         if column.name not in found:
             _refuse(schema, column.name, f"({column.type}) is missing")
         leaves = [file.schema.column(number) for number in places[column.name]]
-        _check_type(schema, column, found[column.name].type, leaves)
+        _check_type(schema, column, as_stored(found[column.name].type), leaves)
 
 
 def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored: Sequence[Any]) -> None:

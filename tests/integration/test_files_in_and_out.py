@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 from collections.abc import Iterator
@@ -125,6 +126,56 @@ def test_an_import_is_a_statement_of_a_transaction(db: Database, tmp_path: Path)
     assert db.export("t", tmp_path / "now").rows == 5
     found = ds.dataset(tmp_path / "now", partitioning="hive").to_table(columns=["k", "w", "x"])
     assert set(found["w"].to_pylist()) == {7}
+
+
+#: Types as programs have them in memory, each with the one that a file stores, and a value.
+HINTED = {
+    "large": (pa.large_string(), pa.string(), "a"),
+    "view": (pa.string_view(), pa.string(), ""),
+    "bytes": (pa.binary_view(), pa.binary(), b"\x00"),
+    "category": (pa.dictionary(pa.int8(), pa.string()), pa.string(), "red"),
+    "zone": (
+        pa.timestamp("us", "Europe/Zurich"),
+        pa.timestamp("us", "UTC"),
+        dt.datetime(2026, 7, 1, tzinfo=dt.UTC),
+    ),
+    "views": (pa.large_list(pa.string_view()), pa.list_(pa.string()), ["x", None]),
+    "pairs": (pa.map_(pa.large_string(), pa.int64()), pa.map_(pa.string(), pa.int64()), [("k", 1)]),
+    "inside": (
+        pa.struct([("z", pa.list_(pa.dictionary(pa.int32(), pa.large_string())))]),
+        pa.struct([("z", pa.list_(pa.string()))]),
+        {"z": ["q"]},
+    ),
+}
+
+
+def test_notes_about_memory_in_a_file_change_nothing(db: Database, tmp_path: Path) -> None:
+    """Files of polars, pandas and delta-rs say which types in memory their values had; every reader copes."""
+    stored = pa.schema([("n", pa.int64()), *((name, kind) for name, (_, kind, _) in HINTED.items())])
+    for number in range(3):
+        columns = {
+            name: pa.array([value if number else None], kind) for name, (kind, _, value) in HINTED.items()
+        }
+        columns = {"n": pa.array([number]), **columns}
+        pq.write_table(pa.table(columns), tmp_path / f"{number}.parquet")
+    db.create_table("t", stored)
+    db.import_files("t", tmp_path, wait="all")
+    one = {name: value for name, (_, _, value) in HINTED.items()}
+    expected = [{"n": 0, **dict.fromkeys(HINTED)}, {"n": 1, **one}, {"n": 2, **one}]
+
+    def shown() -> list[dict[str, Any]]:
+        return sorted(db.read("t").to_pylist(), key=lambda row: row["n"])
+
+    assert shown() == expected
+    assert db.read("t").schema.equals(stored)
+    names = ", ".join(f'"{name}"' for name in stored.names)
+    assert db.sql(f"select {names} from t order by n").to_pylist() == expected
+    assert db.optimize("t").parts_after == 1
+    assert shown() == expected
+    db.update("t", {"large": "view || 'b'"}, where="n = 2")
+    assert [row["large"] for row in shown()] == [None, "a", "b"]
+    assert db.export("t", tmp_path / "out").rows == 3
+    assert ds.dataset(tmp_path / "out").to_table().schema.remove_metadata().names == stored.names
 
 
 def test_files_that_do_not_fit_are_refused_and_leave_nothing(db: Database, tmp_path: Path) -> None:

@@ -187,12 +187,29 @@ def _below(folder: Path) -> Iterator[Path]:
     """Yield the Parquet files below a folder, relative to it."""
     for place, inner, names in os.walk(folder, onerror=_not_listed, followlinks=True):
         here = Path(place)
+        _require_no_lake(here, inner)
         if (real := here.resolve()) in (above.resolve() for above in _above(here, folder)):
             raise BadRequestError(f"{here} is a link to {real}, a folder above it", path=str(here))
         inner[:] = [name for name in inner if not _hidden(name)]
         for name in names:
             if name.endswith(".parquet") and not _hidden(name):
                 yield (here / name).relative_to(folder)
+
+
+def _require_no_lake(folder: Path, inner: Sequence[str]) -> None:
+    """Refuse the folder of a table of another system: files that it has removed lie there, too."""
+    if "_delta_log" in inner:
+        raise BadRequestError(
+            f"{folder} is a table of Delta Lake, and files that it has removed lie there, too; open it by "
+            "deltalake.DeltaTable, and give that to import_files",
+            path=str(folder),
+        )
+    if "metadata" in inner and any((folder / "metadata").glob("*.metadata.json")):
+        raise BadRequestError(
+            f"{folder} is a table of Iceberg, and files that it has removed lie there, too; open it by "
+            "pyiceberg, e.g. StaticTable.from_metadata, and give that to import_files",
+            path=str(folder),
+        )
 
 
 def _above(here: Path, folder: Path) -> Iterator[Path]:

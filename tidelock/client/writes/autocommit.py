@@ -16,6 +16,7 @@ from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values
 from tidelock.client.values.data import Data, repeatable
 from tidelock.client.values.results import ChangedRows, CommitResult
+from tidelock.client.writes.lake_files import Lake
 from tidelock.client.writes.transaction import Transaction, Wait
 from tidelock.client.writes.whole_writes import ReservedBlocks, WholeWrite, small_streams
 from tidelock.errors import (
@@ -148,7 +149,7 @@ class AutocommitStatements:
         return self._repeat(step_by_step, limit_s, again=all(map(repeatable, rows.values())))
 
     def import_files(
-        self, table: str, paths: str | Path | Sequence[str | Path], **options: Unpack[CommitOptions]
+        self, table: str, paths: str | Path | Sequence[str | Path] | Lake, **options: Unpack[CommitOptions]
     ) -> CommitResult:
         """As `Transaction.import_files`, in a separate transaction, begun again as in `insert`."""
         return self._run(options, True, Transaction.import_files, table, paths)

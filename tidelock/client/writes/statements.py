@@ -20,6 +20,7 @@ from tidelock.client.values.arguments import Values, full_name, literals, past_p
 from tidelock.client.values.data import Data, ipc_stream, open_rows
 from tidelock.client.values.results import ChangeResult, InsertResult, RemoveResult
 from tidelock.client.writes.file_import import import_files_of, send_files
+from tidelock.client.writes.lake_files import Lake, lake_files
 from tidelock.column_names import join_list
 from tidelock.errors import TidelockError
 from tidelock.loopback_names import reachable
@@ -91,7 +92,7 @@ class Statements(HomeRequests):
         kept = self._keep(table, data)
         return self._upload(f"rows/{segment(table)}", data, InsertResult) if kept is None else kept
 
-    def import_files(self, table: str, paths: str | Path | Sequence[str | Path]) -> InsertResult:
+    def import_files(self, table: str, paths: str | Path | Sequence[str | Path] | Lake) -> InsertResult:
         """Make Parquet files parts of a table as they are: no row is decoded, and none is written again.
 
         Each file becomes one part. It needs the columns of the table with exactly their types, but for those
@@ -100,19 +101,24 @@ class Statements(HomeRequests):
 
         Args:
             table: `name` or `namespace.name`.
-            paths: Parquet files, and folders whose files `*.parquet` are taken.
+            paths: Parquet files, and folders whose files `*.parquet` are taken. Or a table of another system:
+                `deltalake.DeltaTable`, `pyiceberg.table.Table` or a scan of the latter, of which the files of
+                the version that it was opened at are taken.
 
         Raises:
             BadRequestError: There is no such file, or it cannot be read; its folders name more partitions
-                than the table has.
+                than the table has. Or the rows of the other table are not exactly those of its files.
             SchemaMismatchError: A file does not fit the table; the transaction accepts rollback() only.
             TooLargeError, DiskFullError, DuplicateKeyError: As of `insert`.
             RefusedError: A job of Spark writes into the table in this transaction, or the table takes no
                 files: one with a unique key, one that lands rows, one that others are derived from.
             UnknownTableError, TransactionClosedError, UnavailableError: As of `insert`.
         """
-        named = [paths] if isinstance(paths, str | Path) else paths
-        files = import_files_of(named, len(self.definition(table).partition_by))
+        partition_by = self.definition(table).partition_by
+        files = lake_files(paths, partition_by)
+        if files is None:
+            named = [paths] if isinstance(paths, str | Path) else paths
+            files = import_files_of(named, len(partition_by))
         folder, job = StagingFolder(self.path(table, ("append",))), str(uuid.uuid4())
         try:
             places = send_files(folder, job, files)

@@ -1,0 +1,168 @@
+"""Tables of Delta Lake and Iceberg become tables of ours by their files, byte for byte, at their versions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog.sql import SqlCatalog
+from typer.testing import CliRunner
+
+from tests.support.clusters.agreeing import agreeing
+from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tidelock.cli import app as cli
+from tidelock.client import Database
+from tidelock.cluster import LocalCluster
+from tidelock.errors import BadRequestError, LabelExistsError, SchemaMismatchError
+
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("price", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("tags", pa.list_(pa.field("element", pa.string()))),
+        ("city", pa.string()),
+        ("day", pa.date32()),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
+    """Two replicas, which agree at the end, with nothing left over."""
+    yield from agreeing(module_cluster(replicas=2, settings=QUICK))
+
+
+@pytest.fixture
+def db(local: LocalCluster) -> Iterator[Database]:
+    """A session at r1, without a table at the end."""
+    with local.connect("r1") as made:
+        yield made
+        for row in made.tables():
+            made.drop_table(row.name)
+
+
+def rows(*numbers: int) -> pa.Table:
+    """Return rows; some values are null, and partitions have signs that folders cannot have."""
+    cities = ["Bern", "a b=c/d", None]
+    return pa.Table.from_pylist(
+        [
+            {
+                "n": number,
+                "price": decimal.Decimal(number) / 4,
+                "at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=number),
+                "tags": None if number % 2 else ["x", None],
+                "city": cities[number % 3],
+                "day": dt.date(2026, 1, 1 + number % 2),
+            }
+            for number in numbers
+        ],
+        SCHEMA,
+    )
+
+
+def shown(db: Database, **more: Any) -> list[dict[str, Any]]:
+    """Return the rows of the table `t`."""
+    return sorted(db.read("t", **more).to_pylist(), key=lambda row: row["n"])
+
+
+@pytest.mark.parametrize("partition_by", [[], ["city"], ["day", "city"]], ids=str)
+def test_a_delta_table_comes_in_at_each_of_its_versions(
+    local: LocalCluster, db: Database, tmp_path: Path, partition_by: list[str]
+) -> None:
+    """With its partitions, on every replica, and without the rows that it has deleted."""
+    for numbers in (range(6), range(6, 8)):
+        write_deltalake(tmp_path, rows(*numbers), partition_by=partition_by, mode="append")
+    DeltaTable(tmp_path).delete("n % 4 = 1")
+    db.create_table("t", DeltaTable(tmp_path).schema(), partition_by=partition_by[::-1])
+    label = f"version 0 by {partition_by}"
+    first = db.import_files("t", DeltaTable(tmp_path, version=0), label=label)
+    assert shown(db) == rows(*range(6)).to_pylist()
+    with pytest.raises(LabelExistsError):
+        db.import_files("t", DeltaTable(tmp_path, version=0), label=label)
+    with db.begin() as tx:
+        tx.truncate("t")
+        tx.import_files("t", DeltaTable(tmp_path))
+        done = tx.commit(wait="all")
+    for replica in local.replicas:
+        with local.connect(replica) as other:
+            assert shown(other) == rows(0, 2, 3, 4, 6, 7).to_pylist()
+            assert shown(other, csn=first.csn) == rows(*range(6)).to_pylist()
+            assert len(other.parts("t", csn=done.csn)) == len(DeltaTable(tmp_path).file_uris())
+
+
+def test_an_iceberg_table_comes_in_at_a_snapshot(db: Database, tmp_path: Path) -> None:
+    """Its partitions are no folders; its files hold all columns."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", SCHEMA)
+    table.append(rows(1, 2, 3))
+    before = table.current_snapshot()
+    assert before is not None
+    table.append(rows(4))
+    db.create_table("t", SCHEMA)
+    done = db.import_files("t", table.scan(snapshot_id=before.snapshot_id))
+    assert shown(db) == rows(1, 2, 3).to_pylist()
+    with db.begin() as tx:
+        tx.truncate("t")
+        assert tx.import_files("t", table).rows == 4
+    assert shown(db) == rows(1, 2, 3, 4).to_pylist()
+    assert shown(db, csn=done.csn) == rows(1, 2, 3).to_pylist()
+    for scan in (table.scan(row_filter="n > 1"), table.scan(limit=1), table.scan(selected_fields=("n",))):
+        with pytest.raises(BadRequestError, match=r"n\.t cannot become parts as they are"):
+            db.import_files("t", scan)
+    db.create_table("p", SCHEMA, partition_by=["city"])
+    with pytest.raises(BadRequestError, match="import into a table without partitions"):
+        db.import_files("p", table)
+    with pytest.raises(BadRequestError, match="is a table of Iceberg"):
+        db.import_files("t", tmp_path / "n" / "t")
+    assert len(shown(db)) == 4
+
+
+def test_rows_that_would_come_back_or_get_lost_are_refused(db: Database, tmp_path: Path) -> None:
+    """Deleted rows, other names of columns, other partitions, other types: nothing of the table comes in."""
+    write_deltalake(tmp_path / "plain", rows(1, 2, 3))
+    write_deltalake(tmp_path / "by_city", rows(1, 2, 3), partition_by=["city"])
+    db.create_table("t", SCHEMA)
+    with pytest.raises(BadRequestError, match=r"partitioned by \['city'\], and the table .* by nothing"):
+        db.import_files("t", DeltaTable(tmp_path / "by_city"))
+    with pytest.raises(BadRequestError, match="is a table of Delta Lake, and files that it has removed"):
+        db.import_files("t", tmp_path / "plain")
+    with pytest.raises(BadRequestError, match="is a table of Delta Lake, and files that it has removed"):
+        db.insert("t", tmp_path)
+    mapped = tmp_path / "mapped"
+    write_deltalake(mapped, rows(1))
+    log = mapped / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            line["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
+    log.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    with pytest.raises(BadRequestError, match="column mapping"):
+        db.import_files("t", DeltaTable(mapped))
+    write_deltalake(tmp_path / "typed", rows(1).set_column(0, "n", pa.array([1], pa.int32())))
+    with pytest.raises(SchemaMismatchError):
+        db.import_files("t", DeltaTable(tmp_path / "typed"))
+    assert shown(db) == []
+
+
+def test_the_command_line_opens_both(local: LocalCluster, db: Database, tmp_path: Path) -> None:
+    """A folder with the log of Delta Lake, and the metadata of Iceberg."""
+    write_deltalake(tmp_path / "delta", rows(1, 2))
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/iceberg")
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", SCHEMA)
+    table.append(rows(3))
+    db.create_table("t", SCHEMA)
+    metadata = table.metadata_location.removeprefix("file://")
+    for path in (tmp_path / "delta", metadata):
+        done = CliRunner().invoke(cli.app, ["import", "t", str(path), "--url", local.url("r1")])
+        assert done.exit_code == 0, done.output
+    assert [row["n"] for row in shown(db)] == [1, 2, 3]
