@@ -17,6 +17,8 @@ from tidelock.replica_agent.sql.mutation import CheckRows
 from tidelock.replica_agent.sql.plan import MutationPlan, TargetTable, all_rows
 from tidelock.replica_agent.tables.checks import Check
 
+#: The name of the table in expressions. No SQL can say it: a table may get another name, its checks stay.
+_ROW: Final = "#row"
 #: The types that a check may have; a null satisfies it.
 _TRUE_OR_FALSE: Final = frozenset({"BOOLEAN", '"NULL"'})
 
@@ -50,7 +52,7 @@ def _bound(target: TargetTable, one: Check) -> RowExpression:
         one.sql, what, target.schema.arrow.names
     )
     session.doing = f"in {what}"
-    rows = composition.target(target.alias)
+    rows = composition.target(_ROW)
     session.bind(composition.scalars(rows, [expression]))
     [kind] = session.connection.sql(composition.values_of(rows, [expression])).types
     if str(kind) not in _TRUE_OR_FALSE:
@@ -65,7 +67,7 @@ def _require_satisfied(target: TargetTable, checks: Sequence[Check], bound: dict
     """Raise CheckViolationError for the first check that rows break."""
     session = target.session
     session.doing = f"in a check of table {target.name}"
-    sql = composition.violations(target.alias, [bound[one.name] for one in checks])
+    sql = composition.violations(_ROW, [bound[one.name] for one in checks])
     [found] = session.fetch(sql)
     for number, one in enumerate(checks):
         rows, values = found[2 * number : 2 * number + 2]

@@ -40,7 +40,7 @@ def _greater(left: float | None, right: float) -> bool | None:
 #: SQL of checks, the columns that each reads, and the same in Python; NaN is above all numbers.
 CHECKS: dict[str, tuple[str, list[str], Any]] = {
     "positive": ("n > 0", ["n"], lambda row: None if row["n"] is None else row["n"] > 0),
-    "of the table": ("t.n is not null", ["n"], lambda row: row["n"] is not None),
+    "required": ("n is not null", ["n"], lambda row: row["n"] is not None),
     "above": ("x > 1.5", ["x"], lambda row: _greater(row["x"], 1.5)),
     "a comment": (
         "s <> '' -- no empty text",
@@ -69,7 +69,7 @@ CHECKS: dict[str, tuple[str, list[str], Any]] = {
         lambda row: None if row["user"] is None else row["user"] != "root",
     ),
     "a lambda": (
-        "len(list_filter(tags, x -> x = '')) = 0",
+        "len(list_filter(tags, lambda x: x = '')) = 0",
         ["x", "tags"],
         lambda row: None if row["tags"] is None else "" not in row["tags"],
     ),
@@ -140,6 +140,7 @@ def test_checks_are_judged_together(directory: DataDir) -> None:
         ("n > 0, n > 1", "found more than that"),
         ("n + 1", "is bigint; expected a condition"),
         ("m > 0", "m"),
+        ("t.n > 0", "Referenced table"),
         ("columns('n') > 0", "name each column"),
         ("unnest(tags) = 'a'", "UNNEST"),
         ("count(*) > 0", "aggregate"),

@@ -49,7 +49,7 @@ def test_wrong_names_and_texts_are_refused(given: dict[str, str | None], problem
 
 
 def test_checks_have_a_limit() -> None:
-    """What a change takes away makes room."""
+    """A check that is taken away makes room."""
     made = table(a="n > 0", b="n < 9")
     with pytest.raises(TooLargeError, match=r"3 checks; the limit is 2 \(checks_max\)"):
         made.with_checks({"c": "true"}, LIMITS)
