@@ -134,13 +134,14 @@ def as_stored(found: pa.DataType) -> pa.DataType:
     """Return a type as Parquet stores it, whatever layout in memory the writer of a file has noted.
 
     Arrow notes in a file that its texts were views, its lists large, its values codes of a dictionary, or its
-    instants those of a zone. The bytes of the file are the same without that.
+    instants those of a zone. The bytes of the file are the same without that. Views of lists stay: a file
+    that says so is read as such, and nothing that follows takes them.
     """
     if types.is_dictionary(found):
         return as_stored(found.value_type)
     if types.is_map(found):
         return pa.map_(as_stored(found.key_type), as_stored(found.item_type))
-    if is_list(found):
+    if types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found):
         return pa.list_(as_stored(found.value_type))
     if types.is_struct(found):
         return pa.struct([field.with_type(as_stored(field.type)) for field in found])

@@ -66,6 +66,9 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         hint=replication.pusher.hint,
     )
     means.stack.callback(staging.close)
+    sql = SqlPool(settings, settings.data_dir)
+    means.stack.push_async_callback(sql.close)
+    checks = RowChecks(staging=staging, catalog=local.catalog, sql=sql)
     removals = Removals(
         settings=settings,
         switches=means.switches,
@@ -74,14 +77,12 @@ def make_transactions(means: Means, replication: ReplicationParts) -> Transactio
         transactions=registry,
         tables=tables,
         staging=staging,
+        checks=checks,
         locks=locks,
         waiters=local.waiters,
     )
     labels = Labels(replication.log, reader, local.waiters, settings)
     commits = _commits(means, replication, registry, staging, removals, labels)
-    sql = SqlPool(settings, settings.data_dir)
-    means.stack.push_async_callback(sql.close)
-    checks = RowChecks(staging=staging, sql=sql)
     mutations = Mutations(
         settings=settings,
         catalog=local.catalog,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from tidelock.errors import BadRequestError, CheckViolationError
+from tidelock.errors import BadRequestError, CheckViolationError, TableChangedError
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expressions, RowExpression
 from tidelock.replica_agent.sql.mutation import CheckRows
@@ -33,11 +33,15 @@ def check(target: TargetTable, action: CheckRows) -> MutationPlan:
     """
     session = target.session
     if action.rows:
-        shown = session.parts(target.id) if action.parts is None else session.parts_named(action.parts)
+        shown = session.parts_named(action.parts)
         session.view(composition.TARGET, session.source(target.row, lambda: shown))
     else:
         session.run(composition.no_rows(target.schema))
     known = {one.name: one for one in target.schema.checks}
+    if gone := [name for name in action.checks if name not in known]:
+        raise TableChangedError(
+            f"check {gone[0]} of table {target.name} was taken away meanwhile; begin again", table=target.name
+        )
     bound = {name: _bound(target, known[name]) for name in action.checks}
     if action.rows:
         _require_satisfied(target, [known[name] for name in action.rows], bound)
@@ -67,12 +71,12 @@ def _require_satisfied(target: TargetTable, checks: Sequence[Check], bound: dict
     """Raise CheckViolationError for the first check that rows break."""
     session = target.session
     session.doing = f"in a check of table {target.name}"
-    sql = composition.violations(_ROW, [bound[one.name] for one in checks])
-    [found] = session.fetch(sql)
-    for number, one in enumerate(checks):
-        rows, values = found[2 * number : 2 * number + 2]
+    [counts] = session.fetch(composition.count_violations(_ROW, [bound[one.name] for one in checks]))
+    for one, rows in zip(checks, counts, strict=True):
         if rows:
-            raise _violation(target, one, rows, dict(zip(bound[one.name].columns, values, strict=True)))
+            expression = bound[one.name]
+            columns, values = expression.columns, session.fetch(composition.a_violation(_ROW, expression))[0]
+            raise _violation(target, one, rows, dict(zip(columns, values[1:], strict=True)))
 
 
 def _violation(target: TargetTable, one: Check, rows: int, row: dict[str, Any]) -> CheckViolationError:

@@ -122,14 +122,20 @@ def no_rows(schema: TableSchema) -> str:
     return f"CREATE TEMP VIEW {quote(TARGET)} AS SELECT {columns} LIMIT 0"
 
 
-def violations(alias: str, checks: Sequence[RowExpression]) -> str:
-    """Select, for each check, how many rows break it, and the values of one of them as a list of texts."""
-    found = []
-    for one in checks:
-        broken = f"FILTER (WHERE CAST({one.text} AS BOOLEAN) IS FALSE)"
-        texts = ", ".join(f"left(CAST({quote(name)} AS VARCHAR), 80)" for name in one.columns)
-        found += [f"count(*) {broken}", f"first([{texts}]) {broken}"]
-    return f"SELECT {', '.join(found)} FROM {target(alias)}"
+def count_violations(alias: str, checks: Sequence[RowExpression]) -> str:
+    """Count, for each check, the rows that break it."""
+    found = ", ".join(f"count(*) FILTER (WHERE {_false(one)})" for one in checks)
+    return f"SELECT {found} FROM {target(alias)}"
+
+
+def a_violation(alias: str, check: RowExpression) -> str:
+    """Select a row that breaks a check: a number, then the columns that the check reads, as text."""
+    texts = "".join(f", left(CAST({quote(name)} AS VARCHAR), 80)" for name in check.columns)
+    return f"SELECT 1{texts} FROM {target(alias)} WHERE {_false(check)} LIMIT 1"
+
+
+def _false(condition: Expression) -> str:
+    return f"CAST({condition.text} AS BOOLEAN) IS FALSE"
 
 
 # -- merges --------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ _REFUSED = frozenset(
 _CLOCKS = frozenset(
     {
         *("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"),
+        *("current_localtime", "current_localtimestamp"),
         *("current_catalog", "current_role", "current_user", "session_user", "user", "version"),
     }
 )
@@ -129,18 +130,30 @@ class Expressions:
                 the process.
         """
         parsed = self.parse(text, what)
-        known = by_same(names)
-        columns, others = set(), _unsteady(self._connection)
-        for node in _nodes(self._only_item(text, what)):
-            if node.get("class") == "SUBQUERY":
+        known, unsteady = by_same(names), _unsteady(self._connection)
+        columns = set()
+        for node, variables in _scoped(self._only_item(text, what)):
+            kind, called = node.get("class"), str(node.get("function_name", "")).lower()
+            if kind == "SUBQUERY":
                 raise BadRequestError(f"{what} depends on one row alone, and has no subquery: {_short(text)}")
-            reference = node.get("class") == "COLUMN_REF"
-            used = node["column_names"] if reference else [str(node.get("function_name", ""))]
-            found = {known[same(name)] for name in used if same(name) in known} if reference else set()
-            columns |= found
-            if not found and used[0].lower() in others:
+            if kind == "FUNCTION" and (node.get("schema") or node.get("catalog")):
                 raise BadRequestError(
-                    f"{what} would be another one at another time or place: {used[0]} does not depend on the "
+                    f"{what} calls {called} behind a point; write {called}(...) with all of its arguments"
+                )
+            if kind == "COLUMN_REF" and (name := same(node["column_names"][0])) not in variables:
+                if name in known:
+                    columns.add(known[name])
+                    continue
+                called = name
+                if called not in unsteady:
+                    raise BadRequestError(
+                        f"{what} names {node['column_names'][0]}, which is no column of the table; it has "
+                        f"{', '.join(names)}, and they are named without their table"
+                    )
+            # The age of one instant is that of today.
+            if called in unsteady or (called == "age" and len(node["children"]) == 1):
+                raise BadRequestError(
+                    f"{what} would be another one at another time or place: {called} does not depend on the "
                     "columns of the row; compare columns with each other, or with constants"
                 )
         return RowExpression(parsed.text, parsed.params, tuple(name for name in names if name in columns))
@@ -317,6 +330,22 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
+
+
+def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:
+    """Yield every object of a tree but those in subqueries, with the variables of the lambdas around it."""
+    waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
+    while waiting:
+        value, variables = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(one, variables) for one in value]
+        elif isinstance(value, dict):
+            yield value, variables
+            if value.get("class") == "LAMBDA":
+                names = (one["column_names"][0] for one in _nodes(value["lhs"]) if "column_names" in one)
+                waiting.append((value["expr"], variables.union(map(same, names))))
+            elif value.get("class") != "SUBQUERY":
+                waiting += [(one, variables) for one in value.values()]
 
 
 def _star(item: dict[str, Any]) -> str | None:

@@ -98,12 +98,12 @@ class CheckRows(msgspec.Struct, frozen=True, tag="check"):
     Attributes:
         checks: The names of the checks that are bound to the columns of the table.
         rows: The names of those of them that the rows must not break.
-        parts: The parts of the rows, committed, or of the transaction; None: all that the request sees.
+        parts: The parts of the rows, committed, or of the transaction.
     """
 
     checks: tuple[str, ...]
-    rows: tuple[str, ...]
-    parts: tuple[PartId, ...] | None = None
+    rows: tuple[str, ...] = ()
+    parts: tuple[PartId, ...] = ()
 
 
 Action = DeleteRows | UpdateRows | RewriteRows | MergeRows | CompactParts | DerivedRows | CheckRows

@@ -412,13 +412,12 @@ class TableSchema:
     def checks_to_judge(self, before: TableSchema) -> tuple[Check, ...]:
         """Return the checks that rows of another definition of the table may break.
 
-        These are the checks that it did not have, and those of columns that had another type there.
+        These are the checks that it did not have, and those of columns that had another name or type there.
         """
-        known = {(one.name, one.sql) for one in before.checks}
-        types = {column.id: column.type for column in before.columns}
-        other = {column.id for column in self.columns if types.get(column.id) != column.type}
+        there = {(column.id, column.name, column.type) for column in before.columns}
+        other = {one.id for one in self.columns if (one.id, one.name, one.type) not in there}
         return tuple(
-            one for one in self.checks if (one.name, one.sql) not in known or other.intersection(one.columns)
+            one for one in self.checks if one not in before.checks or other.intersection(one.columns)
         )
 
     def _check_key(self) -> None:

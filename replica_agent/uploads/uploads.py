@@ -304,16 +304,20 @@ class Uploads:
         for path in sorted({part.meta.path for part in staged}):
             await self.pressure.admit(tx.staged, schema, path)
         await self.catalog.write(partial(jobs.name_staged, parts=staged))
-        self.transactions.require_open(tx)
-        self._schema(tx, table)  # unless the transaction has dropped or changed it meanwhile
+        metas = [part.meta for part in staged]
+        # Before they are parts of the transaction, which may be committed while they are judged.
+        judged = None
+        while judged != schema.checks:
+            judged = schema.checks
+            await self.checks.require(tx, schema, metas, at=tx.read_csn)
+            self.transactions.require_open(tx)
+            schema = self._schema(tx, table)  # unless the transaction has dropped or changed it meanwhile
         tx.staged.stored.update({part.meta.part: part.meta for part in staged})
         writes.area.seal(found)
         kept = {part.meta.part for part in staged}
         empty = [number for number, file in files.items() if file.part not in kept]
         writes.take(files.keys() - empty)
         await self.eager.discard(writes.take(empty))
-        metas = [part.meta for part in staged]
-        await self.checks.require(tx, schema, metas, at=tx.read_csn)
         self.hint(tx.tid, metas)
         self.metrics.inserted_rows.inc(sum(meta.rows for meta in metas))
         await STAGE.after()

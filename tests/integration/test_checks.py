@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     BadRequestError,
     CheckViolationError,
+    RefusedError,
     SerializationConflictError,
     TableChangedError,
     TooLargeError,
@@ -25,6 +27,8 @@ from tidelock.errors import (
 )
 
 COLUMNS = "id bigint not null, pieces int, state string, constraint positive check (pieces > 0)"
+#: The same without the check, and with a partition for each state.
+LOOSE = "id bigint not null, pieces int, state string"
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), ("pieces", pa.int32()), ("state", pa.string())])
 
 
@@ -93,6 +97,17 @@ def test_no_way_leads_around_a_check(db: Database, tmp_path: Path, way: str) -> 
     assert details["rows"] >= 1
     assert int(details["row"]["pieces"]) <= 0
     assert ids(db) == [1, 2]
+
+
+def test_a_partition_is_moved_only_if_its_rows_fit(db: Database) -> None:
+    """The other table judges the parts, which nobody writes anew."""
+    for name, columns in (("loose", LOOSE), ("strict", COLUMNS)):
+        db.create_table(name, columns, partition_by=["state"])
+    db.insert("loose", rows((3, 1, "good"), (4, 1, "bad"), (5, -1, "bad")))
+    with pytest.raises(CheckViolationError, match="pieces=-1"):
+        db.move_partition("loose", {"state": "bad"}, into="strict")
+    db.move_partition("loose", {"state": "good"}, into="strict")
+    assert (ids(db, "loose"), ids(db, "strict")) == ([4, 5], [3])
 
 
 @pytest.mark.parametrize("given", [BAD, MANY], ids=["few", "many"])
@@ -307,6 +322,60 @@ def test_old_rows_come_back_only_if_they_keep_the_checks_of_now(db: Database) ->
     db.clone_table("t", "then", csn=before)
     db.insert("then", rows((5, 0, "new")))
     assert (ids(db, "copy"), ids(db, "then")) == ([1, 2, 4], [1, 2, 3, 5])
+
+
+def test_a_partition_of_before_is_judged_although_the_check_has_its_text(db: Database) -> None:
+    """The column that the check names is another one by now."""
+    db.create_table("p", "day string, a int, b int", partition_by=["day"], checks={"c": "a > 0"})
+    then = db.insert("p", [{"day": "x", "a": 1, "b": -1}]).csn
+    db.delete("p", "b < 0")
+    db.alter_table("p", rename={"a": "z", "b": "a"}, checks={"c": None})
+    db.alter_table("p", checks={"c": "a > 0"})
+    with pytest.raises(CheckViolationError, match="a=-1"):
+        db.restore_table("p", then, partition={"day": "x"})
+    assert db.read("p").num_rows == 0
+
+
+def test_a_drop_does_not_forget_what_its_transaction_has_deleted(db: Database) -> None:
+    """The rows come back with the table, and the check of its last definition judges them."""
+    db.insert("t", rows((3, 3, "new")))
+    with db.begin() as tx:
+        tx.delete("t", "id = 3")
+        tx.alter_table("t", checks={"few": "id < 3"})
+        tx.drop_table("t")
+    with pytest.raises(CheckViolationError, match="id=3"):
+        db.undrop_table("t")
+    assert db.tables() == []
+
+
+def test_a_table_gets_another_name_and_keeps_its_checks(db: Database) -> None:
+    """No check names its table, so nothing in it changes."""
+    with pytest.raises(BadRequestError, match="named without their table"):
+        db.alter_table("t", checks={"named": "t.pieces > 0"})
+    db.rename_table("t", "u")
+    with pytest.raises(CheckViolationError):
+        db.insert("u", BAD)
+    db.insert("u", rows((3, 1, "new")))
+    assert ids(db, "u") == [1, 2, 3]
+
+
+def test_inserts_of_a_transaction_that_end_while_its_check_is_added(db: Database) -> None:
+    """Whichever ends first: no row that breaks the check is committed."""
+    db.alter_table("t", checks={"positive": None})
+    for number in range(6):
+        tx = db.begin(fresh=True)
+        with ThreadPoolExecutor(2) as threads:
+            inserted = threads.submit(tx.insert, "t", MANY if number % 2 else BAD)
+            added = threads.submit(tx.alter_table, "t", checks={"positive": "pieces > 0"})
+        ended = {inserted.exception() is None, added.exception() is None}
+        with contextlib.suppress(RefusedError):
+            tx.commit()
+        checked = "positive" in db.table("t").checks
+        broken = db.sql("select count(*) as n from t where pieces <= 0").to_pylist()[0]["n"]
+        assert not (checked and broken), (number, ended)
+        db.delete("t", "pieces <= 0")
+        if checked:
+            db.alter_table("t", checks={"positive": None})
 
 
 def test_a_table_is_not_restored_below_its_checks(db: Database) -> None:

@@ -140,6 +140,7 @@ HINTED = {
         dt.datetime(2026, 7, 1, tzinfo=dt.UTC),
     ),
     "views": (pa.large_list(pa.string_view()), pa.list_(pa.string()), ["x", None]),
+    "fixed": (pa.list_(pa.int64(), 2), pa.list_(pa.int64()), [1, 2]),
     "pairs": (pa.map_(pa.large_string(), pa.int64()), pa.map_(pa.string(), pa.int64()), [("k", 1)]),
     "inside": (
         pa.struct([("z", pa.list_(pa.dictionary(pa.int32(), pa.large_string())))]),

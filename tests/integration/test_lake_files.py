@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
 from tests.support.clusters.agreeing import agreeing
@@ -126,6 +127,38 @@ def test_an_iceberg_table_comes_in_at_a_snapshot(db: Database, tmp_path: Path) -
     assert len(shown(db)) == 4
 
 
+def test_columns_of_iceberg_that_were_changed_are_not_mixed_up(db: Database, tmp_path: Path) -> None:
+    """Iceberg knows a column by its id: one that is dropped and added again has no value of before."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("n")
+    columns = pa.schema([("a", pa.string()), ("b", pa.string())])
+    table = catalog.create_table("n.t", columns)
+    table.append(pa.table({"a": ["old a"], "b": ["b"]}, columns))
+    db.create_table("t", columns)
+    db.import_files("t", table)
+    with table.update_schema() as change:
+        change.delete_column("a")
+    with table.update_schema() as change:
+        change.add_column("a", StringType())
+    assert table.scan().to_arrow()["a"].to_pylist() == [None]
+    with pytest.raises(BadRequestError, match="is older than a change of its columns"):
+        db.import_files("t", table)
+    assert db.read("t").num_rows == 1
+
+
+def test_values_of_partitions_of_iceberg_are_names_of_folders(db: Database, tmp_path: Path) -> None:
+    """Its paths have signs that a URI would have as escapes."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/ü x")
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", SCHEMA)
+    with table.update_spec() as change:
+        change.add_identity("city")
+    table.append(rows(1, 2, 3))
+    db.create_table("t", SCHEMA)
+    db.import_files("t", table)
+    assert shown(db) == rows(1, 2, 3).to_pylist()
+
+
 def test_rows_that_would_come_back_or_get_lost_are_refused(db: Database, tmp_path: Path) -> None:
     """Deleted rows, other names of columns, other partitions, other types: nothing of the table comes in."""
     write_deltalake(tmp_path / "plain", rows(1, 2, 3))
@@ -135,8 +168,9 @@ def test_rows_that_would_come_back_or_get_lost_are_refused(db: Database, tmp_pat
         db.import_files("t", DeltaTable(tmp_path / "by_city"))
     with pytest.raises(BadRequestError, match="is a table of Delta Lake, and files that it has removed"):
         db.import_files("t", tmp_path / "plain")
-    with pytest.raises(BadRequestError, match="is a table of Delta Lake, and files that it has removed"):
-        db.insert("t", tmp_path)
+    for below in (tmp_path, tmp_path / "by_city" / "city=Bern"):
+        with pytest.raises(BadRequestError, match="is a table of Delta Lake, and files that it has removed"):
+            db.insert("t", below)
     mapped = tmp_path / "mapped"
     write_deltalake(mapped, rows(1))
     log = mapped / "_delta_log" / f"{0:020}.json"
@@ -147,6 +181,10 @@ def test_rows_that_would_come_back_or_get_lost_are_refused(db: Database, tmp_pat
     log.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     with pytest.raises(BadRequestError, match="column mapping"):
         db.import_files("t", DeltaTable(mapped))
+    far = rows(1).set_column(5, "day", pa.array([2_932_897], pa.date32()))  # of the year 10000
+    write_deltalake(tmp_path / "far", far)
+    with pytest.raises(SchemaMismatchError, match="day"):
+        db.import_files("t", DeltaTable(tmp_path / "far"))
     write_deltalake(tmp_path / "typed", rows(1).set_column(0, "n", pa.array([1], pa.int32())))
     with pytest.raises(SchemaMismatchError):
         db.import_files("t", DeltaTable(tmp_path / "typed"))

@@ -67,6 +67,8 @@ def _lake(path: Path) -> Lake | None:
             f"run pip install {library}",
             path=str(path),
         ) from None
+    except Exception as error:  # each library has its own
+        raise BadRequestError(f"{path} cannot be opened by {library}: {error}", path=str(path)) from error
 
 
 def export(

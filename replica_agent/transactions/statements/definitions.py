@@ -196,7 +196,11 @@ class TableStatements:
         made = await self._define(tx, make)
         async with self.transactions.removing(tx):
             self.catalog.reader.require_kept(before, gone.id)
-            await self.inserts.staging.share(tx, gone.id, parts)
+            shared = await self.inserts.staging.share(tx, gone.id, parts)
+            schema = TableSchema.from_definition(gone.id, made.definition.definition)
+            # The transaction of the drop may have deleted rows, and then added a check that they break.
+            newer = {one.name for one in schema.checks_to_judge(self.tables.schema(gone.id, before)[1])}
+            await self.inserts.checks.require(tx, schema, shared, at=tx.read_csn, names=newer)
         return Made(made.definition, sum(part.rows for part in parts))
 
     async def found(self, tx: Transaction, namespace: str, properties: Mapping[str, str]) -> Made:
@@ -293,10 +297,9 @@ class TableStatements:
             Others as `definitions.altering`, and as `Mutations.rewrite`: rollback only after the latter.
         """
         rewrite = False
-        judged: Sequence[Check] = ()
 
         async def make(seen: SeenTables) -> list[DefineTable]:
-            nonlocal rewrite, judged
+            nonlocal rewrite
             new = None if to is None else self._look_up(tx, to)
             full = self._look_up(tx, name)
             _, before = seen.named(full)
@@ -309,12 +312,11 @@ class TableStatements:
             made.check_properties(self.settings.history_retention_s)
             if columns.files:
                 await self._require_followed(tx, made, seen)
-            judged = made.checks_to_judge(before)
+            if judged := made.checks_to_judge(before):
+                tx.depend_on_rows(made.id)  # those that others have added since are not judged
             return await self._bound(tx, found, judged, seen.at, rows=True)
 
         made = await self._define(tx, make)
-        if judged:
-            tx.depend_on_rows(made.definition.table)  # those that others have added were not judged
         if rewrite:
             await self.inserts.mutations.rewrite(tx, made.definition.table)
         return made
@@ -345,11 +347,10 @@ class TableStatements:
             if files:
                 made = TableSchema.from_definition(found.table, found.definition)
                 await self._require_followed(tx, made, seen)
+                tx.depend_on_rows(now.id)
             return [found]
 
         await self._define(tx, make)
-        if files:
-            tx.depend_on_rows(now.id)
 
     async def _require_followed(self, tx: Transaction, made: TableSchema, seen: SeenTables) -> None:
         """Refuse other columns of files that rows of the transaction, or a derived table, do not follow."""
@@ -376,7 +377,7 @@ class TableStatements:
         """
         async with self.transactions.alone(tx):
             at = tx.begin_statement(self.waiters.reached)
-            made = await make(self.tables.seen(at, tx.staged.definitions))
+            made = await self._made(tx, make, at)
             dropped = {one.table for one in made if one.drops}
             found = definitions.joined(tx.staged.definitions, made)
             _require_no_job(tx, dropped)
@@ -392,6 +393,21 @@ class TableStatements:
             if not keep_rows:
                 await asyncio.shield(self._forget_rows(tx, dropped))
             return Made(made[0])
+
+    async def _made(
+        self, tx: Transaction, make: Callable[[SeenTables], Awaitable[Sequence[DefineTable]]], at: Csn
+    ) -> Sequence[DefineTable]:
+        """Return definitions that were made with all rows in sight that the transaction has of their tables.
+
+        An insert of the transaction may end while they are made.
+        """
+        while True:
+            before = {(part.table, part.part) for part in tx.staged.parts}
+            made = await make(self.tables.seen(at, tx.staged.definitions))
+            tables = {one.table for one in made}
+            now = {(part.table, part.part) for part in tx.staged.parts}
+            if not any(table in tables for table, _ in before ^ now):
+                return made
 
     def _look_up(self, tx: Transaction, name: str) -> TableName:
         """Return the full form of a name, and note the look at it for a serializable transaction."""

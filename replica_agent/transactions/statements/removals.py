@@ -33,6 +33,7 @@ from tidelock.replica_agent.tables.names import full_name
 from tidelock.replica_agent.tables.partitions import path_in
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
+from tidelock.replica_agent.transactions.statements.row_checks import RowChecks
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Isolation, Transaction
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition, WholeTable
@@ -55,6 +56,7 @@ class Removals:
     transactions: Transactions
     tables: Tables
     staging: RowStaging
+    checks: RowChecks
     locks: Locks
     waiters: CsnWaiters
 
@@ -101,6 +103,7 @@ class Removals:
         Raises:
             BadRequestError: The tables differ in columns, partitions or sort order, or in what earlier parts
                 have; or they are the same.
+            CheckViolationError: Rows break a check of the other table.
             UnsupportedInTransactionError: The other table has a unique key.
             TableModeError: It is a landing table.
             Others as :meth:`drop_partition`.
@@ -118,7 +121,8 @@ class Removals:
             path = path_in(schema, values)
             parts = await self.covered(tx, schema.id, path)
             known = _columns_there(schema, other, parts)
-            await self.staging.share(tx, other.id, parts, lambda part: known[part.part])
+            shared = await self.staging.share(tx, other.id, parts, lambda part: known[part.part])
+            await self.checks.require(tx, other, shared, at=tx.read_csn)
             return await self.take(tx, schema.id, parts)
 
     async def _cover(self, tx: Transaction, table: TableId, path: str | None) -> RemoveResult:

@@ -9,15 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Protocol
 
-from tidelock.csnlog.core.ids import Csn, TableId
+from tidelock.csnlog.core.ids import Csn, PartId, TableId
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.replica_agent.sql.mutation import CheckRows, MutationRequest
 from tidelock.replica_agent.sql.pool import SqlPool
+from tidelock.replica_agent.storage.catalog import Catalog
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replication.core.model import PartMeta
+
+#: Parts are judged in statements of about so many bytes, each of which has the time of a statement.
+JUDGED_BYTES: Final = 256 << 20
+
+
+class JudgedPart(Protocol):
+    """A part whose rows are judged."""
+
+    @property
+    def part(self) -> PartId:
+        """Its id."""
+
+    @property
+    def length(self) -> int:
+        """Its bytes."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -25,6 +42,7 @@ class RowChecks:
     """Evaluates the checks of tables for the transactions of this home."""
 
     staging: RowStaging
+    catalog: Catalog
     sql: SqlPool
 
     async def require(
@@ -48,23 +66,16 @@ class RowChecks:
         Raises:
             CheckViolationError: Rows break a check.
             BadRequestError: A check fails for a row.
+            TableChangedError: A check was taken away since.
             TooLargeError, UnavailableError: As :meth:`SqlPool.statement`.
         """
         asked = tuple(one.name for one in schema.checks if names is None or one.name in names)
-        if not (asked and parts):
-            return
-        await self.staging.write_out(tx)
-        action = CheckRows(asked, asked, tuple(part.part for part in parts))
-        await self._run(tx, schema.id, action, at, ())
+        if asked and parts:
+            await self.staging.write_out(tx)
+            await self._judge(tx, schema.id, asked, parts, at, ())
 
     async def bind(
-        self,
-        tx: Transaction,
-        made: DefineTable,
-        names: Collection[str],
-        *,
-        at: Csn,
-        rows: bool,
+        self, tx: Transaction, made: DefineTable, names: Sequence[str], *, at: Csn, rows: bool
     ) -> Mapping[str, tuple[str, ...]]:
         """Bind checks of a new definition to its columns; return the names of those that each one reads.
 
@@ -79,10 +90,32 @@ class RowChecks:
             BadRequestError: The SQL of a check is no condition over the columns of one row.
             Others as :meth:`require`.
         """
+        asked, table = tuple(names), made.table
+        columns = await self._run(tx, table, CheckRows(asked), at, (made,))
         if rows:
             await self.staging.write_out(tx)
-        asked = tuple(names)
-        return await self._run(tx, made.table, CheckRows(asked, asked if rows else ()), at, (made,))
+            own, adopted = str(tx.tid), tuple(tx.staged.adopted.tids)
+            parts = await self.catalog.read(lambda reader: reader.parts(table, at, own, adopted))
+            await self._judge(tx, table, asked, parts, at, (made,))
+        return columns
+
+    async def _judge(
+        self,
+        tx: Transaction,
+        table: TableId,
+        names: tuple[str, ...],
+        parts: Sequence[JudgedPart],
+        at: Csn,
+        made: Sequence[DefineTable],
+    ) -> None:
+        some: list[PartId] = []
+        size = 0
+        for number, part in enumerate(parts, 1):
+            some.append(part.part)
+            size += part.length
+            if size >= JUDGED_BYTES or number == len(parts):
+                await self._run(tx, table, CheckRows(names, names, tuple(some)), at, made)
+                some, size = [], 0
 
     async def _run(
         self, tx: Transaction, table: TableId, action: CheckRows, at: Csn, made: Sequence[DefineTable]

@@ -174,6 +174,9 @@ def files_below(paths: Sequence[str | Path]) -> list[tuple[Path, Path]]:
     """
     files: list[tuple[Path, Path]] = []
     for path in map(Path, paths):
+        if path.is_dir():
+            for above in path.resolve().parents:
+                _require_no_lake(above)
         below = sorted(_below(path)) if path.is_dir() else [Path()]
         if not below:
             raise BadRequestError(f"folder {path} holds no file *.parquet", path=str(path))
@@ -187,7 +190,7 @@ def _below(folder: Path) -> Iterator[Path]:
     """Yield the Parquet files below a folder, relative to it."""
     for place, inner, names in os.walk(folder, onerror=_not_listed, followlinks=True):
         here = Path(place)
-        _require_no_lake(here, inner)
+        _require_no_lake(here)
         if (real := here.resolve()) in (above.resolve() for above in _above(here, folder)):
             raise BadRequestError(f"{here} is a link to {real}, a folder above it", path=str(here))
         inner[:] = [name for name in inner if not _hidden(name)]
@@ -196,15 +199,15 @@ def _below(folder: Path) -> Iterator[Path]:
                 yield (here / name).relative_to(folder)
 
 
-def _require_no_lake(folder: Path, inner: Sequence[str]) -> None:
+def _require_no_lake(folder: Path) -> None:
     """Refuse the folder of a table of another system: files that it has removed lie there, too."""
-    if "_delta_log" in inner:
+    if (folder / "_delta_log").is_dir():
         raise BadRequestError(
             f"{folder} is a table of Delta Lake, and files that it has removed lie there, too; open it by "
             "deltalake.DeltaTable, and give that to import_files",
             path=str(folder),
         )
-    if "metadata" in inner and any((folder / "metadata").glob("*.metadata.json")):
+    if any((folder / "metadata").glob("*.metadata.json")):
         raise BadRequestError(
             f"{folder} is a table of Iceberg, and files that it has removed lie there, too; open it by "
             "pyiceberg, e.g. StaticTable.from_metadata, and give that to import_files",

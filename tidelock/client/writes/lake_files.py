@@ -8,16 +8,21 @@ and columns under other names would get lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
 
 from tidelock.client.writes.file_import import ImportFile
 from tidelock.errors import BadRequestError
 from tidelock.partition_paths import path_of
+
+#: The metadata of a field of Arrow with its id in Iceberg.
+_FIELD_ID: Final = b"PARQUET:field_id"
 
 #: A table of Delta Lake or Iceberg, opened by its own library.
 Lake = Any
@@ -57,10 +62,11 @@ def _of_delta(table: Any, partition_by: Sequence[str]) -> Iterator[ImportFile]:
             f"it is partitioned by {described.partition_columns or 'nothing'}, and the table that gets its "
             f"files by {list(partition_by) or 'nothing'}",
         )
-    for file in pa.table(table.get_add_actions(flatten=False)).to_pylist():
+    actions = pa.table(table.get_add_actions(flatten=False))
+    told = actions.select([name for name in ("path", "partition") if name in actions.column_names])
+    for file in told.to_pylist():
         values = file.get("partition") or {}
-        place = unquote(file["path"])
-        path = _local(place) if urlsplit(file["path"]).scheme else _local(name) / place
+        path = _local(name) / unquote(_path_of(file["path"]))
         yield ImportFile(path, path_of({column: values[column] for column in partition_by}))
 
 
@@ -75,23 +81,56 @@ def _of_iceberg(source: Any, partition_by: Sequence[str]) -> Iterator[ImportFile
         )
     if scan.limit is not None or tuple(scan.selected_fields) != ("*",):
         raise _refused(name, "the scan selects some of its columns or rows")
-    for task in scan.plan_files():
+    ids = _ids(scan.projection().as_arrow())
+    try:
+        tasks = list(scan.plan_files())
+    except ValueError as error:  # it cannot read such a table itself
+        raise _refused(name, str(error)) from error
+    for task in tasks:
         if task.delete_files:
             raise _refused(name, "some of its rows are deleted by files of their own; rewrite its data files")
         if type(task.residual).__name__ != "AlwaysTrue":
             raise _refused(name, "the filter of the scan selects some of the rows of a file")
         if task.file.file_format.name != "PARQUET":
             raise _refused(name, f"it has files of another format ({task.file.file_format.name})")
-        yield ImportFile(_local(task.file.file_path), "")
+        path = Path(_path_of(task.file.file_path))
+        if _ids(pq.read_schema(path)) != ids:
+            raise _refused(name, f"{path} is older than a change of its columns; rewrite its data files")
+        yield ImportFile(path, "")
+
+
+def _ids(columns: Iterable[pa.Field], above: str = "") -> dict[str, bytes | None]:
+    """Return the ids of columns, those inside of others too, by their names; None where one has none.
+
+    Iceberg knows a column by its id: a column of the same name may be another one, whose values are others.
+    """
+    found: dict[str, bytes | None] = {}
+    for field in columns:
+        name = f"{above}{field.name}"
+        found[name] = (field.metadata or {}).get(_FIELD_ID)
+        kind = field.type
+        if types.is_map(kind):
+            found |= _ids([kind.key_field, kind.item_field], f"{name}.")
+        elif types.is_list(kind) or types.is_large_list(kind):
+            found |= _ids([kind.value_field], f"{name}.")
+        elif types.is_struct(kind):
+            found |= _ids(kind, f"{name}.")
+    return found
 
 
 def _local(uri: str) -> Path:
+    """Return the folder of a Delta table, whose URI has escapes."""
+    return Path(unquote(_path_of(uri)))
+
+
+def _path_of(uri: str) -> str:
+    """Return the path of a file on a disk of this machine, as its URI has it."""
     parts = urlsplit(uri)
-    if parts.scheme not in {"", "file"}:
+    if parts.scheme not in {"", "file"} or parts.netloc not in {"", "localhost"}:
         raise BadRequestError(
             f"{uri} is not on a disk of this machine; fetch the files first, or insert the rows", path=uri
         )
-    return Path(unquote(parts.path) if parts.scheme else uri)
+    return uri.removeprefix("file://localhost").removeprefix("file://").removeprefix("file:")
 
 
 def _refused(name: str, why: str) -> BadRequestError:

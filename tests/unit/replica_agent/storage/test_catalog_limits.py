@@ -168,7 +168,7 @@ def removals(catalog: Catalog, transactions: Transactions) -> Removals:
     return Removals(
         settings=settings(), switches=Switches.of(settings()), catalog=catalog, files=cast("Any", None),
         transactions=transactions,
-        tables=Tables(catalog.reader), staging=free, locks=free, waiters=CsnWaiters(Csn(5)),
+        tables=Tables(catalog.reader), staging=free, checks=free, locks=free, waiters=CsnWaiters(Csn(5)),
     )  # fmt: skip
 
 

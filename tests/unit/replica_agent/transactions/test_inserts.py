@@ -114,7 +114,7 @@ class Home:
             settings=limits, waiters=self.waiters, metrics=self.metrics, transactions=self.transactions,
             tables=self.tables, pressure=self.pressure, staging=self.staging,
             mutations=cast("Any", None), derived=cast("Any", None),
-            checks=RowChecks(staging=self.staging, sql=cast("Any", None)),
+            checks=RowChecks(staging=self.staging, catalog=catalog, sql=cast("Any", None)),
         )  # fmt: skip
         self.proposed: list[Proposal] = []
         unused = cast("Any", None)
