@@ -32,7 +32,7 @@ def server() -> Iterator[ChannelServer]:
 def channels_of(connect_s: float = 5.0) -> Channels:
     """Return the channels of a client."""
     headers = {"Authorization": "Bearer s3"}
-    return Channels(PlainHttp("http", headers, connect_s), "/api/v1", headers, connect_s)
+    return Channels(PlainHttp("http", headers, connect_s, 30.0), "/api/v1", headers, connect_s)
 
 
 @pytest.fixture

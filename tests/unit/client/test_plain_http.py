@@ -61,7 +61,7 @@ def post(http: PlainHttp, server: Server) -> tuple[int, bytes]:
 def test_a_client_that_nobody_closes_leaves_no_connection_open(server: Server) -> None:
     """Its connections are closed with it, without the warning that a socket was forgotten."""
     server.may_answer.set()
-    http = PlainHttp("http", {}, 5.0)
+    http = PlainHttp("http", {}, 5.0, 30.0)
     assert post(http, server) == (200, b"{}")
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -73,7 +73,7 @@ def test_a_client_that_nobody_closes_leaves_no_connection_open(server: Server) -
 
 def test_a_connection_that_is_in_use_while_its_client_closes_is_closed_behind(server: Server) -> None:
     """The request gets its answer, and nobody keeps the connection after that."""
-    http = PlainHttp("http", {}, 5.0)
+    http = PlainHttp("http", {}, 5.0, 30.0)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(post(http, server)))
     thread.start()
@@ -89,7 +89,7 @@ def test_a_request_that_is_interrupted_closes_its_connection(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever ends it: half an answer may be on the way there."""
-    http = PlainHttp("http", {}, 5.0)
+    http = PlainHttp("http", {}, 5.0, 30.0)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

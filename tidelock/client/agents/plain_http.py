@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 
+from tidelock.client.agents import keepalive
 from tidelock.client.agents.kept import KeptConnections
 
 
@@ -28,12 +29,14 @@ class PlainHttp:
         scheme: `http` or `https`.
         headers: The headers of every request, besides those that its body needs.
         connect_s: How long to wait for a connection.
+        dead_s: How long to wait for a sign of the other machine.
     """
 
-    def __init__(self, scheme: str, headers: dict[str, str], connect_s: float) -> None:
+    def __init__(self, scheme: str, headers: dict[str, str], connect_s: float, dead_s: float) -> None:
         self._kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._connect_s = connect_s
+        self._options = keepalive.options(dead_s)
         self._kept: KeptConnections[http.client.HTTPConnection] = KeptConnections(self)
 
     def close(self) -> None:
@@ -78,6 +81,8 @@ class PlainHttp:
         connection = self._kind(address, timeout=self._connect_s)
         try:
             connection.connect()
+            for option in self._options:
+                connection.sock.setsockopt(*option)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise NotSentError(words(error)) from error

@@ -26,7 +26,7 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
-from tidelock.client.agents import begin_order, forks
+from tidelock.client.agents import begin_order, forks, keepalive
 from tidelock.client.agents.channel import Channels
 from tidelock.client.agents.plain_http import LostError, NotSentError, PlainHttp
 from tidelock.client.agents.waits import Waits
@@ -65,6 +65,7 @@ class Timeouts:
         answer_s: For the answer of a silent agent; also the whole time for a commit and its repetitions.
         query_s: For the first rows of a query. It must exceed the agents' `sql_timeout_s`.
         change_s: For a statement that changes rows, which answers when they are written.
+        dead_s: For a sign of the machine of an agent, while its answer is waited for (see `keepalive`).
         suspect_s: The time for which an agent that did not answer is tried after all others.
         wait_log_s: From this length on a wait is logged (see `waits`).
         members_s: After this time the list of the agents is read again, at the next request.
@@ -74,6 +75,7 @@ class Timeouts:
     answer_s: float = 60.0
     query_s: float = 330.0
     change_s: float = 1800.0
+    dead_s: float = 30.0
     suspect_s: float = 10.0
     wait_log_s: float = 2.0
     members_s: float = 30.0
@@ -105,13 +107,13 @@ class Transport:
         self._watched_pools = _pool_classes(timeouts.answer_s, lives=self.lives)
         self._patience = threading.local()
         self._open_pools()
-        plain = PlainHttp(scheme, self._headers, timeouts.connect_s)
+        plain = PlainHttp(scheme, self._headers, timeouts.connect_s, timeouts.dead_s)
         self._channels = Channels(plain, API, self._headers, timeouts.connect_s)
         forks.register(self)
 
     def _open_pools(self) -> None:
-        self._pool = _pool_of(self._pools)
-        self._watched_pool = _pool_of(self._watched_pools)
+        self._pool = _pool_of(self._pools, self.timeouts.dead_s)
+        self._watched_pool = _pool_of(self._watched_pools, self.timeouts.dead_s)
         self._looks = urllib3.PoolManager(num_pools=64, retries=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -313,8 +315,9 @@ class Transport:
             raise _no_answer(address, _cause(error)) from error
 
 
-def _pool_of(classes: dict[str, type[urllib3.HTTPConnectionPool]]) -> urllib3.PoolManager:
-    pool = urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT)
+def _pool_of(classes: dict[str, type[urllib3.HTTPConnectionPool]], dead_s: float) -> urllib3.PoolManager:
+    options = [*HTTPConnection.default_socket_options, *keepalive.options(dead_s)]
+    pool = urllib3.PoolManager(num_pools=64, maxsize=CONNECTIONS_KEPT, socket_options=options)
     pool.pool_classes_by_scheme = classes
     return pool
 
