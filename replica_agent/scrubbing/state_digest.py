@@ -19,14 +19,15 @@ from tidelock.errors import SnapshotTooOldError, UnavailableError
 from tidelock.wire.peers import StateDigest
 
 #: The way in which rows are counted; digests of different ways are not compared.
-FORM: Final = 1
+FORM: Final = 2
 _ROWS: Final = f"""
     SELECT table_name, json_array(
-        part, path, rows, length, checksum, creation_csn, creation_tid, creation_change
+        part, path, rows, length, checksum, creation_csn, creation_tid, creation_change, columns_csn
     ) FROM parts WHERE kind = 'part' AND {VISIBLE_SQL}
 """  # noqa: S608
+#: A commit may define a table several times, and replicas forget at any time what it has superseded.
 _VERSIONS: Final = (
-    "SELECT id, json_array(version, max(from_csn)) FROM tables WHERE from_csn <= :s GROUP BY id"
+    "SELECT id, json_array(max(version), from_csn) FROM tables WHERE from_csn <= :s GROUP BY id"
 )
 #: The sum is that of numbers of 128 bits.
 _MODULUS: Final = 1 << 128

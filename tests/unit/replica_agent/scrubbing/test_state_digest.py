@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.replicas.audited import TABLE, AuditedReplica
+from tests.support.replicas.audited import TABLE, AuditedReplica, tid
 from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
+from tidelock.csnlog.core.model import ChangeTable
 from tidelock.errors import SnapshotTooOldError, UnavailableError
 from tidelock.replica_agent.scrubbing.state_digest import state_digest
 
@@ -30,6 +31,18 @@ async def test_replicas_with_other_places_on_the_disk_agree(
     assert shown(other) == before
 
 
+async def test_definitions_that_one_commit_has_superseded_do_not_count(replica: AuditedReplica) -> None:
+    """A table that was created and renamed in one transaction: replicas forget the first name at any time."""
+    definition = {"name": TABLE, "columns": [], "partition_by": [], "sort_by": [], "properties": {}}
+    both = [ChangeTable(TableId("default.u"), version, definition) for version in (0, 1)]
+    await replica.commit(6, tid(6), both)
+    before = shown(replica, 6)
+    replica.sql("DELETE FROM tables WHERE id = 'default.u' AND version = 0")
+    assert shown(replica, 6) == before
+    replica.sql("UPDATE tables SET version = 2 WHERE id = 'default.u'")
+    assert shown(replica, 6) != before
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -42,6 +55,7 @@ async def test_replicas_with_other_places_on_the_disk_agree(
         "UPDATE parts SET removal_csn = NULL, removal_tid = NULL WHERE part = 'r1-1-30'",
         "UPDATE parts SET table_name = 'default.other' WHERE part = 'r1-1-50'",
         "DELETE FROM parts WHERE part = 'r1-1-50'",
+        "UPDATE parts SET columns_csn = 2 WHERE part = 'r1-1-50'",
         "UPDATE tables SET version = version + 1",
         "DELETE FROM tables",
     ],
