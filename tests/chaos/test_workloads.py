@@ -163,6 +163,12 @@ def test_spark_reads_and_writes_beside_the_clients(tmp_path: Path) -> None:
                     if kills:
                         with DriverKilled().inject(run.world, [], run.world.chosen("a driver")) as proof:
                             eventually(proof.seen, what="the end of a driver")
+                # On a busy machine a query of a stream takes as long as many other jobs.
+                eventually(
+                    lambda: run.calls()["streams", "stream"] >= 2 or bool(pool.errors),
+                    what="two queries of streams",
+                    timeout_s=900,
+                )
             pool.finish([job for one in run.workloads for job in one.last_spark_jobs()])
         finally:
             pool.stop()

@@ -117,7 +117,8 @@ class Story:
 
     Attributes:
         tables: Names, all empty at the CSN ``created``.
-        crashes: Replicas that were killed or stopped, and when (monotonic clock, ns).
+        crashes: Replicas that were killed or stopped, and when they had ended (monotonic clock, ns): one that
+            is being stopped may still begin transactions.
     """
 
     tables: tuple[str, ...]

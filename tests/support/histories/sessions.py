@@ -197,11 +197,11 @@ class Stage:
                 with self.bearing(), self.cluster.connect(replica) as db:
                     db.optimize(table, timeout_s=1)
             case Kill(replica):
-                self.story.crashes.append((replica, time.monotonic_ns()))
                 self.cluster.kill(replica)
-            case Stop(replica):
                 self.story.crashes.append((replica, time.monotonic_ns()))
+            case Stop(replica):
                 self.cluster.stop(replica)
+                self.story.crashes.append((replica, time.monotonic_ns()))
             case Start(replica):
                 self.cluster.start(replica)
         self._done += 1
