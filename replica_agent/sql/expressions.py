@@ -151,7 +151,7 @@ class Expressions:
                         f"{', '.join(names)}, and they are named without their table"
                     )
             # The age of one instant is that of today.
-            if called in unsteady or (called == "age" and len(node["children"]) == 1):
+            if called in unsteady or (called == "age" and len(_arguments(node)) == 1):
                 raise BadRequestError(
                     f"{what} would be another one at another time or place: {called} does not depend on the "
                     "columns of the row; compare columns with each other, or with constants"
@@ -330,6 +330,12 @@ def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
+
+
+def _arguments(function: dict[str, Any]) -> list[Any]:
+    """Return the arguments of a function; versions of the engine have different names for them."""
+    found: list[Any] = function.get("arguments") or function.get("children") or []
+    return found
 
 
 def _scoped(tree: Any) -> Iterator[tuple[dict[str, Any], frozenset[str]]]:

@@ -100,7 +100,7 @@ def test_no_way_leads_around_a_check(db: Database, tmp_path: Path, way: str) -> 
 
 
 def test_a_partition_is_moved_only_if_its_rows_fit(db: Database) -> None:
-    """The other table judges the parts, which nobody writes anew."""
+    """The other table judges the parts, which nobody writes again."""
     for name, columns in (("loose", LOOSE), ("strict", COLUMNS)):
         db.create_table(name, columns, partition_by=["state"])
     db.insert("loose", rows((3, 1, "good"), (4, 1, "bad"), (5, -1, "bad")))

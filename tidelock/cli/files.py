@@ -64,7 +64,7 @@ def _lake(path: Path) -> Lake | None:
     except ImportError:
         raise BadRequestError(
             f"{path} belongs to a table of another system, and {library}, which reads it, is not installed; "
-            f"run pip install {library}",
+            "run pip install 'tidelock[lakes]'",
             path=str(path),
         ) from None
     except Exception as error:  # each library has its own

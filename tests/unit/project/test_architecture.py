@@ -20,7 +20,12 @@ from tests.support.project.floors import DOORS, FLOORS, LEAVES, page_with_table
 from tests.support.project.source import Module
 
 #: Folders that need an extra, and its name.
-EXTRAS = {"spark/": "spark", "pyspark_tidelock/": "spark", "tidelock/testing/": "testing"}
+EXTRAS = {
+    "tidelock/cli/files.py": "lakes",
+    "spark/": "spark",
+    "pyspark_tidelock/": "spark",
+    "tidelock/testing/": "testing",
+}
 #: Libraries that come with pydantic and aiohttp, whose interfaces show their types.
 BROUGHT_ALONG = ("pydantic_core", "yarl")
 KAZOO_MODULE = "csnlog/zookeeper/kazoo_store.py"
