@@ -32,7 +32,7 @@ def check(target: TargetTable, action: CheckRows) -> MutationPlan:
         CheckViolationError: Rows break a check.
     """
     session = target.session
-    if action.rows:
+    if action.parts:
         shown = session.parts_named(action.parts)
         session.view(composition.TARGET, session.source(target.row, lambda: shown))
     else:
@@ -43,8 +43,8 @@ def check(target: TargetTable, action: CheckRows) -> MutationPlan:
             f"check {gone[0]} of table {target.name} was taken away meanwhile; begin again", table=target.name
         )
     bound = {name: _bound(target, known[name]) for name in action.checks}
-    if action.rows:
-        _require_satisfied(target, [known[name] for name in action.rows], bound)
+    if action.parts:
+        _require_satisfied(target, [known[name] for name in action.checks], bound)
     checked = {name: expression.columns for name, expression in bound.items()}
     return MutationPlan(target.affected(*all_rows(())), checked=MappingProxyType(checked))
 

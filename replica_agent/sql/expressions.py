@@ -10,6 +10,7 @@ reach anything (:mod:`tidelock.replica_agent.sql.session`).
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -109,13 +110,16 @@ class Expressions:
             BadRequestError: It is not exactly one expression, or it has a forbidden name, or more parameters
                 than were passed.
         """
+        return self._numbered(text, self._checked_item(text, what), what)
+
+    def _checked_item(self, text: str, what: str) -> dict[str, Any]:
         item = self._only_item(text, what)
         self._tree(f"SELECT (\n{text}\n)", what)  # a clause after the expression shows up in brackets
         problem = next((problem for node in _nodes(item) if (problem := self._refusal(node))), None)
         problem = problem or _star(item)
         if problem is not None:
             raise BadRequestError(f"{what} may use the tables of its snapshot and functions: {problem}")
-        return self._numbered(text, item, what)
+        return item
 
     def parse_of_row(self, text: str, what: str, names: Sequence[str]) -> RowExpression:
         """Check an expression that depends on the columns of one row alone.
@@ -129,10 +133,10 @@ class Expressions:
             BadRequestError: As :meth:`parse`; or it has a subquery, or depends on the time, on chance or on
                 the process.
         """
-        parsed = self.parse(text, what)
-        known, unsteady = by_same(names), _unsteady(self._connection)
+        item = self._checked_item(text, what)
+        known, unsteady = by_same(names), _unsteady()
         columns = set()
-        for node, variables in _scoped(self._only_item(text, what)):
+        for node, variables in _scoped(item):
             kind, called = node.get("class"), str(node.get("function_name", "")).lower()
             if kind == "SUBQUERY":
                 raise BadRequestError(f"{what} depends on one row alone, and has no subquery: {_short(text)}")
@@ -156,6 +160,7 @@ class Expressions:
                     f"{what} would be another one at another time or place: {called} does not depend on the "
                     "columns of the row; compare columns with each other, or with constants"
                 )
+        parsed = self._numbered(text, item, what)
         return RowExpression(parsed.text, parsed.params, tuple(name for name in names if name in columns))
 
     def new_values(self, table: TableSchema, given: Mapping[str, Value], what: str) -> dict[str, Expression]:
@@ -279,13 +284,16 @@ class Expressions:
         return Expression(f"(\n{joined}\n)", frozenset(numbers))
 
 
-def _unsteady(connection: duckdb.DuckDBPyConnection) -> frozenset[str]:
+@functools.cache
+def _unsteady() -> frozenset[str]:
     """Return the functions whose values depend on more than their arguments, and the macros that call them.
 
-    Some of them can be written without brackets, as columns are.
+    Some of them can be written without brackets, as columns are. They are those of the engine, and to list
+    them takes longer than to judge the rows of most statements.
     """
     functions = "SELECT DISTINCT function_name, stability, macro_definition FROM duckdb_functions()"
-    rows = connection.sql(functions).fetchall()
+    with duckdb.connect() as connection:
+        rows = connection.execute(functions).fetchall()
     found = {name for name, stability, _ in rows if stability not in {"CONSISTENT", None}} | _CLOCKS
     macros = {name: set(_WORD.findall(text.lower())) for name, _, text in rows if text is not None}
     while more := {name for name, words in macros.items() if name not in found and words & found}:

@@ -96,13 +96,12 @@ class CheckRows(msgspec.Struct, frozen=True, tag="check"):
     """Require that rows do not break checks of the table; no row is removed or returned.
 
     Attributes:
-        checks: The names of the checks that are bound to the columns of the table.
-        rows: The names of those of them that the rows must not break.
-        parts: The parts of the rows, committed, or of the transaction.
+        checks: The names of the checks.
+        parts: The parts of the rows, committed, or of the transaction; none: the checks are only bound to the
+            columns of the table.
     """
 
     checks: tuple[str, ...]
-    rows: tuple[str, ...] = ()
     parts: tuple[PartId, ...] = ()
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.clusters.agreeing import agreeing
+from tests.support.clusters.agreeing import agreeing, session
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tidelock.cli import app as cli
 from tidelock.client import Database
@@ -35,10 +35,7 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
 @pytest.fixture
 def db(local: LocalCluster) -> Iterator[Database]:
     """A session at r1, without a table at the end."""
-    with local.connect("r1") as made:
-        yield made
-        for row in made.tables():
-            made.drop_table(row.name)
+    yield from session(local)
 
 
 def rows(*numbers: int, city: str = "Bern") -> pa.Table:

@@ -114,7 +114,7 @@ class RowChecks:
             some.append(part.part)
             size += part.length
             if size >= JUDGED_BYTES or number == len(parts):
-                await self._run(tx, table, CheckRows(names, names, tuple(some)), at, made)
+                await self._run(tx, table, CheckRows(names, tuple(some)), at, made)
                 some, size = [], 0
 
     async def _run(

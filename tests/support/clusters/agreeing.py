@@ -29,3 +29,9 @@ def sessions(local: LocalCluster) -> Iterator[list[Database]]:
             found = made[0].tables(csn=tx.snapshot_csn)
             for row in sorted(found, key=lambda row: row.derived_from is None):
                 tx.drop_table(row.name)
+
+
+def session(local: LocalCluster) -> Iterator[Database]:
+    """Yield a client pinned to the first replica; no table is left at the end."""
+    for first, *_ in sessions(local):
+        yield first
