@@ -68,6 +68,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
         tags: The CSNs of the tags.
         parts: Visible parts.
         part_bytes: Their bytes.
+        lacking: Those of them that this replica does not hold.
         outcomes: Number of outcomes that are kept.
         undecided: Transactions without an outcome.
     """
@@ -91,6 +92,7 @@ class CatalogFacts(msgspec.Struct, frozen=True):
     tags: Mapping[str, Csn]
     parts: int
     part_bytes: int
+    lacking: tuple[PartId, ...]
     outcomes: int
     undecided: tuple[UndecidedFacts, ...]
 
@@ -125,6 +127,13 @@ def decided(folder: Path, tids: Iterable[str]) -> set[str]:
     with _opened(folder) as db:
         sql = "SELECT 1 FROM outcomes WHERE tid = ?"
         return {tid for tid in tids if db.execute(sql, (tid,)).fetchone() is not None}
+
+
+def held(folder: Path, parts: Iterable[PartId]) -> set[PartId]:
+    """Return the parts among these that a data directory holds; errors as in `read_facts`."""
+    with _opened(folder) as db:
+        sql = "SELECT 1 FROM parts WHERE part = ? AND state = 'held'"
+        return {part for part in parts if db.execute(sql, (part,)).fetchone() is not None}
 
 
 @contextmanager
@@ -195,6 +204,7 @@ def _facts(folder: Path, db: sqlite3.Connection) -> CatalogFacts:
         tags={name: Csn(csn) for name, csn in db.execute("SELECT name, csn FROM tags")},
         parts=int(parts),
         part_bytes=int(part_bytes),
+        lacking=_lacking(db),
         outcomes=int(db.execute("SELECT count(*) FROM outcomes").fetchone()[0]),
         undecided=_undecided(db),
     )
@@ -253,6 +263,16 @@ def _skips(db: sqlite3.Connection) -> tuple[SkipPart, ...]:
         )
         for table, part, count, csn, tid, by, why, time_ms, without in rows
     )
+
+
+def _lacking(db: sqlite3.Connection) -> tuple[PartId, ...]:
+    rows = db.execute(
+        """
+        SELECT part FROM parts
+        WHERE state <> 'held' AND creation_csn IS NOT NULL AND removal_csn IS NULL ORDER BY part
+        """
+    )
+    return tuple(PartId(part) for (part,) in rows)
 
 
 def _undecided(db: sqlite3.Connection) -> tuple[UndecidedFacts, ...]:

@@ -23,7 +23,13 @@ from tidelock.csnlog.zookeeper.kazoo_store import ZkStore
 from tidelock.errors import ConfigError, TidelockError
 from tidelock.exits import Exit, exit_of
 from tidelock.replica_agent.rebuilding import plan as planning
-from tidelock.replica_agent.rebuilding.facts import CatalogFacts, decided, is_data_directory, read_facts
+from tidelock.replica_agent.rebuilding.facts import (
+    CatalogFacts,
+    decided,
+    held,
+    is_data_directory,
+    read_facts,
+)
 from tidelock.replica_agent.rebuilding.options import parser
 from tidelock.replication.disk_room import DiskRoom
 from tidelock.replication.partfs import PartFs
@@ -58,6 +64,20 @@ def _read(folders: Sequence[Path], stack: ExitStack) -> list[CatalogFacts]:
     return catalogs
 
 
+def not_proved(catalogs: Sequence[CatalogFacts]) -> planning.Doubts:
+    """Return the limits of what the catalogs prove; the folders are asked for what one of them leaves open.
+
+    Raises:
+        ConfigError, CorruptError: As :func:`read_facts`.
+    """
+    base = planning.newest(catalogs)
+    undecided = (one.tid for catalog in catalogs for one in catalog.undecided)
+    holding = (held(one.folder, base.lacking) for one in catalogs)
+    return planning.doubts(
+        catalogs, decided=decided(base.folder, undecided), held=frozenset().union(*holding)
+    )
+
+
 async def _rebuild(given: argparse.Namespace, catalogs: Sequence[CatalogFacts]) -> int:
     base = planning.newest(catalogs)
     tree = planning.plan(
@@ -67,8 +87,7 @@ async def _rebuild(given: argparse.Namespace, catalogs: Sequence[CatalogFacts]) 
         incarnation=secrets.token_hex(16),
         time_ms=time.time_ns() // 1_000_000,
     )
-    undecided = (one.tid for catalog in catalogs for one in catalog.undecided)
-    unproved = planning.doubts(catalogs, decided(base.folder, undecided))
+    unproved = not_proved(catalogs)
     if given.confirm and given.confirm != base.cluster_id:
         raise ConfigError(f"expected --confirm {base.cluster_id}, found --confirm {given.confirm}")
     store = ZkStore(
@@ -108,6 +127,7 @@ def _report(catalogs: Sequence[CatalogFacts], unproved: planning.Doubts) -> dict
         "clones": dict(sorted(planning.csns_behind(catalogs).items())),
         "removed": list(unproved.absent),
         "suspect": dict(unproved.suspect),
+        "lost": list(unproved.lost),
         "undecided": [
             {"tid": one.tid, "rows": one.rows, "tables": list(one.tables), "landed": one.landed}
             for one in unproved.undecided
@@ -136,6 +156,11 @@ def _text(report: dict[str, Any], given: argparse.Namespace) -> str:
         "applied as much."
         for name, why in report["suspect"].items()
     ]
+    if lost := report["lost"]:
+        lines.append(
+            f"  {len(lost)} visible part(s) lie in none of these directories; the first is {lost[0]}. Give "
+            "that of a replica that has them, too. Reads of them fail, and clones do not serve without them."
+        )
     for one in report["undecided"]:
         of = ", ".join(one["tables"]) or "no table"
         told = (

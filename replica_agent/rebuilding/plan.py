@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tidelock.csnlog.cluster.start_check import FORMAT_VERSION
-from tidelock.csnlog.core.ids import CSN_NONE, Csn, ReplicaId
+from tidelock.csnlog.core.ids import CSN_NONE, Csn, PartId, ReplicaId
 from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, ClusterState, Progress, SessionState
 from tidelock.csnlog.core.skipped import shown_instead
 from tidelock.csnlog.tree_maker import Seat, TreePlan
@@ -28,11 +28,13 @@ class Doubts(msgspec.Struct, frozen=True):
         undecided: Transactions that some replica has sealed or received, without an outcome. They count as
             aborted. A client may have been told that one of them is committed.
         suspect: Replicas that would serve from catalogs which they were about to replace by clones, and why.
+        lost: Visible parts that no given replica holds.
     """
 
     absent: tuple[ReplicaId, ...]
     undecided: tuple[UndecidedFacts, ...]
     suspect: Mapping[ReplicaId, str]
+    lost: tuple[PartId, ...]
 
 
 def newest(catalogs: Sequence[CatalogFacts]) -> CatalogFacts:
@@ -86,12 +88,13 @@ def require_one_history(catalogs: Sequence[CatalogFacts]) -> None:
             )
 
 
-def doubts(catalogs: Sequence[CatalogFacts], decided: Collection[str]) -> Doubts:
+def doubts(catalogs: Sequence[CatalogFacts], *, decided: Collection[str], held: Collection[PartId]) -> Doubts:
     """Return what these catalogs do not prove.
 
     Args:
         catalogs: See :func:`require_one_history`.
         decided: Transactions among the undecided ones whose commit the newest catalog has applied.
+        held: Parts among those that the newest catalog lacks which another given replica holds.
     """
     base = newest(catalogs)
     named = {name for one in catalogs for name in one.boots}
@@ -100,6 +103,7 @@ def doubts(catalogs: Sequence[CatalogFacts], decided: Collection[str]) -> Doubts
         absent=tuple(sorted(named - {one.replica for one in catalogs})),
         undecided=tuple(undecided[tid] for tid in sorted(undecided)),
         suspect={one.replica: one.clone for one in catalogs if one.clone and one.csn == base.csn},
+        lost=tuple(part for part in base.lacking if part not in held),
     )
 
 

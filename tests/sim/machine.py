@@ -25,6 +25,7 @@ import structlog
 from tests.sim.catalog import NoThread, SimCatalog
 from tests.sim.disk import DiskOs
 from tests.sim.life import LIFE
+from tests.sim.network import Door
 from tests.sim.peers import SimPeerClient
 from tests.sim.sql import SimWorker
 from tidelock.csnlog.core.ids import PartId
@@ -91,7 +92,10 @@ class SimSecrets:
 
 
 class SimReaders:
-    """Stands for the reader processes: clients of a simulation read the files themselves."""
+    """Stands for the reader processes: clients of a simulation read the files themselves.
+
+    Other agents get parts at the data door, which is open as long as they would run.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -135,11 +139,11 @@ class Site:
 
     async def start(self) -> None:
         """Answer from now on."""
-        self._world.network.listen(LIFE.get().host.name, self._services)
+        self._world.network.listen(Door.API, self._services)
 
     async def cleanup(self) -> None:
         """Answer no more; what runs may end."""
-        self._world.network.close(LIFE.get().host.name, LIFE.get())
+        self._world.network.close(Door.API, LIFE.get())
         await self._world.network.drain(LIFE.get(), self._services.settings.drain_s)
 
 
@@ -211,7 +215,10 @@ async def _open_local(
     readers: Any = SimReaders(f"{settings.advertise}:2")
     listener: Any = SimListener()
     counts, tables = PartCounts(made.reader), Tables(made.reader)
-    return Local(settings, files, made, waiters, counts, tables, listener, readers)
+    local = Local(settings, files, made, waiters, counts, tables, listener, readers)
+    world.network.listen(Door.DATA, local)
+    stack.callback(world.network.close, Door.DATA, life)
+    return local
 
 
 async def _connect(world: SimWorld, stack: AsyncExitStack) -> Store:

@@ -10,16 +10,24 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import Any
 
 from tests.sim.life import LIFE, AgentLife
 from tests.sim.trace import Trace
 from tidelock.errors import TidelockError, UnavailableError
 
-if TYPE_CHECKING:
-    from tidelock.replica_agent.services.bundle import Services
+#: The work of a request, given the object that answers at its door.
+Serve = Callable[[Any], Awaitable[Any]]
 
-Serve = Callable[["Services"], Awaitable[Any]]
+
+class Door(Enum):
+    """An address of an agent; each opens at its own time of a start."""
+
+    #: Answers with its services, from when it follows the log on.
+    API = "API"
+    #: Answers with its catalog and its files, from when they are open on.
+    DATA = "data"
 
 
 class SilentError(UnavailableError):
@@ -62,25 +70,31 @@ class Network:
         self._chance = chance
         self._trace = trace
         self._unforeseen = unforeseen
-        self._listening: dict[str, tuple[AgentLife, Services]] = {}
+        self._listening: dict[tuple[str, Door], tuple[AgentLife, Any]] = {}
         #: The requests that each life is answering.
         self._running: dict[AgentLife, dict[asyncio.Task[Any], None]] = {}
 
-    def listen(self, name: str, services: Services) -> None:
-        """Let the present life answer under a name."""
+    def listen(self, door: Door, answering: Any) -> None:
+        """Let the present life answer at a door of its host.
+
+        Args:
+            door: The door.
+            answering: What the requests that arrive there are served by.
+        """
         life = LIFE.get()
         if not life.dead:
-            self._listening[name] = (life, services)
-            life.on_kill.append(lambda: self.close(name, life))
+            self._listening[life.host.name, door] = (life, answering)
+            life.on_kill.append(lambda: self.close(door, life))
 
-    def close(self, name: str, life: AgentLife | None = None) -> None:
-        """Let nobody answer any more."""
-        if name in self._listening and (life is None or self._listening[name][0] is life):
-            del self._listening[name]
+    def close(self, door: Door, life: AgentLife) -> None:
+        """Let a life answer no more; a later one of its host may do so already."""
+        found = self._listening.get((life.host.name, door))
+        if found is not None and found[0] is life:
+            del self._listening[life.host.name, door]
 
     def refuses(self, src: str, dst: str) -> bool:
-        """Return whether no life answers under a name, as far as a machine that reaches that host can see."""
-        return dst not in self._listening and (src, dst) not in self.weather.cut
+        """Return whether no life answers at an API, as far as a machine that reaches that host can see."""
+        return (dst, Door.API) not in self._listening and (src, dst) not in self.weather.cut
 
     async def drain(self, life: AgentLife, timeout_s: float) -> None:
         """Let what runs at a life end, or end it."""
@@ -92,7 +106,15 @@ class Network:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def call(
-        self, src: str, dst: str, what: str, serve: Serve, *, timeout_s: float, twice: bool = False
+        self,
+        src: str,
+        dst: str,
+        what: str,
+        serve: Serve,
+        *,
+        timeout_s: float,
+        twice: bool = False,
+        door: Door = Door.API,
     ) -> Any:
         """Have ``serve`` run at another host; its result or its TidelockError comes back.
 
@@ -103,12 +125,12 @@ class Network:
         """
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._trace.note("call", src, dst, what)
-        self._carry(src, dst, lambda: self._arrive(src, dst, what, serve, reply))
+        self._carry(src, dst, lambda: self._arrive(src, (dst, door), what, serve, reply))
         if (twice or not src.startswith("c")) and self._chance.random() < self.weather.twice:
             lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._later(
                 self._chance.uniform(0, self.weather.late_s),
-                lambda: self._arrive(src, dst, f"{what} again", serve, lost),
+                lambda: self._arrive(src, (dst, door), f"{what} again", serve, lost),
             )
         try:
             async with asyncio.timeout(timeout_s):
@@ -139,15 +161,17 @@ class Network:
     def _later(delay_s: float, deliver: Callable[[], None]) -> None:
         asyncio.get_running_loop().call_later(delay_s, deliver)
 
-    def _arrive(self, src: str, dst: str, what: str, serve: Serve, reply: asyncio.Future[Any]) -> None:
-        found = self._listening.get(dst)
+    def _arrive(
+        self, src: str, at: tuple[str, Door], what: str, serve: Serve, reply: asyncio.Future[Any]
+    ) -> None:
+        dst, found = at[0], self._listening.get(at)
         if found is None:
             error = RefusedConnectionError(f"nobody listens at {dst}")
             self._carry(dst, src, lambda: _end(reply, error=error))
             return
-        life, services = found
+        life, answering = found
         self._trace.note("serve", src, dst, what)
-        work = _awaited(serve(services))
+        work = _awaited(serve(answering))
         task = asyncio.get_running_loop().create_task(work, context=life.context.copy())
         running = self._running.setdefault(life, {})
         running[task] = None

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.life import LIFE
-from tests.sim.network import Network, Serve
+from tests.sim.network import Door, Network, Serve
 from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, Tid
 from tidelock.csnlog.core.results import HomeAnswer
 from tidelock.errors import TidelockError, UnavailableError
@@ -16,17 +16,18 @@ from tidelock.replication.peers import PeerClient, answer_of, word_of
 from tidelock.wire.peers import CloneManifest, PeerStatus, StateDigest
 
 if TYPE_CHECKING:
+    from tidelock.replica_agent.lifecycle.local import Local
     from tidelock.replica_agent.services.bundle import Services
 
 
-def _frame(services: Services, part: PartId) -> PartFrame:
+def _frame(local: Local, part: PartId) -> PartFrame:
     """Return what a replica says of a part that another one asks for among many."""
-    row = services.reads.reader.part(part)
+    row = local.catalog.reader.part(part)
     if row is None or row.file is None or row.state != "held":
         return LackedPart(part, "it is not held here")
     location = Location(row.file, row.offset, row.length, row.blocks)
     try:
-        return SentPart(part, services.peers.files.read(location))
+        return SentPart(part, local.files.read(location))
     except TidelockError as error:
         return LackedPart(part, error.message)
 
@@ -121,35 +122,37 @@ class SimPeerClient(PeerClient):
     async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Bytes of a part, in two pieces; see :class:`PeerClient`."""
 
-        async def serve(services: Services) -> bytes:
-            row = services.reads.reader.part(meta.part)
+        async def serve(local: Local) -> bytes:
+            row = local.catalog.reader.part(meta.part)
             if row is None or row.file is None or row.state != "held":
                 raise UnavailableError(f"part {meta.part} is not held here")
             location = Location(row.file, row.offset, row.length, row.blocks)
-            return services.peers.files.read(location, start, end - start)
+            return local.files.read(location, start, end - start)
 
         if start == end:
             return
-        raw = await self._ask(data, "part", serve)
+        raw = await self._ask(data, "part", serve, door=Door.DATA)
         yield raw[: len(raw) // 2]
         yield raw[len(raw) // 2 :]
 
     async def _stream_parts(self, data: str, parts: Sequence[PartId]) -> AsyncGenerator[bytes, None]:
         """Bytes of an answer about many parts, in two pieces, or cut off in the middle."""
 
-        async def serve(services: Services) -> bytes:
-            return b"".join([encode(_frame(services, part)) for part in parts])
+        async def serve(local: Local) -> bytes:
+            return b"".join([encode(_frame(local, part)) for part in parts])
 
-        raw: bytes = await self._ask(data, "parts", serve)
+        raw: bytes = await self._ask(data, "parts", serve, door=Door.DATA)
         end = self._network.cut_off(len(raw))
         yield raw[: end // 2]
         yield raw[end // 2 : end]
         if end < len(raw):
             raise UnavailableError(f"{data} broke off")
 
-    async def _ask(self, address: str, what: str, serve: Serve, timeout_s: float | None = None) -> Any:
+    async def _ask(
+        self, address: str, what: str, serve: Serve, timeout_s: float | None = None, door: Door = Door.API
+    ) -> Any:
         if self._life.dead:
             raise UnavailableError("this process is gone")
         own, other = self._life.host.name, address.partition(":")[0]
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return await self._network.call(own, other, what, serve, timeout_s=timeout_s)
+        return await self._network.call(own, other, what, serve, timeout_s=timeout_s, door=door)

@@ -17,6 +17,7 @@ from tidelock.csnlog.tree_maker import make_again, require_idle
 from tidelock.errors import ClusterMismatchError, ConfigError
 from tidelock.replica_agent.rebuilding import plan as planning
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, read_facts
+from tidelock.replica_agent.rebuilding.main import not_proved
 
 if TYPE_CHECKING:
     from tests.sim.operating import SimOperator
@@ -103,8 +104,12 @@ class SettingBack:
         chosen = self._chance.choice(enough)
         if len(chosen) > self._world.plan.copies and self._chance.random() < 0.3:
             left_out = self._chance.choice(chosen)  # its machine is lost
-            if self._world.oracle.may_lose(self._world.host_at(left_out.folder), struck=False):
-                chosen.remove(left_out)
+            others = [one for one in chosen if one is not left_out]
+            # The log that ended holds commits of which the oracle does not know any more; the catalogs do.
+            if not not_proved(others).lost and self._world.oracle.may_lose(
+                self._world.host_at(left_out.folder), struck=False
+            ):
+                chosen = others
         planning.require_one_history(chosen)
         return chosen
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +14,7 @@ import pytest
 from tidelock.csnlog.core.ids import PartId
 from tidelock.errors import ConfigError, CorruptError, TidelockError
 from tidelock.exits import Exit
-from tidelock.replica_agent.rebuilding.facts import decided, read_facts
+from tidelock.replica_agent.rebuilding.facts import decided, held, read_facts
 from tidelock.replica_agent.rebuilding.main import main
 from tidelock.replica_agent.storage.catalog import Catalog
 
@@ -43,6 +45,33 @@ def test_a_catalog_that_is_whole_is_read(folder: Path) -> None:
     found = read_facts(folder)
     assert (found.replica, found.cluster_id, found.boots) == ("r1", "c", {"r1": 4})
     assert decided(folder, ["9-r1-4-1"]) == set()
+
+
+def test_visible_parts_that_are_not_here_are_told(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator gives one directory too few, and learns it before anything is changed."""
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    row = """
+        INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid, creation_csn,
+                           removal_csn, kind, state)
+        VALUES ('{}', 'd.t', '', 1, 1, '', '9-r1-4-1', {}, {}, 'part', '{}')
+    """
+    parts = [("r2-1-1", 2, "NULL"), ("r2-1-2", 2, "NULL"), ("r2-1-3", 2, "3"), ("r2-1-4", "NULL", "NULL")]
+    changed(folder, *(row.format(*part, "wanted") for part in parts))
+    changed(
+        other, "UPDATE meta SET value = 'r2' WHERE key = 'replica'", row.format("r2-1-1", 2, "NULL", "held")
+    )
+    assert read_facts(folder).lacking == ("r2-1-1", "r2-1-2")
+    assert held(other, read_facts(folder).lacking) == {"r2-1-1"}
+    given = ["--zk", "127.0.0.1:1/t", "--copies", "1", "--from", str(folder), "--from", str(other)]
+    assert main(given) == Exit.OK
+    assert (
+        "1 visible part(s) lie in none of these directories; the first is r2-1-2." in capsys.readouterr().out
+    )
+    assert main([*given[:4], "--json", *given[4:]]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["lost"] == ["r2-1-2"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
-from tidelock.csnlog.core.ids import Csn, ReplicaId, TableId
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
 from tidelock.csnlog.core.model import REMOVED, STOPPED, STRUCK, LabelState, SkippedRecord
 from tidelock.errors import ClusterMismatchError, ConfigError
 from tidelock.replica_agent.rebuilding.facts import CatalogFacts, UndecidedFacts
@@ -48,6 +48,7 @@ def facts(replica: ReplicaId, csn: int, **others: Any) -> CatalogFacts:
         tags={},
         parts=0,
         part_bytes=0,
+        lacking=(),
         outcomes=0,
         undecided=(),
     )
@@ -78,7 +79,7 @@ def test_boots_begin_above_all_that_are_named() -> None:
     tree = plan(catalogs, **SETTINGS)
     assert {name: seat.session.boot for name, seat in tree.seats.items()} == {R1: 3, R2: 8, R4: 5}
     assert tree.seats[R4].session.state == REMOVED
-    assert doubts(catalogs, set()).absent == (R4,)
+    assert doubts(catalogs, decided=(), held=()).absent == (R4,)
 
 
 def test_horizon_is_the_largest() -> None:
@@ -105,15 +106,22 @@ def test_undecided_transactions_are_told_unless_the_newest_catalog_knows_them() 
     """A replica that is behind does not know yet what the newest one has applied."""
     one, other = UndecidedFacts("4-r1-1-1", 3, ("d.t",)), UndecidedFacts("9-r1-1-2", 5, ("d.t",))
     catalogs = [facts(R1, 9, undecided=(other,)), facts(R2, 5, undecided=(one, other))]
-    assert doubts(catalogs, {"4-r1-1-1"}).undecided == (other,)
-    assert not doubts(catalogs, set()).suspect
-    assert doubts(catalogs, set()).undecided == (one, other)
+    assert doubts(catalogs, decided={"4-r1-1-1"}, held=()).undecided == (other,)
+    assert not doubts(catalogs, decided=(), held=()).suspect
+    assert doubts(catalogs, decided=(), held=()).undecided == (one, other)
 
 
 def test_a_catalog_that_was_to_be_replaced_is_told_where_it_serves() -> None:
     """A replica that is behind clones anyway; the others serve, and an operator has to know."""
     catalogs = [facts(R1, 9, clone="too late"), facts(R2, 7, clone="too late"), facts(R3, 9)]
-    assert doubts(catalogs, set()).suspect == {R1: "too late"}
+    assert doubts(catalogs, decided=(), held=()).suspect == {R1: "too late"}
+
+
+def test_parts_that_no_given_replica_holds_are_lost() -> None:
+    """A replica that is behind and holds some gives them while it waits for its clone."""
+    lacking = (PartId("r3-1-1"), PartId("r3-1-2"))
+    catalogs = [facts(R1, 9, lacking=lacking), facts(R2, 7, lacking=(PartId("r3-1-9"),))]
+    assert doubts(catalogs, decided=(), held=lacking[:1]).lost == lacking[1:]
 
 
 @pytest.mark.parametrize(
