@@ -29,9 +29,10 @@ ADYA := $(VENV)/adya
 # Spark's classes, ready to be mapped: each of the many sessions of the tests starts in half of the time.
 CLASSES := $(VENV)/spark-classes/stamp
 # Most tests wait for processes more than they compute; a file stays with one worker, since it shares its cluster.
-# Files are taken in the order in which they are collected, long ones first (tests/conftest.py).
+# Files are taken in the order in which they are collected, long ones first (tests/conftest.py). A worker that ends
+# in a test (tests/support/runs/last_limit.py) ends the run: one in its place might never be given what is left.
 PYTEST_WORKERS ?= 4
-PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Spark's Python workers must be the environment's Python: they need pyarrow and this project.
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)

@@ -29,6 +29,7 @@ from chaos.watching.sampler import Sampler
 from chaos.watching.waiting import comes_true
 from chaos.workloads.workload import Workload
 from chaos.world import World
+from tests.support.clusters.agreeing import all_follow
 from tidelock.testing import Cluster
 
 #: Commits that clients have made before the first fault comes. The time for them, and for all sessions of
@@ -203,6 +204,7 @@ class _Run:
                 workload.prepare(db)
             for check in self._checks:
                 check.prepare(world)
+        all_follow(world.cluster)
         clients = Load(world, running, self._violations)
         sessions = self._sessions(running)
         try:

@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.support.tpch",
     "tests.support.telling",
     "tests.support.runs.guard",
+    "tests.support.runs.last_limit",
     "tests.support.seeds",
 ]
 

@@ -96,7 +96,7 @@ def test_two_processes_commit_one_transaction(local: LocalCluster) -> None:
 @pytest.mark.parametrize("rounds", [ROUNDS, pytest.param(ROUNDS_MANY, marks=pytest.mark.slow)])
 def test_of_two_over_one_partition_exactly_one_wins(local: LocalCluster, rounds: int) -> None:
     """Two replicas replace the same partition at one snapshot, at once: in each round one of them commits."""
-    at_once = threading.Barrier(2)
+    at_once = threading.Barrier(2, timeout=60)
     table = f"conflicts_{rounds}"
 
     def replace(tx: Transaction, number: int) -> bool:

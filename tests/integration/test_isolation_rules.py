@@ -115,7 +115,7 @@ class TestMutations:
         """Of two equal mutations at the same moment exactly one wins."""
         n = make(sessions, [21, 41], [61], [81])
         begun = [db.begin() for db in sessions[:2]]
-        at_once = threading.Barrier(2)
+        at_once = threading.Barrier(2, timeout=60)
 
         def run(tx: Transaction) -> bool:
             at_once.wait()

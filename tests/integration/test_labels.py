@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.clusters.agreeing import all_follow
 from tests.support.clusters.client_process import ROWS, ClientProcess
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.truncation import truncate
@@ -50,6 +51,7 @@ def local(module_cluster: ClusterFactory, gates: Gates) -> Iterator[LocalCluster
     made = module_cluster(settings=SETTINGS, environment_of={HOME: gates.environment(HOME)})
     with made.connect() as db:
         db.create_table(TABLE, ROWS.schema)
+    all_follow(made)
     yield made
     made.up()
     for replica in REPLICAS:
@@ -204,7 +206,7 @@ def test_runs_of_one_batch_at_once(sessions: list[Database]) -> None:
     stream = Stream(sessions, "race")
     stream.run(1)
     batches = (2, 2, 2, 3, 3, 2)
-    start = threading.Barrier(len(batches))
+    start = threading.Barrier(len(batches), timeout=60)
 
     def race(index: int) -> tuple[int, int | None, int | None]:
         with sessions[index % 3].begin(stream.label, batch=batches[index]) as tx:

@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
-from tests.support.clusters.agreeing import agreeing, session
+from tests.support.clusters.agreeing import agreeing, all_follow, session
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tidelock.cli import app as cli
 from tidelock.client import Database
@@ -201,4 +201,5 @@ def test_the_command_line_opens_both(local: LocalCluster, db: Database, tmp_path
     for path in (tmp_path / "delta", metadata):
         done = CliRunner().invoke(cli.app, ["import", "t", str(path), "--url", local.url("r1")])
         assert done.exit_code == 0, done.output
+    all_follow(local)
     assert [row["n"] for row in shown(db)] == [1, 2, 3]

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.clusters.agreeing import all_follow
 from tests.support.clusters.cluster import QUICK, ClusterFactory, restored, serving_boot
 from tests.support.faults.lab import Gates
 from tests.support.faults.proxy import Proxy
@@ -326,6 +327,7 @@ def test_the_last_row_of_a_key_wins(local: LocalCluster) -> None:
 
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(write, keys))
+    all_follow(local)
     with local.connect() as db:
         kept = {row["k"]: row["v"] for row in db.read("keyed").to_pylist()}
         assert {key: kept[key] for key in keys} == dict.fromkeys(keys, 7)

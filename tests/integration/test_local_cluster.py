@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.clusters.agreeing import all_follow
 from tests.support.clusters.base_ports import free_base_port
 from tests.support.clusters.cluster import ClusterFactory
 from tidelock import zookeeper
@@ -112,6 +113,7 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
     assert [row["pid"] for row in told("up", *where)["replicas"]] == pids[:2]  # these are left alone
     tidelock("create-table", *where, "orders", "k:bigint", "name:string:null")
     tidelock("create-table", *where, "copy", "--like", rows)
+    all_follow(LocalCluster.open(folder))
     inserted = told("insert", *where, f"orders={rows}", f"copy={rows}")
     count = ("sql", *where, "select count(*) as n from orders", "--replica", "r2")
     assert told(*count) == [{"n": 3}]

@@ -50,7 +50,7 @@ def data(who: int) -> pa.Table:
 
 def at_once(local: LocalCluster, write: Callable[[Database, int], Any], writers: int = CLIENTS) -> list[Any]:
     """Let writers write at the home at once; return what each got, an error included."""
-    start = threading.Barrier(writers)
+    start = threading.Barrier(writers, timeout=60)
 
     def run(who: int) -> Any:
         with local.connect(HOME) as db:

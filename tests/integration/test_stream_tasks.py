@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_tidelock import DefaultSource
 from tests.integration.test_source_tasks import SeenFresh, Task, elsewhere
+from tests.support.clusters.agreeing import all_follow
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.lab import Gates
 from tests.support.histories.evidence import nothing_left
@@ -74,10 +75,8 @@ def db(local: LocalCluster) -> Iterator[Database]:
 def table(local: LocalCluster, db: Database) -> str:
     """An empty table, partitioned by p."""
     name = f"t{next(NUMBERS)}"
-    created = db.create_table(name, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
-    for replica in local.replicas:  # a stream may begin at any of them, and reads what that one has
-        with local.connect(replica) as other:
-            other.table(name, csn=created["csn"])
+    db.create_table(name, SCHEMA, partition_by=["p"], properties={"compaction": "off"})
+    all_follow(local)  # a stream may begin at any replica, and reads what that one has
     return name
 
 
@@ -257,7 +256,7 @@ def test_a_small_batch_asks_for_little(query: Query) -> None:
 
 def test_parts_are_read_by_tasks(local: LocalCluster, db: Database, table: str) -> None:
     """Tasks read present and later parts from pickled partitions; a stopped query holds no pin."""
-    db.insert(table, pa.Table.from_batches([rows(1, 2)]))
+    db.insert(table, pa.Table.from_batches([rows(1, 2)]), wait="all")
     options = {"table": table, "url": local.url("r1"), "token": SECRET, "maxFilesPerTrigger": "1"}
     reader = DefaultSource(options).streamReader(struct_of(db.table(table)))
     assert isinstance(reader, TidelockStreamReader)

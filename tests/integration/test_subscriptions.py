@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
+from tests.support.clusters.agreeing import all_follow
 from tests.support.clusters.cluster import QUICK, ClusterFactory, restored
 from tests.support.waiting import eventually
 from tidelock.client import Database, Progress, Rows, Subscription, connect
@@ -62,10 +63,11 @@ def db(local: LocalCluster) -> Iterator[Database]:
 
 
 @pytest.fixture
-def table(db: Database) -> str:
+def table(local: LocalCluster, db: Database) -> str:
     """An empty table."""
     name = f"t{next(NUMBERS)}"
     db.create_table(name, SCHEMA, partition_by=["p"])
+    all_follow(local)
     return name
 
 

@@ -40,7 +40,7 @@ def table(db: Database) -> str:
     """A table of three rows in two partitions."""
     name = f"t{next(NUMBERS)}"
     db.create_table(name, ROWS, partition_by=["day"], properties={"compaction": "off"})
-    db.insert(name, ROWS)
+    db.insert(name, ROWS, wait="all")
     return name
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.clusters.agreeing import all_follow
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, horizons, nothing_left, require_clean_audit
@@ -241,7 +242,7 @@ def test_of_two_that_tag_at_once_one_gets_the_name(local: LocalCluster, table: s
         csns = [one.insert(table, rows(number)).csn for number in (1, 2)]
         for turn in range(3):
             with ThreadPoolExecutor(2) as threads:
-                begin = threading.Barrier(2)
+                begin = threading.Barrier(2, timeout=60)
                 told = [*threads.map(partial(tagged, begin, f"race{turn}"), (one, two), csns)]
             failed = [answer for answer in told if isinstance(answer, TagExistsError)]
             made = [answer for answer in told if isinstance(answer, int)]
@@ -266,7 +267,7 @@ def test_a_tag_for_a_time_ends_by_itself(local: LocalCluster, db: Database, tabl
 
 def test_tags_on_the_command_line(local: LocalCluster, db: Database, table: str) -> None:
     """A tag is made, listed, read and ended; the log and the history of commits go on to be shown."""
-    db.insert(table, rows(1, 2))
+    db.insert(table, rows(1, 2), wait="all")
 
     def run(*args: str) -> str:
         done = CliRunner().invoke(cli.app, [*args, "--url", local.url("r1")])
@@ -279,6 +280,7 @@ def test_tags_on_the_command_line(local: LocalCluster, db: Database, table: str)
         assert '"TagCsn"' in run("log", "--json")
         all_replicas.set_switch("collection", "on")
     db.insert(table, rows(3))
+    all_follow(local)
     assert json.loads(run("tags", "--json")) == [dict(one) for one in db.tags()]
     assert f"{made['csn']}" in run("tags")
     assert json.loads(run("sql", f"select count(*) as n from {table}", "--csn", "q1", "--json")) == [{"n": 2}]

@@ -209,7 +209,7 @@ def test_replicas_that_create_the_same_table_at_once(limited: LocalCluster, db: 
     with ThreadPoolExecutor(len(clients)) as executor:
         for number in range(rounds):
             table = f"{name}_{number}"
-            start = threading.Barrier(len(clients))
+            start = threading.Barrier(len(clients), timeout=60)
 
             def create(index: int, table: str = table, start: threading.Barrier = start) -> int | None:
                 start.wait()

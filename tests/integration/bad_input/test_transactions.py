@@ -279,7 +279,7 @@ def test_runs_of_one_label_at_once(ground: Ground) -> None:
     """Of runs through all replicas at once one is committed; the others get its CSN."""
     label = f"race of {ground.table}"
     runs = 2 * len(ground.cluster.replicas)
-    start = threading.Barrier(runs)
+    start = threading.Barrier(runs, timeout=60)
 
     def run(index: int) -> tuple[bool, int]:
         replica = ground.cluster.replicas[index % len(ground.cluster.replicas)]

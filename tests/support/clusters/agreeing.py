@@ -20,10 +20,24 @@ def agreeing(local: LocalCluster) -> Iterator[LocalCluster]:
         nothing_left(local.data_dir(replica))
 
 
+def all_follow(local: LocalCluster) -> None:
+    """Wait until every replica shows what is committed now: whoever begins at any of them sees it."""
+    with local.connect() as db, db.begin(fresh=True) as tx:
+        for replica in local.replicas:
+            with local.connect(replica) as one:
+                one.snapshot(min_csn=tx.snapshot_csn).close()
+
+
 def sessions(local: LocalCluster) -> Iterator[list[Database]]:
-    """Yield a client pinned to each replica, in their order; no table is left at the end."""
+    """Yield a client pinned to each replica, in their order; no table is left at the end.
+
+    They are one session: what one of them has committed or read, all of them see, however late a replica
+    follows.
+    """
     with contextlib.ExitStack() as closing:
         made = [closing.enter_context(local.connect(replica)) for replica in local.replicas]
+        for other in made[1:]:
+            other._connection.members.highest_csn = made[0]._connection.highest_csn
         yield made
         with made[0].begin(fresh=True) as tx:
             found = made[0].tables(csn=tx.snapshot_csn)

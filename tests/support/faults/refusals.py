@@ -121,7 +121,7 @@ class Ground:
     def __init__(self, cluster: LocalCluster, db: Database, table: str) -> None:
         self.cluster, self.db, self.table = cluster, db, table
         db.create_table(table, SCHEMA)
-        db.insert(table, ROWS)
+        db.insert(table, ROWS, wait="all")
         self.rows = ROWS.num_rows
 
     @contextmanager

@@ -130,7 +130,7 @@ async def test_no_begin_waits_in_a_thread_for_the_call_of_another_task(
             await aio_db.begin()
     kept = [await aio_db.begin() for _ in range(2 * THREADS_MAX)]
     begun = count(fake_cluster, BEGIN)
-    together = threading.Barrier(THREADS_MAX)
+    together = threading.Barrier(THREADS_MAX, timeout=60)
 
     def waiting() -> int:
         together.wait()  # each thread answers once

@@ -52,7 +52,7 @@ def states(cluster: FakeCluster) -> list[str]:
 async def busy(db: AsyncDatabase) -> Callable[[], None]:
     """Occupy all threads of a client; return what lets them go."""
     go_on = threading.Event()
-    taken = threading.Barrier(db._threads._threads_max + 1)
+    taken = threading.Barrier(db._threads._threads_max + 1, timeout=60)
 
     def wait() -> None:
         taken.wait()
