@@ -269,10 +269,10 @@ def _lacking(db: sqlite3.Connection) -> tuple[PartId, ...]:
     rows = db.execute(
         """
         SELECT part FROM parts
-        WHERE state <> 'held' AND creation_csn IS NOT NULL AND removal_csn IS NULL ORDER BY part
+        WHERE state <> 'held' AND creation_csn IS NOT NULL AND removal_csn IS NULL
         """
     )
-    return tuple(PartId(part) for (part,) in rows)
+    return tuple(sorted(PartId(part) for (part,) in rows))
 
 
 def _undecided(db: sqlite3.Connection) -> tuple[UndecidedFacts, ...]:

@@ -224,4 +224,5 @@ def test_the_end_of_an_epoch(lab: Lab, home: str, point: str) -> None:
         ending = told.result()
     assert ending.end in {CallEnd.OK, CallEnd.FAIL}
     lab.require_settled(attempt, ending.csn)
-    assert epoch_of(lab.converged()) == before + 1
+    with lab.still():
+        assert epoch_of(lab.converged()) == before + 1

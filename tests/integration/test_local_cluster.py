@@ -114,7 +114,7 @@ def test_life_of_a_cluster_by_the_command_line(folder: Path, tmp_path: Path) -> 
     tidelock("create-table", *where, "orders", "k:bigint", "name:string:null")
     tidelock("create-table", *where, "copy", "--like", rows)
     all_follow(LocalCluster.open(folder))
-    inserted = told("insert", *where, f"orders={rows}", f"copy={rows}")
+    inserted = told("insert", *where, f"orders={rows}", f"copy={rows}", "--wait", "all")
     count = ("sql", *where, "select count(*) as n from orders", "--replica", "r2")
     assert told(*count) == [{"n": 3}]
     assert told("outcome", *where, inserted["tid"])["csn"] == inserted["csn"]

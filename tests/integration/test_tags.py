@@ -116,7 +116,7 @@ def test_a_tag_keeps_its_history_until_it_is_ended(local: LocalCluster, db: Data
     assert (tag.name, tag.keep_s) == ("2026Q3", None)
     assert tag.made_csn > tag.csn
     db.truncate(table)
-    db.insert(table, rows(4))
+    db.insert(table, rows(4), wait="all")
     goes_on(local, db, tag.csn)
     # Another replica may have raised the horizon: this one knows less of the time that has passed.
     tagged = HorizonBound(csn=tag.csn, kind="tag", name="2026Q3")

@@ -21,7 +21,7 @@ def agreeing(local: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def all_follow(local: LocalCluster) -> None:
-    """Wait until every replica shows what is committed now: whoever begins at any of them sees it."""
+    """Wait until every replica shows what is committed now: a client that begins at any of them sees it."""
     with local.connect() as db, db.begin(fresh=True) as tx:
         for replica in local.replicas:
             with local.connect(replica) as one:

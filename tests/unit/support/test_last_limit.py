@@ -59,4 +59,6 @@ def test_the_other_tests_of_a_run_are_told(
     options = ["-n", "2", "--dist", "loadfile", "--max-worker-restart", "0"]
     done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=60)
     assert done.ret != 0
-    assert "crashed while running 'test_the_other_tests_of_a_run_are_told.py::test_held_up'" in done.stdout.str()
+    assert (
+        "crashed while running 'test_the_other_tests_of_a_run_are_told.py::test_held_up'" in done.stdout.str()
+    )
