@@ -249,7 +249,7 @@ def test_a_replica_whose_clone_did_not_begin_is_enough(local: LocalCluster) -> N
     ("moment", "cut"),
     [
         pytest.param("before", 1, marks=SLOW),  # nothing is written yet
-        ("before", 4),
+        pytest.param("before", 4, marks=SLOW),
         pytest.param("before", 6, marks=SLOW),
         pytest.param("after", 1, marks=SLOW),
         pytest.param("after", 4, marks=SLOW),

@@ -317,7 +317,7 @@ INSIDE_OF: Final[dict[str, tuple[str, ...]]] = {
     "clone": ("agent.catalog.before", "agent.catalog.after"),
     "import": ("agent.catalog.before", "agent.catalog.after"),
 }
-FAST_INSIDE: Final = {("widen", "agent.catalog.after"), ("restore", "agent.catalog.after")}
+FAST_INSIDE: Final = {("restore", "agent.catalog.after")}
 
 
 @pytest.mark.scenario("S05")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
+from tidelock.testing import Cluster
 
 
 def agreeing(local: LocalCluster) -> Iterator[LocalCluster]:
@@ -20,7 +21,7 @@ def agreeing(local: LocalCluster) -> Iterator[LocalCluster]:
         nothing_left(local.data_dir(replica))
 
 
-def all_follow(local: LocalCluster) -> None:
+def all_follow(local: LocalCluster | Cluster) -> None:
     """Wait until every replica shows what is committed now: a client that begins at any of them sees it."""
     with local.connect() as db, db.begin(fresh=True) as tx:
         for replica in local.replicas:

@@ -1,10 +1,9 @@
-"""SQL processes and examiners of files that are forked off, as their agents are (`forked.py`).
+"""Workers of agents that are forked off, as their agents are (`forked.py`).
 
-A SQL process spends half a second of a processor on loading DuckDB and Arrow, and tests start hundreds.
-Each forked agent has a nursery: a child that was forked before the agent had threads, and forks workers. The
-kernel hands a worker to the agent as a child of its own, so the agent waits for it and kills it as any other.
-
-Readers are executed as always: their libraries are loaded with other settings than those of the agent.
+A SQL process spends half a second of a processor on loading DuckDB and Arrow, a reader nearly as much on
+loading aiohttp, and tests start hundreds. Each forked agent has a nursery: a child that was forked before the
+agent had threads, and forks workers. The kernel hands a worker to the agent as a child of its own, so the
+agent waits for it and kills it as any other.
 """
 
 from __future__ import annotations
@@ -23,10 +22,14 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from aiohttp import http_parser, http_writer, web_protocol
+
+from tidelock.replica_agent.readers import worker as reader
 from tidelock.replica_agent.sql import worker as sql_worker
 from tidelock.replica_agent.uploads import examiner_process
 
 PROGRAMS: Final = {
+    "tidelock.replica_agent.readers.worker": reader.main,
     "tidelock.replica_agent.sql.worker": sql_worker.main,
     "tidelock.replica_agent.uploads.examiner_process": examiner_process.main,
 }
@@ -132,6 +135,8 @@ def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int]) -> No
         os.environ.update(request["environment"])
         while os.getppid() != request["agent"]:  # its parent of a moment has not ended yet
             time.sleep(0.001)
+        if "AIOHTTP_NO_EXTENSIONS" in os.environ:
+            _leave_out_extensions()
         sys.argv[1:] = map(str, (request["agent"], *descriptors))
         PROGRAMS[request["module"]]()
     except SystemExit as end:
@@ -140,3 +145,11 @@ def _become_worker(request: Mapping[str, Any], descriptors: Sequence[int]) -> No
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _leave_out_extensions() -> None:
+    """Have aiohttp parse requests in Python, as the variable does where it is set before the import."""
+    for module in (http_parser, web_protocol):
+        vars(module)["HttpRequestParser"] = http_parser.HttpRequestParserPy
+        vars(module)["RawRequestMessage"] = http_parser.RawRequestMessagePy
+    vars(http_writer)["_serialize_headers"] = http_writer._py_serialize_headers

@@ -12,15 +12,13 @@ import collections
 import dataclasses
 import enum
 import functools
-import io
 import posixpath
 import re
 import sys
-import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.support.project.source import BESIDE, ENTRIES, PACKAGES, ROOT
+from tests.support.project.source import BESIDE, ENTRIES, PACKAGES, ROOT, comments
 
 DESIGN = "docs/design"
 #: The page that holds the anchors of each kind of code, by its letter.
@@ -58,7 +56,6 @@ _HEADING = re.compile(r"^#{1,6}\s+(.*)$", re.MULTILINE)
 _ANCHOR = re.compile(r"<a id=\"([\w-]+)\"></a>")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`[^`\n]*`")
-_COMMENT = re.compile(r"^#:?")
 
 
 class Kind(enum.Enum):
@@ -221,26 +218,16 @@ def _blanked(pattern: re.Pattern[str], text: str) -> str:
 def _units(text: str) -> Iterator[tuple[int, str, bool]]:
     """Yield strings and comments of a module: first line, text, and whether it is a docstring or a comment.
 
-    Consecutive comments are one text. A string without a space is a value, and cites nothing.
+    A string without a space is a value, and cites nothing.
     """
-    tree = ast.parse(text)
-    alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+    alone = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr):
+            alone.add(node.value)  # parents come before their children
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             yield node.lineno, node.value, node in alone
-    block: list[str] = []
-    first = last = 0
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        line = token.start[0]
-        if block and line != last + 1:
-            yield first, "\n".join(block), True
-            block = []
-        first, last = (first if block else line), line
-        block.append(_COMMENT.sub("", token.string).strip())
-    if block:
-        yield first, "\n".join(block), True
+    for line, words in comments(text):
+        yield line, words, True
 
 
 def main(root: Path = ROOT) -> str:

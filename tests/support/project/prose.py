@@ -8,11 +8,9 @@ prints each phrase of the word list that occurs in the tree, or in some folders 
 from __future__ import annotations
 
 import ast
-import io
 import re
 import subprocess
 import sys
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,21 +64,8 @@ def of_python(path: str, text: str) -> Iterator[Prose]:
             if doc:
                 first = node.body[0].lineno
                 yield Prose(path, first, doc)
-    block: list[str] = []
-    start = last = 0
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type != tokenize.COMMENT or token.string.startswith("#!"):
-            continue
-        words = token.string.lstrip("#:").strip()
-        if block and token.start[0] == last + 1:
-            block.append(words)
-        else:
-            if block:
-                yield Prose(path, start, "\n".join(block))
-            block, start = [words], token.start[0]
-        last = token.start[0]
-    if block:
-        yield Prose(path, start, "\n".join(block))
+    for line, words in source.comments(text):
+        yield Prose(path, line, words)
 
 
 def of_page(path: str, text: str) -> Iterator[Prose]:
