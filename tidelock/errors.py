@@ -283,7 +283,10 @@ class DuplicateKeyError(RefusedError):
 
 
 class CheckViolationError(RefusedError):
-    """Rows break a check of their table (``table``, ``check``, ``rows``)."""
+    """Rows break a check of their table (``table``, ``check``), or bring other values in a generated column.
+
+    ``check`` is the name of either; ``rows`` and ``row`` tell which ones, if they were counted.
+    """
 
 
 class UnsupportedTypeError(RefusedError):

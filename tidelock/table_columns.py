@@ -53,6 +53,8 @@ class Column:
         initial: The value that it has in parts of before `since`: hexadecimal digits of the bytes that
             Parquet stores for it (PLAIN); None: they have nulls.
         comment: What it means, for people.
+        generated: SQL over other columns of the row, which makes its value; None: rows bring it.
+        reads: The ids of these columns, ascending.
     """
 
     name: str
@@ -64,6 +66,13 @@ class Column:
     default: str | None = None
     initial: str | None = None
     comment: str | None = None
+    generated: str | None = None
+    reads: tuple[int, ...] = ()
+
+    @property
+    def optional(self) -> bool:
+        """Return whether rows may come without it: they get its default, or what its SQL makes."""
+        return self.default is not None or self.generated is not None
 
     @property
     def arrow(self) -> pa.Field:
@@ -92,15 +101,15 @@ class TableColumns:
         """Raise SchemaMismatchError unless rows with the schema ``found`` can be rows of this table.
 
         The message and ``details`` (``missing``, ``extra``, ``doubled``, ``wrong``) name every column that
-        does not fit. Columns with a default may be missing. Order does not matter, and a type may be another
-        one if its values have equals in that of the column (:func:`casts.may_fit`); :meth:`conform` checks
-        the values.
+        does not fit. Columns with a default, and generated ones, may be missing. Order does not matter, and a
+        type may be another one if its values have equals in that of the column (:func:`casts.may_fit`);
+        :meth:`conform` checks the values.
         """
         if found.equals(self.arrow):
             return
         expected = {column.name: column for column in self.columns}
         names = Counter(found.names)
-        missing = [one.name for one in self.columns if one.name not in names and one.default is None]
+        missing = [one.name for one in self.columns if one.name not in names and not one.optional]
         extra = [name for name in names if name not in expected]
         doubled = [name for name, count in names.items() if count > 1]
         wrong = [

@@ -1,7 +1,8 @@
 """A table whose check comes and goes, while rows are written that keep it, and rows that break it.
 
 A reader looks at the definition and at the rows of one CSN. So it sees whether a check and a row that breaks
-it were ever there together, whichever of both came first.
+it were ever there together, whichever of both came first. The table also has a generated column, which no
+writer writes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SCHEMA: Final = pa.schema(
     [pa.field("k", pa.int64(), nullable=False), ("low", pa.int64()), ("high", pa.int64())]
 )
 _SQL: Final = "low <= high"
+_MADE: Final = "high - low"
+_GAP: Final = pa.field("gap", pa.int64(), metadata={"generated": _MADE})
 _VALUE: Final[list[Operation]] = [["r", TABLE, None]]
 #: Refusals that are an answer: the row breaks the check, or another client was first.
 _ANSWERS: Final = (CheckViolationError, TableChangedError, SerializationConflictError)
@@ -41,11 +44,14 @@ class RowChecks(Workload):
     """Clients that write rows, clients that change the check, and readers."""
 
     name: ClassVar[str] = "row_checks"
-    promise: ClassVar[str] = "No row that breaks a check is there at a CSN at which the table has the check."
+    promise: ClassVar[str] = (
+        "No row that breaks a check is there at a CSN at which the table has the check, and generated "
+        "columns have the values that their SQL makes."
+    )
 
     def prepare(self, db: Database) -> None:
         """Create the table, without its check."""
-        self.create(db, TABLE, SCHEMA, properties=SOME_HISTORY)
+        self.create(db, TABLE, SCHEMA.append(_GAP), properties=SOME_HISTORY)
 
     def clients(self) -> Sequence[Client]:
         """Return writers, clients that change the check, and readers of all kinds."""
@@ -102,24 +108,31 @@ class RowChecks(Workload):
 
 
 def look(snap: Snapshot) -> Found:
-    """Return whether the table has the check, and the rows that break it."""
+    """Return whether the table has the check, the rows that break it, and those with another gap."""
     [table] = [row for row in snap.tables() if row.name == f"default.{TABLE}"]
-    sql = f"select k, low, high from {TABLE} where not ({_SQL}) order by all"
-    broken = [list(row.values()) for row in snap.sql(sql).to_pylist()]
-    return Found([["r", TABLE, [CHECK in table.checks, broken]]])
+    broken, wrong = (
+        [
+            list(row.values())
+            for row in snap.sql(f"select * from {TABLE} where {condition} order by all").to_pylist()
+        ]
+        for condition in (f"not ({_SQL})", f"gap is distinct from {_MADE}")
+    )
+    return Found([["r", TABLE, [CHECK in table.checks, broken, wrong]]])
 
 
 def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:
-    """Return the reads that have found a check and rows that break it."""
+    """Return the reads that have found a check and rows that break it, or wrong generated columns."""
     found = []
     for line in all_lines:
         if line["f"] != "read" or line["type"] != "ok":
             continue
-        checked, broken = line["value"][0][2]
-        if checked and broken:
-            story = (
-                f"Expected no row that breaks {_SQL} at CSN {line['snapshot']} of {line.get('replica')}, "
-                f"where the table has the check, found {broken} (operation {line['index']})."
-            )
-            found.append(Violation(RowChecks.name, "checks", story, line["time"]))
+        checked, broken, wrong = line["value"][0][2]
+        where = f"at CSN {line['snapshot']} of {line.get('replica')}"
+        for claim, rows, expected in (
+            ("checks", broken if checked else [], f"no row that breaks {_SQL} {where}, which has the check"),
+            ("generated columns", wrong, f"that gap is {_MADE} {where}"),
+        ):
+            if rows:
+                story = f"Expected {expected}, found {rows} (operation {line['index']})."
+                found.append(Violation(RowChecks.name, claim, story, line["time"]))
     return found

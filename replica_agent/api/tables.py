@@ -61,10 +61,11 @@ class TableRoutes:
     async def alter(self, request: web.Request) -> web.Response:
         """Give a table another name, other properties or columns, as a transaction of one statement."""
         asked = await body(request, AlterTableRequest)
-        if asked.reads_rows:
+        columns = self._changes(request, asked)
+        if asked.reads_rows or any(column.generated is not None for column in columns.add):
             msg = (
-                "types are changed, and checks added, inside a transaction, which its client keeps alive "
-                "while rows are read; begin one"
+                "types are changed, and checks and generated columns added, inside a transaction, which its "
+                "client keeps alive while rows are read; begin one"
             )
             raise BadRequestError(msg)
         return await self._defined(await self.definitions.alone(self._altering(request, asked)), 200)
@@ -75,10 +76,13 @@ class TableRoutes:
         return await self._inside(request, self._altering(request, asked), 200)
 
     def _altering(self, request: web.Request, asked: AlterTableRequest) -> Statement:
-        name = request.match_info["table"]
-        limits = column_limits(self.definitions.settings)
+        name, columns = request.match_info["table"], self._changes(request, asked)
+        return self.definitions.altering(name, to=asked.name, properties=asked.properties, columns=columns)
+
+    def _changes(self, request: web.Request, asked: AlterTableRequest) -> ColumnChanges:
+        name, limits = request.match_info["table"], column_limits(self.definitions.settings)
         added = () if asked.add is None else columns_in(_schema_in("add", asked.add), name, limits)
-        columns = ColumnChanges(
+        return ColumnChanges(
             drop=asked.drop,
             rename=asked.rename,
             add=added,
@@ -88,8 +92,8 @@ class TableRoutes:
             default=asked.default,
             comment=asked.comment,
             checks=asked.checks,
+            generated=asked.generated,
         )
-        return self.definitions.altering(name, to=asked.name, properties=asked.properties, columns=columns)
 
     async def drop(self, request: web.Request) -> web.Response:
         """Drop a table, as a transaction of one statement."""

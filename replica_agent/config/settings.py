@@ -265,7 +265,7 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
         ),
     )
     checks_max: Count = Field(64, description="Most checks of a table.")
-    check_bytes_max: Bytes = Field(4096, description="Longest SQL of a check of a table.")
+    check_bytes_max: Bytes = Field(4096, description="Longest SQL of a check or a generated column.")
     dependents_max: Count = Field(
         16, description="Most tables that are derived from one table; each insert into it fills them all."
     )

@@ -18,16 +18,18 @@ from tidelock.csnlog.core.visibility import VISIBLE_SQL, visible_args
 from tidelock.errors import SnapshotTooOldError, UnavailableError
 from tidelock.wire.peers import StateDigest
 
-#: The way in which rows are counted; digests of different ways are not compared.
+#: The way in which rows are counted; digests of different ways are not compared. Texts are read as bytes,
+#: since a bit that has flipped may have made them no text.
 FORM: Final = 2
 _ROWS: Final = f"""
-    SELECT table_name, json_array(
+    SELECT CAST(table_name AS BLOB), CAST(json_array(
         part, path, rows, length, checksum, creation_csn, creation_tid, creation_change, columns_csn
-    ) FROM parts WHERE kind = 'part' AND {VISIBLE_SQL}
+    ) AS BLOB) FROM parts WHERE kind = 'part' AND {VISIBLE_SQL}
 """  # noqa: S608
 #: A commit may define a table several times, and replicas forget at any time what it has superseded.
 _VERSIONS: Final = (
-    "SELECT id, json_array(max(version), from_csn) FROM tables WHERE from_csn <= :s GROUP BY id"
+    "SELECT CAST(id AS BLOB), CAST(json_array(max(version), from_csn) AS BLOB) "
+    "FROM tables WHERE from_csn <= :s GROUP BY id"
 )
 #: The sum is that of numbers of 128 bits.
 _MODULUS: Final = 1 << 128
@@ -54,9 +56,12 @@ def state_digest(data_dir: Path, replica: ReplicaId, csn: Csn) -> StateDigest:
         if csn > reached:
             raise UnavailableError(f"CSN {csn} is not applied here yet, but {reached}; ask again")
         record = db.execute("SELECT czxid FROM csns WHERE csn = ?", (csn,)).fetchone()
-        sums: dict[TableId, int] = {}
+        sums: dict[bytes, int] = {}
         for sql in (_VERSIONS, _ROWS):
             for name, row in db.execute(sql, visible_args(csn)):
-                sums[name] = sums.get(name, 0) + xxhash.xxh3_128_intdigest(row.encode())
-    tables = {name: f"{total % _MODULUS:032x}" for name, total in sums.items()}
+                sums[name] = sums.get(name, 0) + xxhash.xxh3_128_intdigest(row)
+    tables = {
+        TableId(name.decode(errors="backslashreplace")): f"{total % _MODULUS:032x}"
+        for name, total in sums.items()
+    }
     return StateDigest(replica, csn, FORM, (record and record[0]) or 0, tables)

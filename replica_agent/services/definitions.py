@@ -12,7 +12,12 @@ from tidelock.csnlog.core.ids import Csn
 from tidelock.csnlog.core.model import DefineTable
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import CsnLog
-from tidelock.errors import TableChangedError, TableExistsError, TidelockError
+from tidelock.errors import (
+    TableChangedError,
+    TableExistsError,
+    TidelockError,
+    TransactionClosedError,
+)
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentAction, Condition
 from tidelock.replica_agent.services.points import PastPoints
@@ -120,7 +125,7 @@ class DefinitionService:
     async def alone(self, statement: Statement) -> Defined:
         """Run a statement in a transaction of its own, and commit that.
 
-        It is decided again after each commit that has meanwhile defined what it is about.
+        It is decided again after each commit that has meanwhile defined what it is about, or dropped it.
 
         Raises:
             UnavailableError: What was committed before was not applied here in time.
@@ -134,15 +139,19 @@ class DefinitionService:
             tx = self.transactions.begin(self.waiters.reached)
             try:
                 made = await statement(tx)
-            except TidelockError:
-                await self.commits.roll_back(tx)
-                raise
-            tx.staged.defined_at = version
-            try:
+                tx.staged.defined_at = version
                 done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
-            except (TableChangedError, TableExistsError):
-                if self.clock() > deadline:
+            except TidelockError as error:
+                again = isinstance(error, TableChangedError | TableExistsError) or _was_dropped(tx, error)
+                if tx.leased:
+                    await self.commits.roll_back(tx)
+                if not again or self.clock() > deadline:
                     raise
             else:
                 assert done is not None, "a definition is a change"
                 return Defined(made, done)
+
+
+def _was_dropped(tx: Transaction, error: TidelockError) -> bool:
+    """Return whether a transaction was closed since another commit has dropped a table that it uses."""
+    return isinstance(error, TransactionClosedError) and isinstance(tx.ending.error, TableChangedError)

@@ -12,7 +12,8 @@ is left out here, and no column of a table has such a name:
   ``#hits`` (which row of the source matches a row of which row group) and ``#net`` (the difference of before
   and after);
 * columns ``#match`` (the row gets new values), ``#value:c`` (the new value of column c, in the type of its
-  expression) and ``#misfit`` (a new value outside of its column's type: the column, and the value's text).
+  expression) and ``#misfit`` (a new value outside of its column's type, or other than that of a generated
+  column: the number of the column, ``:`` or ``=``, and the value's text).
 
 A row is judged once: the predicate is one column of a subquery, so a volatile function cannot give two
 answers for it.
@@ -20,7 +21,7 @@ answers for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tidelock.column_names import OWN
 from tidelock.column_types import is_nested
@@ -45,9 +46,13 @@ BEFORE, AFTER, NET, COUNT = "#before", "#after", "#net", f"{OWN}count"
 #: The kinds of rows in a change feed; the last two are for a key that is on both sides.
 INSERT, DELETE, PREIMAGE, POSTIMAGE = "insert", "delete", "update_preimage", "update_postimage"
 
+#: The expressions of generated columns, by the names of the columns.
+Made = Mapping[str, RowExpression]
+
 #: Values of a column from which its distribution is guessed.
 _SAMPLED = 20_000
 
+_NO_MISFIT = f"CAST(NULL AS VARCHAR) AS {quote(MISFIT)}"
 _GROUP, _MATCH, _ROW, _COUNT = quote(GROUP_COLUMN), quote(MATCH), quote(ROW), quote(COUNT)
 
 
@@ -74,19 +79,24 @@ def remaining(schema: TableSchema, alias: str, where: Expression) -> str:
     return f"SELECT {names} FROM ({_judged(alias, where)}) WHERE NOT {_MATCH}"
 
 
-def unchanged(schema: TableSchema) -> str:
-    """Select the rows of the affected row groups as they are."""
-    return f"SELECT {_names(schema.columns)} FROM {quote(AFFECTED)}"
+def unchanged(schema: TableSchema, made: Made) -> str:
+    """Select the rows of the affected row groups as they are, but for generated columns, which are made."""
+    rows = f"SELECT {_names(schema.columns)}, TRUE AS {_MATCH}, {_NO_MISFIT} FROM {quote(AFFECTED)}"
+    return _generated(schema, rows, (), made)
 
 
 def updated(
-    schema: TableSchema, alias: str, where: Expression | None, values: Mapping[str, Expression]
+    schema: TableSchema,
+    alias: str,
+    where: Expression | None,
+    values: Mapping[str, Expression],
+    made: Made,
 ) -> str:
     """Select all rows of the affected row groups, with new values where the predicate is true."""
     new = _values({name: f"CASE WHEN {_MATCH} THEN {value.text} END" for name, value in values.items()})
     # The parts come after the values, so that parameters are numbered in the user's order.
     inner = f"SELECT *, {new} FROM ({_judged(alias, where)}) AS {quote(alias)}"
-    return _fitted(schema, inner, values, new_rows=False)
+    return _fitted(schema, inner, values, made, new_rows=False)
 
 
 def _judged(alias: str, where: Expression | None) -> str:
@@ -239,7 +249,11 @@ def hit_groups(*, only_deleting: bool) -> str:
 
 
 def merged(
-    schema: TableSchema, on: Sequence[str], values: Mapping[str, Expression], delete: Expression | None
+    schema: TableSchema,
+    on: Sequence[str],
+    values: Mapping[str, Expression],
+    delete: Expression | None,
+    made: Made,
 ) -> str:
     """Select the rows of the affected row groups that a merge leaves, with new values where they match."""
     matches = f"source.{_ROW} IS NOT NULL"
@@ -251,7 +265,7 @@ def merged(
         f"SELECT {old}, {', '.join([new, updates] if new else [updates])} AS {_MATCH} "
         f"FROM {quote(AFFECTED)} AS target LEFT JOIN {quote(SOURCE)} AS source ON {_equal(on)} WHERE {stays}"
     )
-    return _fitted(schema, inner, values, new_rows=False)
+    return _fitted(schema, inner, values, made, new_rows=False)
 
 
 def met(on: Sequence[str]) -> str:
@@ -269,11 +283,20 @@ def count_missed() -> str:
     return f"SELECT count(*) FROM {_missed()}"
 
 
-def inserted(schema: TableSchema, values: Mapping[str, Expression]) -> str:
+def inserted(schema: TableSchema, values: Mapping[str, Expression], made: Made) -> str:
     """Select new rows for the rows of the source that match no row."""
+    return _added(schema, values, made, _missed())
+
+
+def all_inserted(schema: TableSchema, values: Mapping[str, Expression], made: Made) -> str:
+    """Select new rows for all rows of the source."""
+    return _added(schema, values, made, source())
+
+
+def _added(schema: TableSchema, values: Mapping[str, Expression], made: Made, rows: str) -> str:
     new = _values({name: value.text for name, value in values.items()})
-    inner = f"SELECT {new}, TRUE AS {_MATCH} FROM {_missed()}"
-    return _fitted(schema, inner, values, new_rows=True)
+    inner = f"SELECT {new}, TRUE AS {_MATCH} FROM {rows}"
+    return _fitted(schema, inner, values, made, new_rows=True)
 
 
 def _missed() -> str:
@@ -332,11 +355,11 @@ def in_range(column: Column, *, low: bool, high: bool) -> str:
     return within if high else f"({within} OR {name} IS NULL)"
 
 
-def derived(schema: TableSchema, sql: str, columns: Sequence[str]) -> str:
+def derived(schema: TableSchema, sql: str, columns: Sequence[str], made: Made) -> str:
     """Select the rows of a SELECT, whose columns have these names, as rows of the table."""
     named = ", ".join(quote(_VALUE + name) for name in columns)
     inner = f"SELECT *, TRUE AS {_MATCH} FROM (\n{sql}\n) AS {quote('#rows')}({named})"
-    return _fitted(schema, inner, columns, new_rows=True)
+    return _fitted(schema, inner, columns, made, new_rows=True)
 
 
 # -- changes of a commit -------------------------------------------------------------------------------------
@@ -378,7 +401,7 @@ def _net(names: Sequence[str]) -> str:
 # -- new values in the types of their columns ----------------------------------------------------------------
 
 
-def _fitted(schema: TableSchema, inner: str, new: Iterable[str], *, new_rows: bool) -> str:
+def _fitted(schema: TableSchema, inner: str, new: Iterable[str], made: Made, *, new_rows: bool) -> str:
     """Select the table's columns in their types, then ``#match`` and ``#misfit``."""
     given = set(new)
     columns = ", ".join(_column(column, given=column.name in given, new_rows=new_rows)
@@ -389,8 +412,45 @@ def _fitted(schema: TableSchema, inner: str, new: Iterable[str], *, new_rows: bo
         for number, column in enumerate(schema.columns)
         if column.name in given
     )
-    misfit = f"CASE {misfits} END" if misfits else "CAST(NULL AS VARCHAR)"
-    return f"SELECT {columns}, {_MATCH}, {misfit} AS {quote(MISFIT)} FROM ({inner})"
+    misfit = f"CASE {misfits} END AS {quote(MISFIT)}" if misfits else _NO_MISFIT
+    return _generated(schema, f"SELECT {columns}, {_MATCH}, {misfit} FROM ({inner})", given, made)
+
+
+def _generated(schema: TableSchema, rows: str, given: Collection[str], made: Made) -> str:
+    """Select rows of :func:`_fitted` with the values of generated columns, where they get new values.
+
+    A value that is given must be the one that is made.
+    """
+    if not made:
+        return rows
+    columns, misfits = [], [f"WHEN {quote(MISFIT)} IS NOT NULL THEN {quote(MISFIT)}"]
+    for number, column in enumerate(schema.columns):
+        name = quote(column.name)
+        if column.name not in made:
+            columns.append(name)
+            continue
+        value, fitting = made[column.name].text, generated(column, made[column.name])
+        columns.append(f"CASE WHEN {_MATCH} THEN {fitting} ELSE {name} END AS {name}")
+        wrong = {f"{number}:": (value, f"{value} IS NOT NULL AND {fitting} IS NULL")}
+        if column.name in given:
+            wrong[f"{number}="] = (name, f"{name} IS DISTINCT FROM {fitting}")
+        for mark, (shown, condition) in wrong.items():
+            text = f"coalesce(left(CAST({shown} AS VARCHAR), 80), 'NULL')"
+            misfits.append(f"WHEN {_MATCH} AND {condition} THEN {literal(mark)} || {text}")
+    misfit = f"CASE {' '.join(misfits)} END AS {quote(MISFIT)}"
+    return f"SELECT {', '.join(columns)}, {_MATCH}, {misfit} FROM ({rows})"
+
+
+def generated(column: Column, value: Expression) -> str:
+    """Return the value of a generated column in its type, null if it has no equal there."""
+    return _in_type(column, value.text)
+
+
+def is_generated(column: Column, value: RowExpression) -> RowExpression:
+    """Return the condition that a generated column has the value which its SQL makes."""
+    name, fitting = quote(column.name), generated(column, value)
+    text = f"({name} IS NOT DISTINCT FROM {fitting} AND ({fitting} IS NOT NULL OR {value.text} IS NULL))"
+    return RowExpression(text, value.params, (column.name, *value.columns))
 
 
 def _column(column: Column, *, given: bool, new_rows: bool) -> str:
@@ -416,13 +476,15 @@ def _value(column: Column) -> str:
 
 
 def _try(column: Column) -> str:
-    """Return a new value in the type of its column, null if it has no equal there.
+    return _in_type(column, _value(column))
+
+
+def _in_type(column: Column, value: str) -> str:
+    """Return a value in the type of a column, null if it has no equal there.
 
     For arrays, structs and maps it fails instead: TRY_CAST would make nulls of the values inside.
     """
-    if is_nested(column.type):
-        return f"CAST({_value(column)} AS {type_of(column)})"
-    return f"TRY_CAST({_value(column)} AS {type_of(column)})"
+    return f"{'CAST' if is_nested(column.type) else 'TRY_CAST'}({value} AS {type_of(column)})"
 
 
 def _true(condition: Expression) -> str:

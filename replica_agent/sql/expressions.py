@@ -121,19 +121,26 @@ class Expressions:
             raise BadRequestError(f"{what} may use the tables of its snapshot and functions: {problem}")
         return item
 
-    def parse_of_row(self, text: str, what: str, names: Sequence[str]) -> RowExpression:
+    def parse_of_row(
+        self, text: str, what: str, names: Sequence[str], *, is_value: bool = False
+    ) -> RowExpression:
         """Check an expression that depends on the columns of one row alone.
 
         Args:
             text: SQL.
             what: Its purpose, for messages.
             names: The names of the columns.
+            is_value: It is compared with what rows bring, byte by byte; so it has no collation.
 
         Raises:
             BadRequestError: As :meth:`parse`; or it has a subquery, or depends on the time, on chance or on
                 the process.
         """
         item = self._checked_item(text, what)
+        if is_value and any(node.get("class") == "COLLATE" for node in _nodes(item)):
+            raise BadRequestError(
+                f"{what} has a collation, by which other texts would be equal; leave it out"
+            )
         known, unsteady = by_same(names), _unsteady()
         columns = set()
         for node, variables in _scoped(item):

@@ -1,4 +1,4 @@
-"""Plans of merges: source rows are matched with the rows of a table by equal keys.
+"""Plans of merges: source rows are matched with the rows of a table by equal keys, or are all new.
 
 The source is loaded into a table of the engine, which spills, so it may be many times the memory limit. The
 keys of the table are read once: ``#hits`` stores which row of the source matches a row of which row group.
@@ -19,9 +19,9 @@ from tidelock.column_types import FLOATING, is_nested, why_no_key
 from tidelock.errors import BadRequestError, DuplicateKeyError, SchemaMismatchError
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.expressions import Expression, Expressions
-from tidelock.replica_agent.sql.mutation import MergeRows
+from tidelock.replica_agent.sql.mutation import InsertRows, MergeRows
 from tidelock.replica_agent.sql.nested_values import require_fields
-from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable
+from tidelock.replica_agent.sql.plan import MutationPlan, RowStream, TargetTable, all_rows
 from tidelock.replica_agent.sql.request import quote
 from tidelock.replica_agent.sql.source import MergeSource
 from tidelock.table_columns import Column
@@ -55,9 +55,8 @@ def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
         inserts = _inserts(target, action, user, names)
         user.end()
         session.doing = "in a condition or new value of the merge"
-        session.stream(composition.STREAM, _noted(source, session.note))
         target.show()
-        session.run(composition.load_source())
+        _load(target, source)
     matched = [*updates.values(), *([] if delete is None else [delete])]
     session.bind(composition.scalars(composition.met(action.on), matched), user.params(*matched))
     added = user.params(*inserts.values())
@@ -76,16 +75,37 @@ def merge(target: TargetTable, action: MergeRows) -> MutationPlan:
         _refuse_repeated(target, action, matching=bool(matched))
     hits = target.count(composition.hit_groups(only_deleting=not updates), {}) if matched else {}
     missed = session.fetch(composition.count_missed(), {})[0][0] if inserts else 0
-    rewrite = target.rewrite(hits)
+    rewrite, made = target.rewrite(hits), target.made()
     target.show_affected(rewrite)
     streams = []
     if hits:
-        merged = composition.merged(target.schema, action.on, updates, delete)
+        merged = composition.merged(target.schema, action.on, updates, delete, made)
         streams.append(RowStream(merged, user.params(*matched)))
     if missed:
-        streams.append(RowStream(composition.inserted(target.schema, inserts), added, new=True))
+        streams.append(RowStream(composition.inserted(target.schema, inserts, made), added, new=True))
     affected = target.affected(hits, rewrite, rows_to_insert=missed, keys=keys)
     return MutationPlan(affected, streams, rewrite.rows, keeps=delete is None)
+
+
+def insert(target: TargetTable, action: InsertRows) -> MutationPlan:
+    """Load the source, whose rows are rows of the table but for its generated columns.
+
+    Raises:
+        BadRequestError: The source is no Arrow IPC stream.
+        SchemaMismatchError: The source does not fit the table.
+    """
+    target.session.doing = f"in a generated column of table {target.name}"
+    with closing(MergeSource(Path(action.source), target.schema, (), exact=True)) as source:
+        values = {name: _of_source(name) for name in source.schema.names[:-1]}
+        _load(target, source)
+    statement = composition.all_inserted(target.schema, values, target.made())
+    return MutationPlan(target.affected(*all_rows(())), [RowStream(statement, new=True)])
+
+
+def _load(target: TargetTable, source: MergeSource) -> None:
+    """Store the rows of a source in the engine, which spills."""
+    target.session.stream(composition.STREAM, _noted(source, target.session.note))
+    target.session.run(composition.load_source())
 
 
 def _updates(
@@ -95,7 +115,9 @@ def _updates(
         return user.new_values(target.schema, action.update, "when_matched_update")
     if not action.update:
         return {}
-    own = [name for name in target.schema.arrow.names if name in names and name not in action.on]
+    # The value that is made in a row that matches may be another one than that of the key.
+    key = set(action.on) - {column.name for column in target.schema.generated}
+    own = [name for name in target.schema.arrow.names if name in names and name not in key]
     # A table of only keys: rows that match stay unchanged.
     return {name: _of_source(name) for name in own}
 
@@ -107,9 +129,7 @@ def _inserts(
         return user.new_values(target.schema, action.insert, "when_not_matched_insert")
     if not action.insert:
         return {}
-    if missing := [
-        one.name for one in target.schema.columns if one.name not in names and one.default is None
-    ]:
+    if missing := [one.name for one in target.schema.columns if one.name not in names and not one.optional]:
         raise SchemaMismatchError(
             f"rows that match nothing are inserted, but lack columns of table {target.name}: "
             f"{', '.join(missing)}; send them, or name the columns in when_not_matched_insert",

@@ -8,25 +8,33 @@ transaction does meanwhile.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelock.column_names import by_same, same
 from tidelock.column_types import FLOATING
-from tidelock.errors import CorruptError, SchemaMismatchError, SerializationConflictError
+from tidelock.errors import (
+    CheckViolationError,
+    CorruptError,
+    SchemaMismatchError,
+    SerializationConflictError,
+)
 from tidelock.part_layout import NO_FLOATS, FloatColumns
 from tidelock.replica_agent.sql import composition
 from tidelock.replica_agent.sql.checking import check
 from tidelock.replica_agent.sql.expressions import Expressions
-from tidelock.replica_agent.sql.merging import merge
+from tidelock.replica_agent.sql.merging import insert, merge
 from tidelock.replica_agent.sql.mutation import (
     CheckRows,
     CompactParts,
     DeleteRows,
     DerivedRows,
+    InsertRows,
     MergeRows,
     MutationRequest,
     MutationResult,
@@ -40,6 +48,8 @@ from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.sql.sorting import in_order
 from tidelock.replica_agent.tables.schema import TableSchema
 
+#: Ends the number of a column in a misfit, before the value.
+_MARK: Final = re.compile("([:=])")
 #: The view of :class:`DerivedRows`.
 INSERTED = "inserted"
 
@@ -55,7 +65,7 @@ class MutationRun:
         self._session = session
         row = session.table(request.table)
         self._schema = TableSchema.from_definition(row.id, row.definition)
-        listed = not isinstance(request.action, DerivedRows | CheckRows)
+        listed = not isinstance(request.action, InsertRows | DerivedRows | CheckRows)
         parts = session.parts(row.id) if listed else ()
         self.plan = _plan(TargetTable(session, row, self._schema, parts), request)
         self._old = self._updated = self._new = 0
@@ -104,13 +114,21 @@ class MutationRun:
     def _judge(self, misfits: pa.Array) -> None:
         if misfits.null_count == len(misfits):
             return
-        number, _, value = misfits.drop_null()[0].as_py().partition(":")
-        name, kind = self._schema.columns[int(number)].name, self._schema.columns[int(number)].type
+        number, mark, value = _MARK.split(misfits.drop_null()[0].as_py(), maxsplit=1)
+        column, table = self._schema.columns[int(number)], self._schema.name
+        if mark == "=":
+            raise CheckViolationError(
+                f"a row of table {table} brings {value} in its generated column {column.name}, which is "
+                f"{column.generated}; leave the column out, or correct its value",
+                table=table,
+                check=column.name,
+                value=value,
+            )
         raise SchemaMismatchError(
-            f"column {name} of table {self._schema.name} is {kind}, but a new value of it is {value}; "
+            f"column {column.name} of table {table} is {column.type}, but a new value of it is {value}; "
             "cast it, or leave the row out",
-            table=self._schema.name,
-            column=name,
+            table=table,
+            column=column.name,
             value=value,
         )
 
@@ -131,6 +149,8 @@ def _plan(target: TargetTable, request: MutationRequest) -> MutationPlan:
             texts = [value for values in given for value in values.values() if isinstance(value, str)]
             target.session.show_named(" ".join([*texts, action.delete or ""]))
             return merge(target, action)
+        case InsertRows() as action:
+            return insert(target, action)
         case CompactParts() as action:
             return _compact(target, action)
         case DerivedRows() as action:
@@ -174,7 +194,7 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
         rewrite = target.rewrite(matched)
     target.show_affected(rewrite)
     used = user.params(*new, *([] if where is None else [where]))
-    stream = RowStream(composition.updated(target.schema, target.alias, where, values), used)
+    stream = RowStream(composition.updated(target.schema, target.alias, where, values, target.made()), used)
     streams = [stream] if matched else []
     return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, keeps=True)
 
@@ -182,7 +202,7 @@ def _update(target: TargetTable, action: UpdateRows) -> MutationPlan:
 def _rewrite(target: TargetTable) -> MutationPlan:
     matched, rewrite = all_rows(target.parts)
     target.show_affected(rewrite)
-    streams = [RowStream(composition.unchanged(target.schema))] if matched else []
+    streams = [RowStream(composition.unchanged(target.schema, target.made()))] if matched else []
     return MutationPlan(target.affected(matched, rewrite), streams, rewrite.rows, keeps=True)
 
 
@@ -233,7 +253,9 @@ def _derive(target: TargetTable, action: DerivedRows) -> MutationPlan:
     )
     _check_columns(target.schema, columns, found, by_name=action.columns is None)
     require_fields(session, target.schema, columns, rows, action.params)
-    stream = RowStream(composition.derived(target.schema, rows, columns), action.params, new=True)
+    stream = RowStream(
+        composition.derived(target.schema, rows, columns, target.made()), action.params, new=True
+    )
     return MutationPlan(target.affected(*all_rows(())), [stream])
 
 
@@ -246,7 +268,7 @@ def _check_columns(
         f"column {name} comes more than once" for name, count in Counter(columns).items() if count > 1
     ]
     if by_name:
-        missing = [one.name for one in schema.columns if one.name not in columns and one.default is None]
+        missing = [one.name for one in schema.columns if one.name not in columns and not one.optional]
         problems += [f"column {name} is missing" for name in missing]
     elif len(found) != len(columns):
         problems.append(f"the query has {len(found)} columns for {len(columns)}: {', '.join(columns)}")

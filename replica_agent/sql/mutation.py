@@ -37,7 +37,7 @@ class UpdateRows(msgspec.Struct, frozen=True, tag="update"):
 
 
 class RewriteRows(msgspec.Struct, frozen=True, tag="rewrite"):
-    """Write all rows again, as they are, in the types that the columns have now."""
+    """Write all rows again, in the types that the columns have now, and with generated columns."""
 
 
 class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
@@ -68,6 +68,17 @@ class MergeRows(msgspec.Struct, frozen=True, tag="merge"):
     params: tuple[Any, ...] = ()
 
 
+class InsertRows(msgspec.Struct, frozen=True, tag="insert"):
+    """Return source rows as rows of the table, with the values of its generated columns.
+
+    Attributes:
+        source: Path of a file with an Arrow IPC stream. It may lack columns that have a default or are
+            generated.
+    """
+
+    source: str
+
+
 class CompactParts(msgspec.Struct, frozen=True, tag="compact"):
     """Return the rows of some parts, sorted in the order of the table; no row is lost or added."""
 
@@ -93,19 +104,21 @@ class DerivedRows(msgspec.Struct, frozen=True, tag="derived"):
 
 
 class CheckRows(msgspec.Struct, frozen=True, tag="check"):
-    """Require that rows do not break checks of the table; no row is removed or returned.
+    """Require that rows do not break conditions of the table; no row is removed or returned.
 
     Attributes:
-        checks: The names of the checks.
-        parts: The parts of the rows, committed, or of the transaction; none: the checks are only bound to the
-            columns of the table.
+        conditions: The names of the conditions (:attr:`TableSchema.conditions`).
+        parts: The parts of the rows, committed, or of the transaction; none: the conditions are only bound to
+            the columns of the table.
     """
 
-    checks: tuple[str, ...]
+    conditions: tuple[str, ...]
     parts: tuple[PartId, ...] = ()
 
 
-Action = DeleteRows | UpdateRows | RewriteRows | MergeRows | CompactParts | DerivedRows | CheckRows
+Action = (
+    DeleteRows | UpdateRows | RewriteRows | MergeRows | InsertRows | CompactParts | DerivedRows | CheckRows
+)
 
 
 class MutationRequest(msgspec.Struct, frozen=True, tag="mutation"):
@@ -162,7 +175,7 @@ class MutationResult(msgspec.Struct, frozen=True, omit_defaults=True):
         rows_deleted: Matching rows without a successor in the stream.
         rows_updated: Streamed rows with new values.
         rows_inserted: Streamed rows that were in no part before.
-        checked: The names of the columns that each check reads, by the name of the check.
+        checked: The names of the columns that each condition reads, by the name of the condition.
     """
 
     reads: dict[TableId, list[str] | None] = {}

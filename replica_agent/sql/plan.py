@@ -9,13 +9,16 @@ from typing import Any, Final
 import msgspec
 
 from tidelock.csnlog.core.ids import PartId, TableId
+from tidelock.errors import BadRequestError
 from tidelock.replica_agent.sql import composition
+from tidelock.replica_agent.sql.expressions import Expressions, RowExpression
 from tidelock.replica_agent.sql.mutation import Affected
 from tidelock.replica_agent.sql.scan import row_group, rows_by_group
 from tidelock.replica_agent.sql.session import SqlSession
 from tidelock.replica_agent.storage.catalog_reads import PartRow
 from tidelock.replica_agent.storage.table_reads import TableRow
 from tidelock.replica_agent.tables.schema import TableSchema
+from tidelock.table_columns import Column
 from tidelock.wire.ids import TableName
 
 
@@ -42,7 +45,7 @@ class MutationPlan(msgspec.Struct, frozen=True):
         rewritten: Rows that the streams read of the affected parts.
         dropped: Rows of parts and row groups that are removed as a whole.
         keeps: Whether all rewritten rows must be in the output.
-        checked: The columns that each check reads, by their names.
+        checked: The columns that each condition reads, by the names of the conditions.
     """
 
     affected: Affected
@@ -107,6 +110,29 @@ class TargetTable(msgspec.Struct, frozen=True):
     def alias(self) -> str:
         """The name of the table in expressions."""
         return self.row.name.rpartition(".")[2]
+
+    def made(self) -> Mapping[str, RowExpression]:
+        """Return the expressions of the generated columns, by the names of the columns.
+
+        Raises:
+            BadRequestError: One is no expression over the other columns of one row.
+        """
+        return {column.name: self.expression(column) for column in self.schema.generated}
+
+    def expression(self, column: Column) -> RowExpression:
+        """Return the expression of a generated column; errors as :meth:`made`."""
+        what = f"generated column {column.name} of table {self.name}"
+        names = self.schema.arrow.names
+        user = Expressions(self.session.connection, (), ())
+        found = user.parse_of_row(column.generated or "", what, names, is_value=True)
+        others = {one.name for one in self.schema.generated}
+        if both := others.intersection(found.columns):
+            raise BadRequestError(
+                f"{what} is made of {min(both)}, which is generated too ({column.generated}); name the "
+                "columns that rows bring",
+                column=column.name,
+            )
+        return found
 
     def show(self) -> None:
         """Show the table as ``#target``, with the row group of each row."""

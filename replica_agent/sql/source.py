@@ -34,7 +34,8 @@ class MergeSource:
         table: The schema of the table.
         on: Columns of the key.
         exact: Whether its rows are rows of the table: they have its columns, and the default of those that
-            they come without. Otherwise they may have other columns, and lack some.
+            they come without; generated ones may be missing. Otherwise they may have other columns, and lack
+            some.
 
     Raises:
         BadRequestError: It is not an Arrow IPC stream, or a column of ``on`` is not in both.
@@ -49,7 +50,8 @@ class MergeSource:
         if exact:
             table.check(found)
         #: Columns that the rows come without, and have the default of.
-        made = [c.name for c in table.columns if exact and c.name not in found.names]
+        missing = (c for c in table.columns if exact and c.name not in found.names)
+        made = [c.name for c in missing if c.generated is None]
         _check_names([*found.names, *made], table, on)
         columns = tuple(
             Column(c.name, c.type, default=c.default)

@@ -1,7 +1,8 @@
 """Checks: conditions that no row of a table breaks, as its definition has them. Pure.
 
 A condition is true for each row, or null, as in the CHECK of standard SQL. What is in its SQL is known to SQL
-processes alone (:mod:`tidelock.replica_agent.sql.checking`): they tell the columns that it reads.
+processes alone (:mod:`tidelock.replica_agent.sql.checking`): they tell the columns that it reads. A generated
+column is a condition too, so that rows which bring a value of it are judged wherever checks are.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tidelock.column_names import problem_of, same
+from tidelock.column_names import OWN, problem_of, same
 from tidelock.errors import BadRequestError, TooLargeError
 
 
@@ -26,6 +27,31 @@ class Check(msgspec.Struct, frozen=True):
     name: str
     sql: str
     columns: tuple[int, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """Return what it is, for messages."""
+        return f"check {self.name}"
+
+
+class Generated(Check, frozen=True):
+    """The condition that a generated column has the value which its SQL makes.
+
+    Attributes:
+        column: The name of that column.
+    """
+
+    column: str = ""
+
+    @property
+    def what(self) -> str:
+        """Return what it is, for messages."""
+        return f"generated column {self.column}"
+
+
+def name_of(column: int) -> str:
+    """Return the name of the condition of a generated column, by the id of the column; no check has it."""
+    return f"{OWN}{column}"
 
 
 def after(
@@ -67,12 +93,7 @@ def after(
             )
         if problem := problem_of(name):
             raise BadRequestError(f"the name of check {name!r} of table {table} {problem}", check=name)
-        if not 0 < (length := len(sql.encode())) <= bytes_max:
-            raise BadRequestError(
-                f"check {name} of table {table} has {length} bytes of SQL; expected 1 to {bytes_max} "
-                "(check_bytes_max)",
-                check=name,
-            )
+        require_sql(f"check {name} of table {table}", sql, bytes_max)
         found[same(name)] = Check(name, sql)
     if len(found) > checks_max:
         raise TooLargeError(
@@ -82,3 +103,11 @@ def after(
             found=len(found),
         )
     return tuple(found.values())
+
+
+def require_sql(what: str, sql: str, bytes_max: int) -> None:
+    """Raise BadRequestError unless the SQL of a condition has a length that it may have."""
+    if not 0 < (length := len(sql.encode())) <= bytes_max:
+        raise BadRequestError(
+            f"{what} has {length} bytes of SQL; expected 1 to {bytes_max} (check_bytes_max)"
+        )

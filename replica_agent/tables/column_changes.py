@@ -1,6 +1,7 @@
 """Changes of the columns of a table: added, dropped, renamed, nullable, wider, in another order.
 
-No part is rewritten, unless the pages of a column do not hold its wider type. A definition says what the
+No part is rewritten, unless the pages of a column do not hold its wider type, or a generated column is added,
+which has another value in each row. A definition says what the
 columns were called in earlier parts, and from which CSN on parts have them (:mod:`.layouts`); the CSN of
 the change itself is known when it is committed.
 """
@@ -17,6 +18,7 @@ from tidelock.column_names import join_list
 from tidelock.column_types import to_arrow
 from tidelock.csnlog.core.ids import Csn
 from tidelock.errors import BadRequestError, TooLargeError
+from tidelock.replica_agent.tables.checks import require_sql
 from tidelock.replica_agent.tables.column_defaults import default_text, plain_bytes
 from tidelock.replica_agent.tables.layouts import HERE, Layout
 from tidelock.replica_agent.tables.schema import LIMITS, ColumnLimits, TableSchema, check_names
@@ -38,6 +40,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
         default: New defaults of columns, by their new names; null takes a default away.
         comment: New comments of columns, by their new names; None takes a comment away.
         checks: SQL of new checks, by their names and with the new names of columns; None takes a check away.
+        generated: SQL of columns that are added, by their names; None: rows bring the values of a column.
     """
 
     drop: Sequence[str] = ()
@@ -49,6 +52,7 @@ class ColumnChanges(msgspec.Struct, frozen=True):
     default: Mapping[str, Value] = msgspec.field(default_factory=dict)
     comment: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     checks: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+    generated: Mapping[str, str | None] = msgspec.field(default_factory=dict)
 
     @property
     def files(self) -> bool:
@@ -56,8 +60,8 @@ class ColumnChanges(msgspec.Struct, frozen=True):
         return bool(self.drop or self.rename or self.add or self.nullable or self.types)
 
     def rewrite(self, schema: TableSchema) -> bool:
-        """Return whether the rows of a table are to be written again: pages do not hold the wider type."""
-        return any(
+        """Return whether the rows of a table are to be written again: pages do not hold what they should."""
+        return any((*(column.generated for column in self.add), *self.generated.values())) or any(
             column.name in self.types
             and column.name not in schema.partition_by
             and needs_other_pages(self.types[column.name], column.type)
@@ -66,7 +70,8 @@ class ColumnChanges(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         """Return whether there is a change."""
-        return self.files or bool(self.order or self.default or self.comment or self.checks)
+        described = self.order or self.default or self.comment
+        return self.files or bool(described or self.checks or self.generated)
 
 
 NO_CHANGES: Final = ColumnChanges()
@@ -83,7 +88,7 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
     """
     for named in (changes.rename, changes.types):
         _require_known(schema, [*changes.drop, *named])
-    if changes.files:
+    if changes.files or changes.generated:
         _require_free(schema)
     for name in changes.drop:
         _require_droppable(schema, name)
@@ -100,8 +105,10 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
         _require_wider(schema, name, kind)
     schema = schema.with_checks(changes.checks, limits)
     _require_unchecked(schema, changes)
+    _require_not_read(schema, changes)
     kept = [_changed(column, changes) for column in schema.columns if column.name not in changes.drop]
-    added = [_added(schema, column, number) for number, column in enumerate(changes.add, 1)]
+    new = _with_sql(schema, changes, limits)
+    added = [_added(schema, column, number) for number, column in enumerate(new, 1)]
     columns = [*kept, *added]
     given = (*changes.rename.values(), *(column.name for column in added))
     check_names(schema.name, [column.name for column in columns], given, limits.name_bytes)
@@ -244,6 +251,29 @@ def _require_unchecked(schema: TableSchema, changes: ColumnChanges) -> None:
                 )
 
 
+def _require_not_read(schema: TableSchema, changes: ColumnChanges) -> None:
+    """Refuse changes after which the SQL of a generated column would name, or make, something else."""
+    for made in schema.generated:
+        if _is_freed(made, changes):
+            continue
+        for column in schema.columns:
+            read = column.id in made.reads
+            renamed = read and column.name in (*changes.drop, *changes.rename)
+            retyped = (read or column is made) and column.name in changes.types
+            if (renamed or retyped) and made.name not in changes.drop:
+                raise BadRequestError(
+                    f"column {column.name} of table {schema.name} cannot be dropped, renamed, or given "
+                    f"another type: generated column {made.name} is made by {made.generated}; drop that one, "
+                    "or have rows bring its values (`generated`), before or in the same change",
+                    column=column.name,
+                )
+
+
+def _is_freed(column: Column, changes: ColumnChanges) -> bool:
+    """Return whether rows bring the values of a generated column from then on."""
+    return changes.generated.get(column.name, "") is None
+
+
 def _require_required(schema: TableSchema, changes: ColumnChanges, name: str) -> None:
     column = next((column for column in schema.columns if column.name == name), None)
     if column is None or column.nullable or name in changes.drop or list(changes.nullable).count(name) > 1:
@@ -280,6 +310,8 @@ def _changed(column: Column, changes: ColumnChanges) -> Column:
     If it may be null, its values in the pages of earlier parts have no levels of definition. So these parts
     are other ones, whose row groups are never copied into a file of today, also if the name stays.
     """
+    if _is_freed(column, changes):
+        column = dataclasses.replace(column, generated=None, reads=())
     new, nullable = changes.rename.get(column.name, column.name), column.name in changes.nullable
     kind = changes.types.get(column.name, column.type)
     if new == column.name and kind == column.type and not nullable:
@@ -296,11 +328,33 @@ def in_type(column: Column, kind: str) -> Column:
     return dataclasses.replace(column, type=kind, initial=initial)
 
 
+def _with_sql(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits) -> list[Column]:
+    """Return the columns to add, with the SQL of those that are generated."""
+    found = {column.name: column for column in changes.add}
+    for name, sql in changes.generated.items():
+        if sql is None:
+            if not any(column.name == name for column in schema.generated):
+                made = ", ".join(column.name for column in schema.generated) or "none"
+                raise BadRequestError(
+                    f"{name} is no generated column of table {schema.name}; it has: {made}", column=name
+                )
+        elif name not in found:
+            raise BadRequestError(
+                f"column {name} of table {schema.name} cannot become generated: rows have brought its "
+                "values; add another column",
+                column=name,
+            )
+        else:
+            require_sql(f"generated column {name}", sql, limits.check_bytes)
+            found[name] = dataclasses.replace(found[name], generated=sql)
+    return [*found.values()]
+
+
 def _added(schema: TableSchema, column: Column, number: int) -> Column:
-    if not column.nullable and column.default is None:
+    if not column.nullable and not column.optional:
         raise BadRequestError(
             f"column {column.name} cannot be added to table {schema.name} as required: the rows that are "
-            "there have no value of it; give it a default, or leave out `not null`",
+            "there have no value of it; give it a default, have it generated, or leave out `not null`",
             column=column.name,
         )
     initial = None if column.default is None else plain_bytes(column.type, column.default).hex()
@@ -319,6 +373,12 @@ def _with_defaults_and_comments(
                 f"table {schema.name} has no column {name}; its columns are {', '.join(known)}", column=name
             )
     for name, value in changes.default.items():
+        if known[name].generated is not None:
+            raise BadRequestError(
+                f"column {name} of table {schema.name} is generated, so no row lacks a value of it; it has "
+                "no default",
+                column=name,
+            )
         text = default_text(name, known[name].type, value, limits.default_bytes)
         known[name] = dataclasses.replace(known[name], default=text)
     for name, comment in changes.comment.items():

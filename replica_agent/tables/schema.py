@@ -32,7 +32,7 @@ from tidelock.errors import BadRequestError, TableModeError, TooLargeError
 from tidelock.parquet_leaves import first_leaves, leaf_paths
 from tidelock.part_layout import form_of
 from tidelock.replica_agent.footers.thrift import footer_in
-from tidelock.replica_agent.tables.checks import Check, after
+from tidelock.replica_agent.tables.checks import Check, Generated, after, name_of, require_sql
 from tidelock.replica_agent.tables.column_defaults import DEFAULT_BYTES_MAX, default_text
 from tidelock.replica_agent.tables.layouts import Layout, Layouts, layouts_of
 from tidelock.replica_agent.tables.names import full_name
@@ -50,7 +50,7 @@ PROPERTIES: dict[str, tuple[str, ...] | None] = {
 }
 
 #: Keys that a column of a definition may lack.
-_OPTIONAL = ("default", "initial", "comment")
+_OPTIONAL = ("default", "initial", "comment", "generated")
 _PLAIN_NAME = re.compile(r"[a-z0-9_]{1,128}")
 #: Seconds, up to 300 years.
 _SECONDS = re.compile(r"[0-9]{1,10}(\.[0-9]{1,3})?", re.ASCII)
@@ -65,7 +65,7 @@ class ColumnLimits(msgspec.Struct, frozen=True):
         depth: Most types inside each other (`nested_depth_max`).
         default_bytes: Longest text of a default (`column_default_bytes_max`).
         checks: Most checks (`checks_max`).
-        check_bytes: Longest SQL of a check (`check_bytes_max`).
+        check_bytes: Longest SQL of a check, or of a generated column (`check_bytes_max`).
     """
 
     columns: int = 2000
@@ -207,9 +207,20 @@ class TableSchema:
     @property
     def is_plain(self) -> bool:
         """Return whether versions before ADR 0060 read the definition."""
-        return not self.checks and all(
+        return not self.conditions and all(
             _PLAIN_NAME.fullmatch(column.name) and not is_nested(column.type) for column in self.columns
         )
+
+    @cached_property
+    def generated(self) -> tuple[Column, ...]:
+        """Return the columns whose values are made by SQL."""
+        return tuple(column for column in self.columns if column.generated is not None)
+
+    @cached_property
+    def conditions(self) -> tuple[Check, ...]:
+        """Return all that rows are judged by: the checks, and that generated columns have their values."""
+        made = (Generated(name_of(c.id), c.generated or "", (c.id, *c.reads), c.name) for c in self.generated)
+        return (*self.checks, *made)
 
     @cached_property
     def unique_key(self) -> tuple[str, ...]:
@@ -399,25 +410,36 @@ class TableSchema:
         return replace(self, checks=found)
 
     def with_checked(self, columns: Mapping[str, Sequence[str]]) -> TableSchema:
-        """Return the schema with the columns that checks read, by the names of the checks."""
+        """Return the schema with the columns that conditions read, by the names of the conditions."""
         ids = {column.name: column.id for column in self.columns}
-        checks = tuple(
-            msgspec.structs.replace(one, columns=tuple(sorted(ids[name] for name in columns[one.name])))
-            if one.name in columns
-            else one
+
+        def read(condition: str) -> tuple[int, ...]:
+            return tuple(sorted(ids[name] for name in columns[condition]))
+
+        checks = (
+            msgspec.structs.replace(one, columns=read(one.name)) if one.name in columns else one
             for one in self.checks
         )
-        return replace(self, checks=checks)
+        made = (
+            replace(one, reads=read(name_of(one.id))) if name_of(one.id) in columns else one
+            for one in self.columns
+        )
+        return replace(self, checks=tuple(checks), columns=tuple(made))
 
     def checks_to_judge(self, before: TableSchema) -> tuple[Check, ...]:
-        """Return the checks that rows of another definition of the table may break.
+        """Return the conditions that rows of another definition of the table may break.
 
-        These are the checks that it did not have, and those of columns that had another name or type there.
+        These are the ones that it did not have, and checks of columns that had another name or type there.
+        The columns that a generated one reads keep both.
         """
+        known = {(one.sql, one.columns) for one in before.conditions}
         there = {(column.id, column.name, column.type) for column in before.columns}
         other = {one.id for one in self.columns if (one.id, one.name, one.type) not in there}
         return tuple(
-            one for one in self.checks if one not in before.checks or other.intersection(one.columns)
+            one
+            for one in self.conditions
+            if (one.sql, one.columns) not in known
+            or (other.intersection(one.columns) and not isinstance(one, Generated))
         )
 
     def _check_key(self) -> None:
@@ -438,6 +460,8 @@ class TableSchema:
             problem = f"{null[0]} may hold nulls, which are equal to nothing; make it required"
         elif none := [(name, why) for name in key if (why := why_no_key(by_name[name].type))]:
             problem = f"{none[0][0]} is {by_name[none[0][0]].type}: {none[0][1]}"
+        elif made := [name for name in key if by_name[name].generated is not None]:
+            problem = f"{made[0]} is generated, and rows are matched by what they bring"
         elif outside := [name for name in self.partition_by if name not in key]:
             problem = (
                 f"partition column {outside[0]} is not in it, and a key could be in two partitions: add it"
@@ -461,10 +485,10 @@ class TableSchema:
                 "on_duplicate=replace, or leave out landing=on",
                 property="landing",
             )
-        if self.checks:
+        if self.conditions:
             raise BadRequestError(
-                f"table {self.name} has check {self.checks[0].name}, and rows that land count as written "
-                "before SQL has seen them; leave out the check, or landing=on",
+                f"table {self.name} has {self.conditions[0].what}, and rows that land count as written "
+                "before SQL has seen them; leave it out, or landing=on",
                 property="landing",
             )
 
@@ -479,7 +503,7 @@ def columns_in(schema: pa.Schema, table: str, limits: ColumnLimits = LIMITS) -> 
     try:
         check_names(table, schema.names, schema.names, limits.name_bytes)
         return tuple(
-            _requested(field, to_text(field.name, field.type, limits.depth), number, limits.default_bytes)
+            _requested(field, to_text(field.name, field.type, limits.depth), number, limits)
             for number, field in enumerate(schema, 1)
         )
     except UnicodeDecodeError as error:  # Arrow passes on the bytes that it received
@@ -488,13 +512,22 @@ def columns_in(schema: pa.Schema, table: str, limits: ColumnLimits = LIMITS) -> 
         ) from error
 
 
-def _requested(field: pa.Field, kind: str, number: int, default_bytes_max: int) -> Column:
-    """Return a new column, whose default and comment are metadata of its Arrow field."""
-    found = {key: (field.metadata or {}).get(key.encode()) for key in ("default", "comment")}
-    default, comment = (None if text is None else text.decode() for text in found.values())
+def _requested(field: pa.Field, kind: str, number: int, limits: ColumnLimits) -> Column:
+    """Return a new column, whose default, comment and SQL are metadata of its Arrow field."""
+    metadata = field.metadata or {}
+    texts = (metadata.get(key) for key in (b"default", b"comment", b"generated"))
+    default, comment, generated = (None if text is None else text.decode() for text in texts)
+    if generated is not None:
+        require_sql(f"generated column {field.name}", generated, limits.check_bytes)
+        if default is not None:
+            raise BadRequestError(
+                f"column {field.name} is generated, so no row lacks a value of it; leave out its default",
+                column=field.name,
+            )
     if default is not None:
-        default = default_text(field.name, kind, default, default_bytes_max)
-    return Column(field.name, kind, bool(field.nullable), number, default=default, comment=comment)
+        default = default_text(field.name, kind, default, limits.default_bytes)
+    nullable = bool(field.nullable)
+    return Column(field.name, kind, nullable, number, default=default, comment=comment, generated=generated)
 
 
 def _described(column: Column) -> dict[str, Any]:
@@ -507,6 +540,8 @@ def _described(column: Column) -> dict[str, Any]:
     }
     if column.since:
         found["since"] = column.since
+    if column.reads:
+        found["reads"] = list(column.reads)
     if column.was:
         found["was"] = [{"until": one.until, "name": one.name, "type": one.type} for one in column.was]
     for key in _OPTIONAL:
@@ -520,7 +555,10 @@ def _column(found: Mapping[str, Any], number: int) -> Column:
     was = tuple(FormerColumn(one["until"], one["name"], one["type"]) for one in found.get("was", ()))
     column_id, since = found.get("id", number), found.get("since", 0)
     optional = {key: found.get(key) for key in _OPTIONAL}
-    return Column(found["name"], found["type"], found["nullable"], column_id, since, was, **optional)
+    reads = tuple(found.get("reads", ()))
+    return Column(
+        found["name"], found["type"], found["nullable"], column_id, since, was, reads=reads, **optional
+    )
 
 
 def _doubled(names: Iterable[str]) -> str | None:

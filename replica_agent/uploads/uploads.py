@@ -307,8 +307,8 @@ class Uploads:
         metas = [part.meta for part in staged]
         # Before they are parts of the transaction, which may be committed while they are judged.
         judged = None
-        while judged != schema.checks:
-            judged = schema.checks
+        while judged != schema.conditions:
+            judged = schema.conditions
             await self.checks.require(tx, schema, metas, at=tx.read_csn)
             self.transactions.require_open(tx)
             schema = self._schema(tx, table)  # unless the transaction has dropped or changed it meanwhile

@@ -143,6 +143,7 @@ def test_the_lists_are_clean_for_an_outside_checker(done: _Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_spark_reads_and_writes_beside_the_clients(tmp_path: Path) -> None:
     """Jobs of each workload succeed, a driver is killed in the middle of one, and nothing is wrong."""
     loads = [one for one in workloads.ALL if one.spark_jobs is not Workload.spark_jobs]

@@ -402,3 +402,14 @@ def test_derived_rows_keep_the_checks_of_their_table(db: Database) -> None:
     with pytest.raises(CheckViolationError, match=r"check few of table default\.sums"):
         db.insert("t", rows((5, 60, "a"), (6, 40, "a")))
     assert ids(db) == [1, 2, 3, 4]
+
+
+def test_text_is_checked_as_json_on_request(db: Database) -> None:
+    """A check asks for it; what is inside of the text is read by SQL."""
+    db.create_table("docs", "id int, doc string, constraint doc_is_json check (json_valid(doc))")
+    given = {"id": pa.array([1, 2, 3], pa.int32()), "doc": ['{"a": [1, 2]}', "null", None]}
+    db.insert("docs", pa.table(given))
+    with pytest.raises(CheckViolationError, match=r"one has doc=\{'a': 1\}"):
+        db.insert("docs", pa.table({"id": pa.array([4], pa.int32()), "doc": ["{'a': 1}"]}))
+    found = db.sql("select json_extract_string(doc, '$.a[1]') as a from docs where id = 1")
+    assert found.to_pylist() == [{"a": "2"}]

@@ -21,7 +21,7 @@ def test_the_programs_of_the_page(
     (tmp_path / "demo").symlink_to(local.folder)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    assert len(pages.blocks(PAGE, "python")) == 16
+    assert len(pages.blocks(PAGE, "python")) == 17
     pages.run(PAGE, names)
     with names["db"] as db:
         found = {table.name: table for table in db.tables()}
@@ -36,6 +36,7 @@ def test_the_programs_of_the_page(
             "audit.orders",
             "default.imported",
             "sales.lines",
+            "sales.visits",
             "default.prices",
         }
         assert found["sales.orders"].properties == {"comment": "with returns"}

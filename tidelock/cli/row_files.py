@@ -135,8 +135,13 @@ class _Text:
 def _opened(file: Path, format_: Format, table: pa.Schema) -> pa.RecordBatchReader:
     source: Any = pa.PythonFile(sys.stdin.buffer, mode="r") if file == STDIN else pa.input_stream(str(file))
     if format_ is Format.JSON:
-        # Arrow's reader knows times and decimals as text, but no dates. The agent misses what is required.
-        columns = [(field.name, pa.string() if types.is_date(field.type) else field.type) for field in table]
+        # Arrow's reader knows times and decimals as text, but no dates. The agent misses what is required. A
+        # generated column that no line has would come as nulls.
+        columns = [
+            (field.name, pa.string() if types.is_date(field.type) else field.type)
+            for field in table
+            if b"generated" not in (field.metadata or {})
+        ]
         return json.open_json(source, parse_options=json.ParseOptions(explicit_schema=pa.schema(columns)))
     delimiter = "\t" if format_ is Format.TSV else ","
     return csv.open_csv(

@@ -142,6 +142,7 @@ def alter_table(
     comment: Annotated[list[str] | None, _repeated("What a column means, as `name=text`")] = None,
     checks: Annotated[list[str] | None, _repeated("Condition of each row, as `name=SQL`", "--check")] = None,
     uncheck: Annotated[list[str] | None, _repeated("Check to take away")] = None,
+    ordinary: Annotated[list[str] | None, _repeated("Generated column that rows bring from now on")] = None,
     as_json: Json = False,
 ) -> None:
     """Give a table another name, other properties, other columns or other checks."""
@@ -149,11 +150,11 @@ def alter_table(
     changes |= dict(split(text, "=", "--property") for text in properties or [])
     judged: dict[str, str | None] = dict.fromkeys(uncheck or [])
     judged |= dict(split(text, "=", "--check name=SQL") for text in checks or [])
-    columns = any((add, drop, rename, nullable, types, order, default, comment, judged))
+    columns = any((add, drop, rename, nullable, types, order, default, comment, judged, ordinary))
     if (rename_to is None) == (not changes and not columns):
         raise typer.BadParameter(
             "give --rename-to NAME, or --property KEY=VALUE, --unset KEY, --add, --drop, --rename, "
-            "--nullable, --type, --order, --default, --comment, --check and --uncheck"
+            "--nullable, --type, --order, --default, --comment, --check, --uncheck and --ordinary"
         )
     with target.connect() as db:
         if rename_to is not None:
@@ -171,6 +172,7 @@ def alter_table(
                 default=dict(split(text, "=", "--default name=constant") for text in default or []),
                 comment=dict(split(text, "=", "--comment name=text") for text in comment or []),
                 checks=judged,
+                generated=dict.fromkeys(ordinary or []),
             )
     if as_json:
         output.print_json(made)
@@ -305,11 +307,21 @@ def split(text: str, separator: str, form: str) -> tuple[str, str]:
 
 
 def columns_of(holder: Database | Transaction, table: str) -> Callable[[], pa.Schema]:
-    """Return a function that asks for the columns of a table, in Arrow's types."""
+    """Return a function that asks for the columns of a table, in Arrow's types.
+
+    Generated ones say so in their metadata.
+    """
 
     def ask() -> pa.Schema:
         found = holder.definition(table) if isinstance(holder, Transaction) else holder.table(table)
-        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["arrow_schema"])))
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["arrow_schema"])))
+        made = {column.name: column.generated for column in found.columns if column.generated is not None}
+        return pa.schema(
+            [
+                field.with_metadata({"generated": made[field.name]}) if field.name in made else field
+                for field in schema
+            ]
+        )
 
     return ask
 

@@ -231,16 +231,16 @@ class Tables(Tags):
     ) -> CommittedTable:
         """Change properties and columns of a table, and return its definition as `create_table` does.
 
-        All changes are one commit. It rewrites no row, unless `types` needs that. Readers of earlier CSNs go
-        on to see the columns that the table had there. Transactions that have used the table before can only
-        be rolled back.
+        All changes are one commit. It rewrites no row, unless `types` or a generated column needs that.
+        Readers of earlier CSNs go on to see the columns that the table had there. Transactions that have used
+        the table before can only be rolled back.
 
         Args:
             name: `name` or `namespace.name`.
             properties: New values of `comment`, `compaction` or `retention_s`; None takes one away. The
                 other properties stay as they were made, since the rows that are there depend on them.
             columns: Changes of columns, by name: `drop`, `rename`, `add`, `nullable`, `types`, `order`,
-                `default`, `comment`; and of `checks` (`ColumnChanges`).
+                `default`, `comment`, `generated`; and of `checks` (`ColumnChanges`).
 
         Raises:
             UnknownTableError: There is no such table.
@@ -249,8 +249,8 @@ class Tables(Tags):
                 changes.
             CheckViolationError: Rows of the table break a new check.
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
-            SerializationConflictError: With `types` and new `checks`: another transaction has added or
-                changed rows meanwhile; call again.
+            SerializationConflictError: With `types`, new `checks` and generated columns: another transaction
+                has added or changed rows meanwhile; call again.
             NotCommittedError, CommitUnknownError: As of `drop_table`.
         """
         request = alter_request(properties, **columns)

@@ -57,6 +57,8 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         comment: New comments of columns, by their new names; null takes a comment away.
         checks: Conditions that no row may break, as SQL, by their names, inside a transaction only; null
             takes a check away.
+        generated: SQL that makes the values of columns of `add`, by their names, inside a transaction only;
+            null has rows bring the values of a column from then on.
     """
 
     name: str | None = None
@@ -70,11 +72,12 @@ class AlterTableRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     default: dict[str, Value] = {}
     comment: dict[str, str | None] = {}
     checks: dict[str, str | None] = {}
+    generated: dict[str, str | None] = {}
 
     @property
     def reads_rows(self) -> bool:
         """Whether the rows of the table are read, so that the answer may take long."""
-        return bool(self.types) or any(self.checks.values())
+        return bool(self.types) or any((*self.checks.values(), *self.generated.values()))
 
 
 class UndropRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,6 +141,7 @@ class TableColumn(Row, frozen=True, omit_defaults=True):
         id: Its number, which it keeps when it is renamed, and which no other column of the table gets.
         default: The value of rows that are inserted without it, as text; bytes as hexadecimal digits.
         comment: What it means.
+        generated: SQL over other columns of the row, which makes its value.
     """
 
     name: str
@@ -146,6 +150,7 @@ class TableColumn(Row, frozen=True, omit_defaults=True):
     id: int = 0
     default: str | None = None
     comment: str | None = None
+    generated: str | None = None
 
 
 class TableDefinition(Row, frozen=True, kw_only=True, omit_defaults=True):

@@ -39,7 +39,7 @@ from tidelock.replica_agent.storage.table_reads import DroppedTable
 from tidelock.replica_agent.storage.tables import SeenTables, Tables
 from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables import definitions
-from tidelock.replica_agent.tables.checks import Check
+from tidelock.replica_agent.tables.checks import Check, Generated
 from tidelock.replica_agent.tables.column_changes import NO_CHANGES, ColumnChanges
 from tidelock.replica_agent.tables.names import full_name, namespace_key
 from tidelock.replica_agent.tables.schema import ColumnLimits, Derivation, TableSchema
@@ -130,31 +130,31 @@ class TableStatements:
         made = (definitions.replacing if asked.or_replace else definitions.creating)(schema, seen)
         if derivation is not None:
             await derived.check(tx, schema, seen)
-        return await self._bound(tx, made, schema.checks, seen.at)
+        return await self._bound(tx, made, schema.conditions, seen.at)
 
     async def _bound(
         self,
         tx: Transaction,
         made: Sequence[DefineTable],
-        checks: Sequence[Check],
+        conditions: Sequence[Check],
         at: Csn,
         *,
-        rows: bool = False,
+        judged: Sequence[Check] = (),
     ) -> list[DefineTable]:
-        """Return definitions, in whose first one the checks name the columns that they read.
+        """Return definitions, in whose first one the conditions name the columns that they read.
 
         Args:
             tx: The transaction.
-            made: The definitions, that of the table with the checks first.
-            checks: The checks that are to be bound, and evaluated.
+            made: The definitions, that of the table with the conditions first.
+            conditions: The conditions that are to be bound.
             at: The CSN that the statement reads at.
-            rows: Whether rows are there, which must not break them.
+            judged: Those of them that rows which are there must not break.
         """
-        if not checks:
+        if not conditions:
             return [*made]
         first, *others = made
-        names = [one.name for one in checks]
-        found = await self.inserts.checks.bind(tx, first, names, at=at, rows=rows)
+        names, broken_by_none = ([one.name for one in some] for some in (conditions, judged))
+        found = await self.inserts.checks.bind(tx, first, names, at=at, judged=broken_by_none)
         schema = TableSchema.from_definition(first.table, first.definition).with_checked(found)
         return [type(first)(first.table, first.version, schema.definition()), *others]
 
@@ -291,7 +291,7 @@ class TableStatements:
 
         Raises:
             BadRequestError: A table that is derived from this one could not follow it any more; or a check is
-                no condition over the columns of one row.
+                no condition over the columns of one row, or a generated column no value of one.
             CheckViolationError: Rows of the table break a new check.
             UnsupportedInTransactionError: The transaction has rows for the table, with the columns of before.
             Others as `definitions.altering`, and as `Mutations.rewrite`: rollback only after the latter.
@@ -312,9 +312,12 @@ class TableStatements:
             made.check_properties(self.settings.history_retention_s)
             if columns.files:
                 await self._require_followed(tx, made, seen)
-            if judged := made.checks_to_judge(before):
+            asked = made.checks_to_judge(before)
+            # The rows get the values of a new generated column by being written again, and are judged then.
+            judged = [] if any(isinstance(one, Generated) for one in asked) else asked
+            if judged:
                 tx.depend_on_rows(made.id)  # those that others have added since are not judged
-            return await self._bound(tx, found, judged, seen.at, rows=True)
+            return await self._bound(tx, found, asked, seen.at, judged=judged)
 
         made = await self._define(tx, make)
         if rewrite:
@@ -324,8 +327,8 @@ class TableStatements:
     async def restore_columns(self, tx: Transaction, now: TableSchema, csn: Csn) -> None:
         """Give a table the columns that it had at a CSN, if it has others; the caller restores the parts.
 
-        If files have others, the commit is refused if others have added or removed rows meanwhile: the pages
-        of these may not hold the types of then.
+        The commit is refused if others have added or removed rows meanwhile and these may not be rows of
+        then: their pages may not hold the types, or their generated columns other values.
 
         Args:
             tx: An open transaction of this home.
@@ -344,9 +347,10 @@ class TableStatements:
         async def make(seen: SeenTables) -> list[DefineTable]:
             later = self.tables.changes(now.id, csn, seen.at)
             found = definitions.restoring(self._look_up(tx, now.name), then, later, seen)
+            made = TableSchema.from_definition(found.table, found.definition)
             if files:
-                made = TableSchema.from_definition(found.table, found.definition)
                 await self._require_followed(tx, made, seen)
+            if files or made.checks_to_judge(now):
                 tx.depend_on_rows(now.id)
             return [found]
 

@@ -197,7 +197,8 @@ class DerivedTables:
         problems += [
             f"column {name} appears twice" for name in sorted({n for n in names if names.count(n) > 1})
         ]
-        problems += [f"column {name} is missing" for name in columns if name not in names]
+        missing = (name for name in columns if name not in names and columns[name].generated is None)
+        problems += [f"column {name} is missing" for name in missing]
         problems += [
             f"column {field.name} is {field.type}, expected {columns[field.name].type}: cast it"
             for field in found

@@ -1,10 +1,10 @@
 """Inserts: how rows enter a table, unchanged or under its unique key, and the derived rows with them.
 
 Every statement that adds rows from a client or a query passes through here; so do the rows that are derived
-from them, to any depth. For a table without unique key, dependents and checks an insert is the plain staging
-of rows (:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements that change
-rows (:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not pass through here: derived
-tables do not follow a delete, an update, an upsert or a merge.
+from them, to any depth. For a table without unique key, dependents, checks and generated columns an insert is
+the plain staging of rows (:mod:`~tidelock.replica_agent.transactions.statements.row_staging`). Statements
+that change rows (:mod:`tidelock.replica_agent.transactions.statements.mutations`) do not pass through here:
+derived tables do not follow a delete, an update, an upsert or a merge.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Inserts:
         at = tx.begin_statement(self.waiters.reached)
         version, schema = self.tables.seen(at, tx.staged.definitions).named(full_name(table))
         schema.require_mode(lands=False)
-        alone = schema.unique_key or schema.dependents or schema.checks
+        alone = schema.unique_key or schema.dependents or schema.conditions
         crowded = self.transactions.memory_bytes > self.settings.staged_memory_bytes_max
         if alone or crowded or len(stream) > self.settings.inline_part_bytes_max:
             await self.insert(tx, table, _whole(stream), len(stream))
@@ -154,7 +154,7 @@ class Inserts:
     async def insert_select(self, tx: Transaction, rows: Mutation, at: Csn) -> ChangeResult:
         """Add the rows of an INSERT INTO ... SELECT that an SQL process has begun to read at ``at``."""
         async with self.transactions.removing(tx):
-            _, parts = await self.add(tx, rows.affected.table, rows.pieces(), at=at)
+            _, parts = await self.add(tx, rows.affected.table, rows.pieces(), at=at, made=True)
             tx.note_reads(rows.ended.read_set())
             return ChangeResult(rows_inserted=rows.ended.rows_inserted, parts_added=len(parts))
 
@@ -190,27 +190,36 @@ class Inserts:
         *,
         at: Csn,
         path: str | None = None,
+        made: bool = False,
     ) -> tuple[int, Sequence[PartMeta]]:
         """Add the rows of one Arrow IPC stream; see :meth:`RowStaging.stage`.
 
+        Args:
+            tx: An open transaction of this home.
+            table: The table.
+            pieces: The stream.
+            at: The CSN that the statement reads at.
+            path: The only partition that rows may be of; None: any.
+            made: The stream comes from an SQL process, which has made the generated columns.
+
         Raises:
             DuplicateKeyError: Rows have the same key, or the key of a row in a table that refuses such rows.
-            CheckViolationError: Rows break a check of the table.
+            CheckViolationError: Rows break a check of the table, or bring other values in generated columns.
             SerializationConflictError: Another transaction adds such keys, or changes the rows that are to be
                 replaced.
             RefusedError: As :meth:`insert`, for the table or for one that is derived from it.
         """
         version, schema = self.tables.seen(at, tx.staged.definitions).schema(table)
         schema.require_mode(lands=False)
-        if not (schema.unique_key or schema.dependents or schema.checks):
+        if not (schema.unique_key or schema.dependents or schema.conditions):
             return await self.staging.stage(tx, table, pieces, at=at, path=path)
         async with self.transactions.removing(tx):
             tx.use(table, version)  # a newer one may name dependents that would not be filled
-            if schema.unique_key:
+            if schema.unique_key or (schema.generated and not made):
                 rows, parts = await self.mutations.insert(tx, schema, pieces, path)
             else:
                 rows, parts = await self.staging.stage(tx, table, pieces, at=at, path=path)
-                await self.checks.require(tx, schema, parts, at=at)
+                await self.checks.require(tx, schema, parts, at=at, made=made)
             await self._follow(tx, schema, parts, at)
             return rows, parts
 
@@ -221,7 +230,7 @@ class Inserts:
         await self.staging.write_out(tx)
         for dependent in schema.dependents:
             async with self.derived.rows_for(tx, dependent, schema, parts, at=at) as pieces:
-                await self.add(tx, dependent, pieces, at=at)
+                await self.add(tx, dependent, pieces, at=at, made=True)
 
 
 async def _whole(stream: bytes) -> AsyncIterator[bytes]:

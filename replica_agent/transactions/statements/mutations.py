@@ -24,6 +24,7 @@ from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.sql.mutation import (
     Action,
     DeleteRows,
+    InsertRows,
     MergeRows,
     MutationRequest,
     RewriteRows,
@@ -93,7 +94,9 @@ class Mutations:
             return (await self._change(tx, self._open(tx, table), action)).counts
 
     async def rewrite(self, tx: Transaction, table: TableId) -> None:
-        """Write all rows of a table again, in the present types of its columns; errors as :meth:`delete`.
+        """Write all rows of a table again, in the present types of its columns; errors as :meth:`update`.
+
+        Generated columns get their values.
 
         The commit is refused if others have added or removed rows of the table meanwhile.
         """
@@ -121,15 +124,20 @@ class Mutations:
     async def insert(
         self, tx: Transaction, schema: TableSchema, body: AsyncIterable[bytes], path: str | None
     ) -> tuple[int, Sequence[PartMeta]]:
-        """Insert rows into a table with a unique key; arguments and errors as of `Inserts.add`."""
-        action = MergeRows(
-            "",
-            schema.unique_key,
-            update=schema.replaces,
-            insert=True,
-            upsert=True,
-            unique="replace" if schema.replaces else "refuse",
-        )
+        """Insert rows into a table with a unique key, or with generated columns.
+
+        Arguments and errors are those of `Inserts.add`.
+        """
+        action: MergeRows | InsertRows = InsertRows("")
+        if schema.unique_key:
+            action = MergeRows(
+                "",
+                schema.unique_key,
+                update=schema.replaces,
+                insert=True,
+                upsert=True,
+                unique="replace" if schema.replaces else "refuse",
+            )
         async with self.transactions.removing(tx), self._kept(body, None) as source:
             found = msgspec.structs.replace(action, source=str(source))
             done = await self._change(tx, schema.id, found, path)
@@ -177,7 +185,7 @@ class Mutations:
             await self.removals.remove_parts(tx, table, committed)
             _, added = await self.staging.stage(tx, table, mutation.pieces(), at=at, path=path)
             if not isinstance(action, DeleteRows):  # what a delete leaves has been checked
-                await self.checks.require(tx, schema, added, at=at)
+                await self.checks.require(tx, schema, added, at=at, made=True)
             ended = mutation.ended
             kept = [
                 (part, mutation.affected.kept[part.part])

@@ -1,8 +1,10 @@
-"""Checks of tables: no statement leaves rows that break one, in whichever way they came.
+"""Conditions of tables: no statement leaves rows that break one, in whichever way they came.
 
-The rows of a statement are staged first. Then an SQL process reads them, as files, and evaluates the checks
-of their table (:mod:`tidelock.replica_agent.sql.checking`). So every way into a table ends here: inserts,
-changed rows, files of jobs, restored parts.
+They are the checks of a table, and that its generated columns have the values which their SQL makes.
+
+The rows of a statement are staged first. Then an SQL process reads them, as files, and evaluates the
+conditions of their table (:mod:`tidelock.replica_agent.sql.checking`). So every way into a table ends here:
+inserts, changed rows, files of jobs, restored parts.
 """
 
 from __future__ import annotations
@@ -53,50 +55,54 @@ class RowChecks:
         *,
         at: Csn,
         names: Collection[str] | None = None,
+        made: bool = False,
     ) -> None:
-        """Require that rows do not break the checks of their table; without effect if it has none.
+        """Require that rows do not break the conditions of their table; without effect if it has none.
 
         Args:
             tx: It has staged the rows.
             schema: The table as the transaction sees it.
             parts: All parts of the rows.
             at: The CSN that the statement reads at.
-            names: The checks; None: all of the table.
+            names: The conditions; None: all of the table.
+            made: The SQL process that sent the rows has made their generated columns.
 
         Raises:
-            CheckViolationError: Rows break a check.
-            BadRequestError: A check fails for a row.
-            TableChangedError: A check was taken away since.
+            CheckViolationError: Rows break a condition.
+            BadRequestError: A condition fails for a row.
+            TableChangedError: A condition was taken away since.
             TooLargeError, UnavailableError: As :meth:`SqlPool.statement`.
         """
-        asked = tuple(one.name for one in schema.checks if names is None or one.name in names)
+        judged = schema.checks if made else schema.conditions
+        asked = tuple(one.name for one in judged if names is None or one.name in names)
         if asked and parts:
             await self.staging.write_out(tx)
             await self._judge(tx, schema.id, asked, parts, at, ())
 
     async def bind(
-        self, tx: Transaction, made: DefineTable, names: Sequence[str], *, at: Csn, rows: bool
+        self, tx: Transaction, made: DefineTable, names: Sequence[str], *, at: Csn, judged: Collection[str]
     ) -> Mapping[str, tuple[str, ...]]:
-        """Bind checks of a new definition to its columns; return the names of those that each one reads.
+        """Bind conditions of a new definition to its columns; return the names of those that each one reads.
 
         Args:
             tx: The transaction that defines the table, before it does so.
             made: The definition.
-            names: The checks.
+            names: The conditions.
             at: The CSN that the statement reads at.
-            rows: Whether all rows of the table that the transaction sees must not break them.
+            judged: Those of them that no row of the table which the transaction sees may break.
 
         Raises:
-            BadRequestError: The SQL of a check is no condition over the columns of one row.
+            BadRequestError: The SQL of a check is no condition over the columns of one row, or that of a
+                generated column no value of it.
             Others as :meth:`require`.
         """
         asked, table = tuple(names), made.table
         columns = await self._run(tx, table, CheckRows(asked), at, (made,))
-        if rows:
+        if judged:
             await self.staging.write_out(tx)
             own, adopted = str(tx.tid), tuple(tx.staged.adopted.tids)
             parts = await self.catalog.read(lambda reader: reader.parts(table, at, own, adopted))
-            await self._judge(tx, table, asked, parts, at, (made,))
+            await self._judge(tx, table, tuple(judged), parts, at, (made,))
         return columns
 
     async def _judge(

@@ -330,8 +330,11 @@ def test_a_row_beside_the_check_that_it_breaks_is_found(
     """Rows that break it are there while the table does not have the check, and not longer."""
     planted = Planted()
     planted.operation([["insert", 1, [2, 1]]], f="change", csn=3)
-    planted.operation([["r", "checked", [checked, broken]]], f="read", snapshot=5, replica="r1")
+    planted.operation([["r", "checked", [checked, broken, []]]], f="read", snapshot=5, replica="r1")
     assert _claims(row_checks.judged(planted.ended), "row_checks") == ({"checks"} if found else set())
+    planted.operation([["r", "checked", [False, [], [[1, 2, 3, 4]]]]], f="read", snapshot=6, replica="r1")
+    claims = _claims(row_checks.judged(planted.ended), "row_checks")
+    assert claims == {"generated columns"} | ({"checks"} if found else set())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelock.client.values.columns import schema_of
+from tidelock.client.values.columns import generated_in, schema_of
 from tidelock.errors import BadRequestError, SchemaMismatchError
 
 pd = pytest.importorskip("pandas", reason="pandas comes with the extra `spark`")
@@ -104,3 +104,56 @@ def test_a_dataframe_of_mixed_values_is_refused() -> None:
     """As for its rows."""
     with pytest.raises(SchemaMismatchError, match="several types"):
         schema_of(pd.DataFrame({"k": [1, "x"]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "sql", "rest"),
+    [
+        ("bigint generated always as (n * 2)", "n * 2", (True, None)),
+        (
+            "date not null generated always as (cast(t as date)) comment 'a (b)'",
+            "cast(t as date)",
+            (False, "a (b)"),
+        ),
+        ("date generated always as (f(t)) not null comment 'x'", "f(t)", (False, "x")),
+        (
+            "decimal(9,2) GENERATED ALWAYS AS ( (a + b) * ')' ) stored not null",
+            "(a + b) * ')'",
+            (False, None),
+        ),
+        ("struct<a:int,b:string> generated always as (f(x, '\"'))", "f(x, '\"')", (True, None)),
+    ],
+)
+def test_generated_columns_of_a_text(text: str, sql: str, rest: tuple[bool, str | None]) -> None:
+    """The SQL between the outer brackets is metadata of the field."""
+    schema = schema_of(f"n bigint, g {text}, z int")
+    field = schema.field("g")
+    assert generated_in(schema) == {"g": sql}
+    comment = (field.metadata or {}).get(b"comment")
+    assert (field.nullable, None if comment is None else comment.decode()) == rest
+    assert schema.names == ["n", "g", "z"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bigint generated always as n * 2",
+        "bigint generated always as (n * 2",
+        "bigint generated as (n)",
+        "generated always as (n)",
+        "bigint generated always as (n) default",
+        "bigint not null generated always as (n) null",
+    ],
+)
+def test_texts_that_are_no_generated_columns(text: str) -> None:
+    """The error names the column and what may stand there."""
+    with pytest.raises(BadRequestError, match="g"):
+        schema_of(f"g {text}")
+
+
+def test_a_long_text_is_read_at_once() -> None:
+    """However many brackets and words it has."""
+    sql = " + ".join(["(n * 2)", "length('generated always as (not null)')"] * 300)
+    assert generated_in(schema_of(f"n int, g bigint generated always as ({sql})")) == {"g": sql}
+    with pytest.raises(BadRequestError):
+        schema_of(f"g bigint generated always as ({sql}) and more")

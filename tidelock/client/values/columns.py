@@ -18,10 +18,13 @@ from tidelock.type_text import parse, unquoted
 #: pyarrow Schema; DDL text; a mapping of names to types; or rows, whose columns are taken (`data.Data`).
 Columns = Any
 
-#: A type, and after it whether it may be null, a constant of SQL, and a comment in quotes.
+#: A type, and after it whether it may be null, SQL that makes its values, a constant of SQL, and a comment in
+#: quotes.
 _AFTER = re.compile(
     r"""(?P<type>.*?\S)
     (?:\s+(?P<null>not\s+null|null))?
+    (?:\s+generated\s+always\s+as\s*\((?P<generated>.*)\)(?:\s+(?:stored|persisted))?
+        (?:\s+(?P<then>not\s+null|null))?)?
     (?:\s+default\s+(?P<default>(?:[a-z_]+\s*)?'(?:[^']|'')*'|(?!not\b|comment\b)[^\s']+))?
     (?:\s+comment\s+'(?P<comment>(?:[^']|'')*)')?
     (?:\s+(?P<late>not\s+null|null))?\s*""",
@@ -34,6 +37,8 @@ _CHECK = re.compile(
 )
 #: The metadata of a schema that holds its checks, as JSON.
 _CHECKS = b"tidelock.checks"
+#: The metadata of a field that holds the SQL which makes its values.
+_GENERATED = b"generated"
 _COLUMN = re.compile(r"\s*(`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\"<>(),:]+)\s*:?\s*(.*?)\s*", re.DOTALL)
 #: A quoted name, or any other sign.
 _QUOTED_OR_NOT = re.compile(r"""`(?:[^`]|``)*`|"(?:[^"]|"")*"|(?<!\w)'(?:[^']|'')*'|.""", re.DOTALL)
@@ -76,6 +81,12 @@ def checks_of(schema: pa.Schema) -> dict[str, str]:
     return checks
 
 
+def generated_in(schema: pa.Schema) -> dict[str, str | None]:
+    """Return the SQL of generated columns, by their names; see :func:`field_of`."""
+    found = ((field.name, (field.metadata or {}).get(_GENERATED)) for field in schema)
+    return {name: sql.decode() for name, sql in found if sql is not None}
+
+
 def _of_text(text: str) -> pa.Schema:
     fields, checks = [], {}
     for piece in _split(text):
@@ -94,38 +105,43 @@ def _of_text(text: str) -> pa.Schema:
 def field_of(name: str, text: str, *, nullable: bool = True) -> pa.Field:
     """Return a column of a type in the words of Spark's SQL, with what may follow it.
 
-    A default and a comment are metadata of the field, under these words.
+    A default, a comment and the SQL of a generated column are metadata of the field, under these words.
 
     Args:
         name: The name of the column.
-        text: `bigint`, `decimal(9,2) not null default 0.00 comment 'per piece'`; also other names that Spark
-            has, such as `long`.
+        text: `bigint`, `decimal(9,2) not null default 0.00 comment 'per piece'`,
+            `date generated always as (cast(sent as date))`; also other names that Spark has, such as
+            `long`.
         nullable: Whether it may hold nulls if the text does not say so.
 
     Raises:
         BadRequestError: The text is no type.
     """
     match = _AFTER.fullmatch(text)
-    found = match.groupdict() if match else {"type": text, "null": None, "late": None}
+    found = match.groupdict() if match else {"type": text}
     try:
         kind = str(parse(found["type"]))
     except ValueError as error:
         raise BadRequestError(
             f"expected a type for column {name}, found {text.strip()!r} ({error}); after it may come "
-            "`not null`, `default` with a constant, and `comment` with text in quotes",
+            "`not null`, `generated always as (...)`, `default` with a constant, and `comment` with text in "
+            "quotes",
             column=name,
         ) from None
-    if found["null"] and found["late"]:
+    nulls = [word for key in ("null", "then", "late") if (word := found.get(key))]
+    if len(nulls) > 1:
         raise BadRequestError(
             f"column {name} says twice whether it may be null: {text.strip()!r}; say it once", column=name
         )
-    if null := found["null"] or found["late"]:
-        nullable = null.lower() == "null"
+    if nulls:
+        nullable = nulls[0].lower() == "null"
     metadata = {}
     if (default := found.get("default")) is not None:
         metadata["default"] = default
     if (comment := found.get("comment")) is not None:
         metadata["comment"] = comment.replace("''", "'")
+    if (generated := found.get("generated")) is not None:
+        metadata[_GENERATED.decode()] = generated.strip()
     return pa.field(name, to_arrow(kind), nullable, metadata or None)
 
 

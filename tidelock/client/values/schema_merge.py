@@ -25,14 +25,17 @@ def new_columns(rows: pa.Schema, columns: Sequence[TableColumn]) -> pa.Schema:
 
 
 def filled(rows: pa.RecordBatchReader, columns: Sequence[TableColumn]) -> pa.RecordBatchReader:
-    """Return the rows with nulls in the columns that they lack, where these may be null and have no default.
+    """Return the rows with nulls in columns that they lack, where these may be null and nobody fills them.
 
-    Other columns stay missing: the table gives them their default, or refuses the rows.
+    Other columns stay missing: the table gives them a default or a generated value, or refuses the rows.
     """
     lacking = [
         pa.field(column.name, to_arrow(column.type))
         for column in columns
-        if column.nullable and column.default is None and column.name not in rows.schema.names
+        if column.nullable
+        and column.default is None
+        and column.generated is None
+        and column.name not in rows.schema.names
     ]
     if not lacking:
         return rows

@@ -76,9 +76,11 @@ class KnownTable:
     def of(cls, definition: TableDefinition) -> Self:
         """Return the table of a definition."""
         columns = tuple(
-            Column(one.name, one.type, one.nullable, default=one.default) for one in definition.columns
+            Column(one.name, one.type, one.nullable, default=one.default, generated=one.generated)
+            for one in definition.columns
         )
-        free = not (definition.dependents or definition.checks)
+        judged = definition.checks or any(one.generated is not None for one in definition.columns)
+        free = not (definition.dependents or judged)
         alone = free and "unique_key" not in definition.properties
         return cls(TableColumns(definition.name, columns), definition.partition_by, alone)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidelock.client.agents.transport import segment
 from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values, literals, past_point
-from tidelock.client.values.columns import Columns, checks_of, schema_of
+from tidelock.client.values.columns import Columns, checks_of, generated_in, schema_of
 from tidelock.client.values.data import Data, open_rows
 from tidelock.client.values.results import InsertResult
 from tidelock.client.values.schema_merge import filled, new_columns
@@ -79,7 +79,7 @@ class ColumnChanges(TypedDict, total=False):
         rename: New names of columns, by their names: `{"price": "amount"}`.
         add: Columns to add behind the others, in any form in which `create_table` takes columns:
             `{"note": "string", "state": "string not null default 'new'"}`. The rows that are there have the
-            default, or nulls.
+            default, the values that are generated, or nulls.
         nullable: Required columns that may be null from now on.
         types: Wider types of columns, as text of DDL or as types of pyarrow: `{"pieces": "bigint"}`. Integers
             get more bits, `float` becomes `double`, a decimal gets more digits. The rows are written again in
@@ -91,6 +91,9 @@ class ColumnChanges(TypedDict, total=False):
         checks: Conditions that no row may break from now on, as SQL over the columns of one row, by their
             names: `{"positive": "pieces > 0"}`; None takes a check away. The rows that are there must not
             break new ones.
+        generated: Generated columns whose values rows bring from now on: `{"day": None}`. A new generated
+            column is one of `add`: `{"day": "date generated always as (cast(sent as date))"}`. The rows that
+            are there are written again in the same transaction.
     """
 
     drop: Sequence[str]
@@ -102,6 +105,7 @@ class ColumnChanges(TypedDict, total=False):
     default: Values | None
     comment: Mapping[str, str | None] | None
     checks: Mapping[str, str | None] | None
+    generated: Mapping[str, None] | None
 
 
 def alter_request(
@@ -116,6 +120,7 @@ def alter_request(
     default: Values | None = None,
     comment: Mapping[str, str | None] | None = None,
     checks: Mapping[str, str | None] | None = None,
+    generated: Mapping[str, None] | None = None,
 ) -> AlterTableRequest:
     """Return the request that changes a table; arguments and errors as of `Database.alter_table`."""
     added = None if add is None else schema_of(add)
@@ -131,6 +136,7 @@ def alter_request(
         default=literals(default or {}),
         comment=dict(comment or {}),
         checks=named | dict(checks or {}),
+        generated=({} if added is None else generated_in(added)) | dict(generated or {}),
     )
 
 
@@ -376,8 +382,8 @@ class TableStatements(Statements):
             CheckViolationError: Rows of the table break a new check.
             UnsupportedTypeError, SchemaMismatchError: As of `create_table`.
             TransactionClosedError, UnavailableError: As of `create_table`.
-            SerializationConflictError, DiskFullError: The rows could not be written again with `types`; then
-                rollback() only.
+            SerializationConflictError, DiskFullError: The rows could not be written again, with `types` or a
+                generated column; then rollback() only.
         """
         return self._alter(name, alter_request(properties, **columns))
 

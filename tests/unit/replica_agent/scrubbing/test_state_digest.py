@@ -56,6 +56,8 @@ async def test_definitions_that_one_commit_has_superseded_do_not_count(replica: 
         "UPDATE parts SET table_name = 'default.other' WHERE part = 'r1-1-50'",
         "DELETE FROM parts WHERE part = 'r1-1-50'",
         "UPDATE parts SET columns_csn = 2 WHERE part = 'r1-1-50'",
+        "UPDATE parts SET path = CAST(x'70ff' AS TEXT) WHERE part = 'r1-1-50'",
+        "UPDATE parts SET table_name = CAST(x'70ff' AS TEXT) WHERE part = 'r1-1-50'",
         "UPDATE tables SET version = version + 1",
         "DELETE FROM tables",
     ],
