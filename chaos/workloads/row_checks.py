@@ -74,7 +74,9 @@ class RowChecks(Workload):
             elif how == "update":
                 tx.update(TABLE, {"low": str(low)}, where="k = ?", params=[key])
             else:
-                tx.sql(f"insert into {TABLE} select k, high, low from {TABLE} where k = ?", [key])
+                tx.sql(
+                    f"insert into {TABLE} (k, low, high) select k, high, low from {TABLE} where k = ?", [key]
+                )
 
         with suppress(*_ANSWERS):
             session.write(lambda: Attempt([[how, key, [low, high]]], work, f="change", expected=_ANSWERS))

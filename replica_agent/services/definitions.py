@@ -137,12 +137,14 @@ class DefinitionService:
             version, end = await self.log.tables()
             await self.waiters.require(end, deadline - self.clock())
             tx = self.transactions.begin(self.waiters.reached)
+            made = None
             try:
                 made = await statement(tx)
                 tx.staged.defined_at = version
                 done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
             except TidelockError as error:
-                again = isinstance(error, TableChangedError | TableExistsError) or _was_dropped(tx, error)
+                late = made is not None and isinstance(error, TableChangedError | TableExistsError)
+                again = late or _was_dropped(tx, error)
                 if tx.leased:
                     await self.commits.roll_back(tx)
                 if not again or self.clock() > deadline:

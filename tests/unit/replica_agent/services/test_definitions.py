@@ -118,9 +118,14 @@ async def test_other_refusals_are_passed_on() -> None:
     with pytest.raises(TransactionClosedError):
         await home.service().alone(statement)
 
-    async def unknown(_tx: Any) -> Any:
-        raise UnknownTableError("there is none")
+    for refusal in (UnknownTableError("there is none"), EXISTS, CHANGED):
+        refusals: list[TidelockError] = [
+            refusal
+        ]  # of the statement, which sees what is there: it is asked once
 
-    with pytest.raises(UnknownTableError):
-        await home.service().alone(unknown)
-    assert len(home.rolled_back) == 2
+        async def refused(_tx: Any, refusals: list[TidelockError] = refusals) -> Any:
+            raise refusals.pop()
+
+        with pytest.raises(type(refusal)):
+            await home.service().alone(refused)
+    assert len(home.rolled_back) == 4
