@@ -18,6 +18,7 @@ pytest_plugins = [
     "pytester",
     "tests.support.replicas.fake_agent",
     "tests.support.zookeeper.servers",
+    "tests.support.clusters.agreeing",
     "tests.support.clusters.cluster",
     "tests.support.tpch",
     "tests.support.telling",

@@ -68,15 +68,15 @@ class TableRoutes:
                 "client keeps alive while rows are read; begin one"
             )
             raise BadRequestError(msg)
-        return await self._defined(await self.definitions.alone(self._altering(request, asked)), 200)
+        return await self._defined(await self.definitions.alone(self._altering(request, asked, columns)), 200)
 
     async def alter_inside(self, request: web.Request) -> web.Response:
         """Give a table another name, other properties or columns, inside a transaction."""
         asked = await body(request, AlterTableRequest)
-        return await self._inside(request, self._altering(request, asked), 200)
+        return await self._inside(request, self._altering(request, asked, self._changes(request, asked)), 200)
 
-    def _altering(self, request: web.Request, asked: AlterTableRequest) -> Statement:
-        name, columns = request.match_info["table"], self._changes(request, asked)
+    def _altering(self, request: web.Request, asked: AlterTableRequest, columns: ColumnChanges) -> Statement:
+        name = request.match_info["table"]
         return self.definitions.altering(name, to=asked.name, properties=asked.properties, columns=columns)
 
     def _changes(self, request: web.Request, asked: AlterTableRequest) -> ColumnChanges:

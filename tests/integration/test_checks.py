@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.clusters.agreeing import agreeing, sessions
+from tests.support.clusters.agreeing import agreeing
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
@@ -38,12 +38,6 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     yield from agreeing(
         module_cluster(replicas=3, settings=QUICK | {"checks_max": 5, "check_bytes_max": 200})
     )
-
-
-@pytest.fixture
-def dbs(local: LocalCluster) -> Iterator[list[Database]]:
-    """A client pinned to each replica; no table is left."""
-    yield from sessions(local)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.clusters.agreeing import agreeing, sessions
+from tests.support.clusters.agreeing import agreeing
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.disks import lose_disk
 from tests.support.clusters.shown_tables import TYPES, WIDER, Model, of_files, require_shown
@@ -42,12 +42,6 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     yield from agreeing(
         module_cluster(replicas=3, settings=QUICK | {"cut_part_bytes_min": 1, "row_group_rows": 4})
     )
-
-
-@pytest.fixture
-def dbs(local: LocalCluster) -> Iterator[list[Database]]:
-    """A client pinned to each replica; no table is left."""
-    yield from sessions(local)
 
 
 class Drawn:

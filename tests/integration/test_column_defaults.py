@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from tests.support.clusters.agreeing import agreeing, sessions
+from tests.support.clusters.agreeing import agreeing
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.shown_tables import Model, require_shown
 from tidelock.client import Database
@@ -23,12 +23,6 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     yield from agreeing(
         module_cluster(replicas=3, settings=QUICK | {"cut_part_bytes_min": 1, "row_group_rows": 4})
     )
-
-
-@pytest.fixture
-def dbs(local: LocalCluster) -> Iterator[list[Database]]:
-    """A client pinned to each replica; no table is left."""
-    yield from sessions(local)
 
 
 def test_rows_that_come_without_a_column_have_its_default(local: LocalCluster, dbs: list[Database]) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.clusters.agreeing import agreeing, all_follow, sessions
+from tests.support.clusters.agreeing import agreeing, all_follow
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tidelock.cli import app as cli
 from tidelock.client import Database
@@ -36,12 +36,6 @@ SCHEMA = pa.schema([("n", pa.int32()), ("s", pa.string())])
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, and have nothing left over."""
     yield from agreeing(module_cluster(replicas=3, settings=QUICK))
-
-
-@pytest.fixture
-def dbs(local: LocalCluster) -> Iterator[list[Database]]:
-    """A client pinned to each replica; no table is left."""
-    yield from sessions(local)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.clusters.agreeing import agreeing, sessions
+from tests.support.clusters.agreeing import agreeing
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.shown_tables import Model, require_shown
 from tidelock.client import Database, Transaction
@@ -28,12 +28,6 @@ from tidelock.errors import (
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
     yield from agreeing(module_cluster(replicas=3, settings=QUICK))
-
-
-@pytest.fixture
-def dbs(local: LocalCluster) -> Iterator[list[Database]]:
-    """A client pinned to each replica; no table is left."""
-    yield from sessions(local)
 
 
 def test_a_table_is_restored_with_the_columns_of_then(local: LocalCluster, dbs: list[Database]) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.clusters.agreeing import agreeing, sessions
+from tests.support.clusters.agreeing import agreeing
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
@@ -41,12 +41,6 @@ COLUMNS = {"k": "bigint not null"}
 def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
     yield from agreeing(module_cluster(replicas=REPLICAS, settings={**QUICK, "horizon_interval_s": 0.2}))
-
-
-@pytest.fixture
-def dbs(local: LocalCluster) -> Iterator[list[Database]]:
-    """A client pinned to each replica; no table is left."""
-    yield from sessions(local)
 
 
 def rows(*numbers: int) -> pa.Table:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import pytest
+
 from tests.support.histories.evidence import nothing_left, require_clean_audit
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -27,6 +29,12 @@ def all_follow(local: LocalCluster | Cluster) -> None:
         for replica in local.replicas:
             with local.connect(replica) as one:
                 one.snapshot(min_csn=tx.snapshot_csn).close()
+
+
+@pytest.fixture
+def dbs(local: LocalCluster) -> Iterator[list[Database]]:
+    """Clients of the module's own fixture `local`; see :func:`sessions`."""
+    yield from sessions(local)
 
 
 def sessions(local: LocalCluster) -> Iterator[list[Database]]:

@@ -34,15 +34,20 @@ def test_after():
 """
 
 
-def test_a_test_that_never_ends_ends_its_process(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The error of pytest-timeout is held up by the threads that the test joins; all stacks are printed."""
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *options: str) -> pytest.RunResult:
+    """Run a test that is held up, and one before and one behind it."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeini("[pytest]\ntimeout = 300")
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(HELD_UP)
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=60)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=60)
+
+
+def test_a_test_that_never_ends_ends_its_process(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of pytest-timeout is held up by the threads that the test joins; all stacks are printed."""
+    done = run(pytester, monkeypatch)
     assert done.ret == 1
     assert "Timeout (0:00:02)!" in done.stderr.str()
     assert "in test_held_up" in done.stderr.str()
@@ -52,13 +57,7 @@ def test_the_other_tests_of_a_run_are_told(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run of several workers fails with the name of the test, and ends."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    pytester.makeini("[pytest]\ntimeout = 300")
-    pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(HELD_UP)
-    options = ["-n", "2", "--dist", "loadfile", "--max-worker-restart", "0"]
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider", *options, timeout=60)
+    done = run(pytester, monkeypatch, "-n", "2", "--dist", "loadfile", "--max-worker-restart", "0")
     assert done.ret != 0
-    assert (
-        "crashed while running 'test_the_other_tests_of_a_run_are_told.py::test_held_up'" in done.stdout.str()
-    )
+    name = "test_the_other_tests_of_a_run_are_told.py::test_held_up"
+    assert f"crashed while running '{name}'" in done.stdout.str()
