@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -70,6 +71,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = len(marked)
     if (output := getattr(config, "workeroutput", None)) is not None:
         output["left_out"] = len(marked)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests and their modules out of the garbage collector's way: they live as long as the process."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
