@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Keep the tests and their modules out of the garbage collector's way: they live as long as the process."""
+    """Keep the garbage collector from the tests and their modules, which live as long as the process."""
     gc.collect()
     gc.freeze()
 
