@@ -12,6 +12,7 @@ from chaos.workloads.linked_list import LinkedList
 from chaos.workloads.list_append import ListAppend
 from chaos.workloads.long_fork import LongFork
 from chaos.workloads.moves import Moves
+from chaos.workloads.offsets import Offsets
 from chaos.workloads.pairs import Pairs
 from chaos.workloads.refresh import Refresh
 from chaos.workloads.row_checks import RowChecks
@@ -37,4 +38,5 @@ ALL: Final[tuple[type[Workload], ...]] = (
     Streams,
     TableLives,
     RowChecks,
+    Offsets,
 )

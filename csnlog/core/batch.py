@@ -360,7 +360,7 @@ def _elements(proposal: Proposal) -> Iterable[tuple[Op, ElementRole]]:
         yield op, _ROLES.get(op.path.partition("/")[0], ElementRole.DEFINITION)
     if proposal.label is not None:
         path = tree.label(proposal.label)
-        data = codec.encode_label(LabelState(proposal.tid, proposal.record.batch))
+        data = codec.encode_label(LabelState.of(proposal.record))
         if proposal.move is None:
             yield Create(path, data), ElementRole.LABEL
         else:
@@ -369,6 +369,6 @@ def _elements(proposal: Proposal) -> Iterable[tuple[Op, ElementRole]]:
     for rider in proposal.riders:
         if rider.label is not None:
             yield (
-                Create(tree.label(rider.label), codec.encode_label(LabelState(rider.tid))),
+                Create(tree.label(rider.label), codec.encode_label(LabelState.of(rider))),
                 ElementRole.LABEL,
             )

@@ -195,6 +195,7 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         carrier: The transaction of the same record in whose parts its rows are, with those of others; None if
             it has parts of its own, or none.
         rows: Number of its rows in each table, where it has a carrier.
+        progress: Text of the user's own that is kept with the label, or None.
     """
 
     tid: str = msgspec.field(name="i")
@@ -207,6 +208,7 @@ class TidRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     batch: int | None = msgspec.field(name="b", default=None)
     carrier: str | None = msgspec.field(name="c", default=None)
     rows: dict[TableId, int] | None = msgspec.field(name="r", default=None)
+    progress: str | None = msgspec.field(name="p", default=None)
 
 
 class RecordKind(enum.Enum):
@@ -247,10 +249,18 @@ class LabelState(
         tid: That transaction.
         batch: Its number, where the label is a streaming query's: such a label moves, upwards only. None for
             any other label, which is made once.
+        progress: Whether that commit keeps progress with the label. Catalogs have the text: this tells a
+            replica that does not know the commit.
     """
 
     tid: str
     batch: int | None = None
+    progress: bool = False
+
+    @classmethod
+    def of(cls, tid: TidRecord) -> LabelState:
+        """Return what a transaction writes into its label."""
+        return cls(tid.tid, tid.batch, tid.progress is not None)
 
 
 class LockState(

@@ -278,5 +278,6 @@ def _freed(path: str, node: Node) -> Op:
     state = codec.decode_label(node.data)
     if not state.batch:
         return Delete(path, node.version)
-    # Its former batches must not be committed twice.
-    return SetData(path, codec.encode_label(LabelState(state.tid, state.batch - 1)), node.version)
+    # Its former batches must not be committed twice. Whether the one before keeps progress, catalogs know.
+    former = LabelState(state.tid, state.batch - 1, progress=True)
+    return SetData(path, codec.encode_label(former), node.version)

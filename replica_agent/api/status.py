@@ -55,6 +55,7 @@ def _shown_tid(tid: TidRecord) -> LoggedTransaction:
         data_change=tid.data_change,
         meta=tid.meta,
         batch=tid.batch,
+        progress=tid.progress,
         carrier=tid.carrier,
         rows=None if tid.rows is None else {str(table): count for table, count in tid.rows.items()},
     )

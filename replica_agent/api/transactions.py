@@ -88,6 +88,7 @@ class TransactionRoutes:
             fresh=asked.fresh,
             lease_s=asked.lease_s,
             meta=asked.meta,
+            progress=asked.progress,
             isolation=isolation,
             key=asked.key,
         )
@@ -147,6 +148,7 @@ class TransactionRoutes:
             label=head.label,
             batch=head.batch,
             meta=head.meta,
+            progress=head.progress,
             min_csn=None if head.min_csn is None else Csn(head.min_csn),
             wait=parse_wait(head.wait, head.timeout_s),
             timeout_s=head.timeout_s,
@@ -179,7 +181,12 @@ class TransactionRoutes:
         wait = parse_wait(asked.wait, asked.timeout_s)
         tid = parse_tid(tid_text)
         done = await self.service.commit(
-            tid, wait=wait, timeout_s=asked.timeout_s, label=asked.label, batch=asked.batch
+            tid,
+            wait=wait,
+            timeout_s=asked.timeout_s,
+            label=asked.label,
+            batch=asked.batch,
+            progress=asked.progress,
         )
         return _committed(str(tid), done)
 

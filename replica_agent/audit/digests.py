@@ -21,7 +21,8 @@ _PARTS = f"""
     FROM parts WHERE kind = 'part' AND {VISIBLE_SQL} ORDER BY table_name, part
 """  # noqa: S608
 _OUTCOMES = """
-    SELECT tid, csn, time_ms, label, batch FROM outcomes WHERE csn > :above AND csn <= :s ORDER BY csn, tid
+    SELECT tid, csn, time_ms, label, batch, progress FROM outcomes
+    WHERE csn > :above AND csn <= :s ORDER BY csn, tid
 """
 _encode = msgspec.json.Encoder().encode
 
@@ -47,7 +48,8 @@ def digests(data_dir: Path, replica: ReplicaId, csn: Csn, above: Csn | None, *, 
             above=begin,
             outcome_floor=floor,
             tables={name: _digest(rows) for name, rows in groupby(parts, key=lambda row: str(row[0]))},
-            outcomes=_digest(db.execute(_OUTCOMES, args)),
+            # Agents that know no progress, beside this one, give the others the same digest.
+            outcomes=_digest(row if row[-1] is not None else row[:-1] for row in db.execute(_OUTCOMES, args)),
         )
 
 

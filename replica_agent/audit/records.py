@@ -112,7 +112,7 @@ class LogFacts:
         known = self._scratch.count("SELECT count(*) FROM log_tids WHERE tid = :tid", {"tid": tid.tid})
         if known:
             return  # a tid counts once, at its first record
-        self._scratch.add("log_tids", [(tid.tid, csn, tid.label, tid.batch)])
+        self._scratch.add("log_tids", [(tid.tid, csn, tid.label, tid.batch, tid.progress)])
         self._add_entries(csn, tid.tid, tid.entries, change=tid.data_change)
         if tid.manifest is not None:
             found = tid.manifest

@@ -403,11 +403,13 @@ OUTCOMES: Final = RuleSet(
             """
             SELECT l.tid, l.csn,
                    'committed at ' || l.csn || ', label ' || coalesce(l.label, 'none')
-                       || coalesce(', batch ' || l.batch, '') AS expected,
+                       || coalesce(', batch ' || l.batch, '')
+                       || coalesce(', progress ' || l.progress, '') AS expected,
                    'committed at ' || o.csn || ', label ' || coalesce(o.label, 'none')
-                       || coalesce(', batch ' || o.batch, '') AS found
+                       || coalesce(', batch ' || o.batch, '')
+                       || coalesce(', progress ' || o.progress, '') AS found
             FROM log_tids l JOIN outcomes o USING (tid)
-            WHERE (l.csn, l.label, l.batch) IS NOT (o.csn, o.label, o.batch)
+            WHERE (l.csn, l.label, l.batch, l.progress) IS NOT (o.csn, o.label, o.batch, o.progress)
             """,
         ),
         Rule(

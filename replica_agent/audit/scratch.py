@@ -19,7 +19,7 @@ CREATE TABLE log_csns (
     change INTEGER NOT NULL
 );
 CREATE TABLE log_tids (
-    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, label TEXT, batch INTEGER
+    tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, label TEXT, batch INTEGER, progress TEXT
 ) WITHOUT ROWID;
 CREATE TABLE log_parts (
     part TEXT PRIMARY KEY, csn INTEGER NOT NULL, tid TEXT NOT NULL, table_name TEXT NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE log_unread (
 _COLUMNS: Final = {
     "disk": 2,
     "log_csns": 5,
-    "log_tids": 4,
+    "log_tids": 5,
     "log_parts": 12,
     "log_removals": 5,
     "log_drops": 3,

@@ -250,6 +250,9 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     partitions_per_insert_max: Count = Field(1000, description="Most partitions that one insert may touch.")
     meta_bytes_max: Bytes = Field(1024, description="User metadata of a transaction, as JSON.")
     label_bytes_max: Bytes = Field(256, description="Longest label.")
+    progress_bytes_max: Bytes = Field(
+        4096, description="Longest progress that a commit keeps with its label, in UTF-8."
+    )
     columns_max: Count = Field(2000, description="Most columns of a table.")
     nested_depth_max: Count = Field(
         16, le=DEPTH_MAX, description="Most types inside each other in a column; 1 = none is nested."

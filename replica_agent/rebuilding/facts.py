@@ -241,8 +241,11 @@ def _tables(db: sqlite3.Connection) -> dict[TableId, dict[int, Any]]:
 
 
 def _labels(db: sqlite3.Connection) -> dict[str, LabelState]:
-    rows = db.execute("SELECT label, tid, batch FROM outcomes WHERE label IS NOT NULL ORDER BY csn, batch")
-    return {label: LabelState(tid, batch) for label, tid, batch in rows}
+    rows = db.execute(
+        "SELECT label, tid, batch, progress IS NOT NULL FROM outcomes WHERE label IS NOT NULL "
+        "ORDER BY csn, batch"
+    )
+    return {label: LabelState(tid, batch, bool(progress)) for label, tid, batch, progress in rows}
 
 
 def _skips(db: sqlite3.Connection) -> tuple[SkipPart, ...]:

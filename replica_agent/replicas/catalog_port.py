@@ -109,6 +109,7 @@ class ReplicaCatalogPort:
                     tid.carrier,
                     tid.meta,
                     tid.rows,
+                    tid.progress,
                 )
             )
             for tid in record.tids

@@ -15,6 +15,7 @@ from tidelock.csnlog.core.results import Aborted, Committed, Outcome
 from tidelock.csnlog.core.skipped import Skips, may_hide
 from tidelock.csnlog.log import CsnLog
 from tidelock.errors import (
+    BadRequestError,
     DeclaredLostError,
     TidelockError,
     TooLargeError,
@@ -83,6 +84,7 @@ class TransactionService:
         meta: dict[str, Any] | None,
         isolation: Isolation = Isolation.SNAPSHOT,
         batch: int | None = None,
+        progress: str | None = None,
         key: str | None = None,
     ) -> Transaction:
         """Begin a transaction at S = the CSN that is applied here.
@@ -99,7 +101,8 @@ class TransactionService:
         """
         self.condition.require(AgentAction.BEGIN)
         _require_short("key", len((key or "").encode()), self.settings.label_bytes_max, "label_bytes_max")
-        await self._require_begin(label, batch, meta, repeats=bool(key and self.transactions.open_by(key)))
+        repeats = bool(key and self.transactions.open_by(key))
+        await self._require_begin(label, batch, meta, progress, repeats=repeats)
         if fresh:
             min_csn = max(min_csn or Csn(0), await self.log.barrier())
         if min_csn is not None:
@@ -110,15 +113,24 @@ class TransactionService:
             label=label,
             batch=batch,
             meta=meta,
+            progress=progress,
             isolation=isolation,
             key=key,
         )
 
     async def _require_begin(
-        self, label: str | None, batch: int | None, meta: dict[str, Any] | None, *, repeats: bool = False
+        self,
+        label: str | None,
+        batch: int | None,
+        meta: dict[str, Any] | None,
+        progress: str | None,
+        *,
+        repeats: bool = False,
     ) -> None:
         """Refuse wrong arguments, and a label that is known to be committed unless a begin ``repeats``."""
-        self.labels.require_own(label, batch)
+        self.labels.require_own(label, batch, progress)
+        if progress is not None and label is None:
+            raise BadRequestError("progress without a label; give the label that it is kept with")
         _require_short("meta", len(msgspec.json.encode(meta or {})), self.settings.meta_bytes_max)
         if label is not None and not repeats:
             await self.labels.refuse_repeated(label, batch)
@@ -230,15 +242,18 @@ class TransactionService:
         timeout_s: float | None,
         label: str | None = None,
         batch: int | None = None,
+        progress: str | None = None,
     ) -> Committed | None:
         """Commit, or repeat the answer of a commit in any state; see :meth:`Commits.commit`."""
         if self.transactions.is_open(str(tid)):
             self.condition.require(AgentAction.COMMIT)
         else:
             self._refuse_lost(tid)
-        if label is not None or batch is not None:
-            self.labels.require_own(label, batch)
-        return await self.commits.commit(tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch)
+        if (label, batch, progress) != (None, None, None):
+            self.labels.require_own(label, batch, progress)
+        return await self.commits.commit(
+            tid, wait=wait, timeout_s=timeout_s, label=label, batch=batch, progress=progress
+        )
 
     async def write(
         self,
@@ -248,6 +263,7 @@ class TransactionService:
         label: str | None,
         batch: int | None,
         meta: dict[str, Any] | None,
+        progress: str | None,
         min_csn: Csn | None,
         wait: WaitFor,
         timeout_s: float | None,
@@ -259,9 +275,10 @@ class TransactionService:
         Args:
             tid: A reserved tid.
             rows: Tables, and the Arrow IPC streams of their new rows.
-            label: As in :meth:`begin`; also ``batch``, ``meta`` and ``min_csn``.
+            label: As in :meth:`begin`; also ``batch``, ``meta``, ``progress`` and ``min_csn``.
             batch: As in :meth:`begin`.
             meta: As in :meth:`begin`.
+            progress: As in :meth:`begin`.
             min_csn: As in :meth:`begin`.
             wait: As in :meth:`commit`; also ``timeout_s``.
             timeout_s: As in :meth:`commit`.
@@ -272,12 +289,14 @@ class TransactionService:
         """
         if self.transactions.reserved.holds(tid):
             self.condition.require(AgentAction.BEGIN)
-            await self._require_begin(label, batch, meta)
+            await self._require_begin(label, batch, meta, progress)
             if min_csn is not None:
                 await self.snapshots.reach(min_csn)
         if not self.transactions.reserved.holds(tid):  # the same request may have come twice
             return await self.commit(tid, wait=wait, timeout_s=timeout_s)
-        tx = self.transactions.begin_reserved(tid, self.waiters.reached, label=label, batch=batch, meta=meta)
+        tx = self.transactions.begin_reserved(
+            tid, self.waiters.reached, label=label, batch=batch, meta=meta, progress=progress
+        )
         return await self.commits.write(
             tx, functools.partial(self._insert_all, tx, rows), wait=wait, timeout_s=timeout_s
         )

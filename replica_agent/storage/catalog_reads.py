@@ -97,11 +97,12 @@ class PartRow(msgspec.Struct, frozen=True):
 
 
 class OutcomeRow(msgspec.Struct, frozen=True):
-    """A committed transaction: its tid, its CSN, and that CSN's effective time (Unix, ms)."""
+    """A committed transaction: its tid, its CSN, that CSN's effective time (Unix, ms), its progress."""
 
     tid: str
     csn: Csn
     time_ms: int
+    progress: str | None = None
 
 
 class SkippedPart(msgspec.Struct, frozen=True):
@@ -342,9 +343,18 @@ class CatalogReader(TableReads):
         )
         return [PartRow(*row) for row in self._db.execute(sql, (tid,))]
 
+    def run(self, tid: str) -> OutcomeRow | None:
+        """Return a committed transaction with the progress that it keeps, or None."""
+        sql = "SELECT tid, csn, time_ms, progress FROM outcomes WHERE tid = ?"
+        row = self._db.execute(sql, (tid,)).fetchone()
+        return OutcomeRow(*row) if row else None
+
     def run_of_batch(self, label: str, batch: int) -> OutcomeRow | None:
         """Return the commit of a batch of a streaming query, or None if it is not known any more."""
-        sql = "SELECT tid, csn, time_ms FROM outcomes WHERE label = ? AND batch = ? ORDER BY csn DESC LIMIT 1"
+        sql = """
+            SELECT tid, csn, time_ms, progress FROM outcomes WHERE label = ? AND batch = ?
+            ORDER BY csn DESC LIMIT 1
+        """
         row = self._db.execute(sql, (label, batch)).fetchone()
         return OutcomeRow(*row) if row else None
 

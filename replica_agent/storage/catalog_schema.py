@@ -8,7 +8,7 @@ from __future__ import annotations
 from tidelock.csnlog.core.visibility import VISIBLE_SQL
 from tidelock.wire.peers import PartMeta
 
-FORMAT = 17
+FORMAT = 18
 
 #: The value of ``serve_from`` in ``meta`` while the end of the log is not known that the replica has to reach
 #: before it serves: the catalog is new, or a clone.
@@ -47,7 +47,7 @@ CREATE TABLE packs (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE prepared (tid TEXT PRIMARY KEY, home TEXT NOT NULL, boot INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE outcomes (
     tid TEXT PRIMARY KEY, csn INTEGER NOT NULL, time_ms INTEGER NOT NULL, label TEXT, batch INTEGER,
-    carrier TEXT
+    carrier TEXT, progress TEXT
 ) WITHOUT ROWID;
 CREATE INDEX outcomes_by_csn ON outcomes (csn);
 CREATE INDEX outcomes_by_label ON outcomes (label, csn, batch) WHERE label IS NOT NULL;
@@ -143,6 +143,7 @@ MIGRATIONS = {
     ) WITHOUT ROWID;
     """,
     16: "ALTER TABLE parts ADD COLUMN columns_csn INTEGER;",
+    17: "ALTER TABLE outcomes ADD COLUMN progress TEXT;",
 }
 
 #: Where the visible parts of one table come from, with the parameters of `visible_args` and ``table``. Most

@@ -58,6 +58,7 @@ class AppliedTid(msgspec.Struct, frozen=True):
     carrier: str | None = None
     meta: dict[str, Any] | None = None
     rows: dict[TableId, int] | None = None
+    progress: str | None = None
 
 
 class AppliedRecord(msgspec.Struct, frozen=True):
@@ -452,8 +453,8 @@ def _apply_tid(
     db.execute("UPDATE parts SET creation_csn = ? WHERE creation_tid = ? AND kind = 'manifest'", (csn, tid))
     db.execute("DELETE FROM prepared WHERE tid = ?", (tid,))
     db.execute(
-        "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?, ?)",
-        (tid, csn, record.time_ms, applied.label, applied.batch, applied.carrier),
+        "INSERT OR IGNORE INTO outcomes VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (tid, csn, record.time_ms, applied.label, applied.batch, applied.carrier, applied.progress),
     )
     if (landed := landed_tid(applied.label)) is not None:  # its rows are in the parts of this transaction
         unused += drop_undecided(db, [landed])

@@ -53,6 +53,7 @@ class _Ended(msgspec.Struct, frozen=True, array_like=True):
     batch: int | None
     key: str | None
     error: dict[str, Any] | None
+    progress: int | None
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -82,6 +83,7 @@ def pack(tx: Transaction) -> bytes:
             batch=tx.batch,
             key=tx.key,
             error=None if ending.error is None else _bounded(ending.error),
+            progress=tx.progress_digest,
         )
     )
 
@@ -102,6 +104,7 @@ def unpack(packed: bytes, tid: Tid) -> Transaction:
         label=kept.label,
         batch=kept.batch,
         key=kept.key,
+        ended_progress=kept.progress,
         isolation=_ISOLATIONS[kept.marks >> _ISOLATION_SHIFT],
     )
     tx.staged.tables = {TableId(table): 0 for table in kept.tables}

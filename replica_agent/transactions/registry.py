@@ -70,6 +70,7 @@ class Transactions:
         label: str | None = None,
         batch: int | None = None,
         meta: dict[str, Any] | None = None,
+        progress: str | None = None,
         isolation: Isolation = Isolation.SNAPSHOT,
         data_change: bool = True,
         key: str | None = None,
@@ -114,6 +115,7 @@ class Transactions:
             batch=batch,
             key=key,
             meta=meta,
+            progress=progress,
             isolation=isolation,
             data_change=data_change,
         )
@@ -149,6 +151,7 @@ class Transactions:
         label: str | None = None,
         batch: int | None = None,
         meta: dict[str, Any] | None = None,
+        progress: str | None = None,
     ) -> Transaction:
         """Make the transaction for which a tid was reserved, whose changes are known already.
 
@@ -172,6 +175,7 @@ class Transactions:
             label=label,
             batch=batch,
             meta=meta,
+            progress=progress,
             isolation=Isolation.READ_COMMITTED,
         )
         return tx

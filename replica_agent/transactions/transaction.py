@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -338,6 +339,8 @@ class Transaction:
         batch: Number of the batch if the label is a streaming query's.
         key: The key with which its begin can be repeated.
         meta: Free data from its client.
+        progress: Text from its client that its commit keeps with the label.
+        ended_progress: CRC-32 of the progress of an ended transaction, whose text is not kept.
         data_change: False for a compaction, which leaves all rows as they are.
         lands: It has rows that their clients take for written before it commits, so it is never given up.
     """
@@ -350,6 +353,8 @@ class Transaction:
     batch: int | None = None
     key: str | None = None
     meta: dict[str, Any] | None = None
+    progress: str | None = None
+    ended_progress: int | None = None
     isolation: Isolation = Isolation.SNAPSHOT
     data_change: bool = True
     lands: bool = False
@@ -379,6 +384,31 @@ class Transaction:
             had = "no label" if self.label is None else f"label {self.label!r}, batch {self.batch}"
             msg = f"{self.tid} has {had}: it cannot be committed under {label!r}, batch {batch}"
             raise BadRequestError(msg, tid=str(self.tid), label=self.label, batch=self.batch)
+
+    @property
+    def progress_digest(self) -> int | None:
+        """Return the CRC-32 of its progress, or None."""
+        return self.ended_progress if self.progress is None else _digest(self.progress)
+
+    def take_progress(self, progress: str) -> None:
+        """Accept the progress of the request to commit; that which it already has may be repeated.
+
+        Raises:
+            BadRequestError: It has no label, or other progress; or its commit was already requested without.
+        """
+        if self.label is None:
+            raise BadRequestError(
+                f"{self.tid} has no label, with which its progress would be kept; give a label",
+                tid=str(self.tid),
+            )
+        if self.progress_digest is None and not self.ending.commit_asked:
+            self.progress = progress
+        elif self.progress_digest != _digest(progress):
+            raise BadRequestError(
+                f"the commit of {self.tid} was requested with other progress, or without; repeat it so",
+                tid=str(self.tid),
+                label=self.label,
+            )
 
     def called_off_error(self) -> TransactionClosedError:
         """Return the answer to the commit of a transaction that was called off in time."""
@@ -485,3 +515,7 @@ class Transaction:
             error=ending.error.message if ending.error else None,
             lease_left_s=max(0.0, round(self.lease.until - now, 3)) if self.leased else None,
         )
+
+
+def _digest(progress: str) -> int:
+    return zlib.crc32(progress.encode())

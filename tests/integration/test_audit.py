@@ -252,7 +252,7 @@ def outcome_that_one_lacks(local: LocalCluster) -> Planted:
 
     def put_back() -> None:
         with catalog(data_dir) as db:
-            db.execute("INSERT INTO outcomes VALUES (?, ?, ?, ?, ?, ?)", before)
+            db.execute(f"INSERT INTO outcomes VALUES ({', '.join('?' * len(before))})", before)
 
     return Planted({("r2", "record_without_outcome"), ("r2", "outcomes_differ")}, [put_back])
 

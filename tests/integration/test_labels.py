@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.support.clusters.agreeing import all_follow
@@ -177,6 +178,94 @@ def test_a_transaction_that_changes_nothing_takes_no_label(sessions: list[Databa
         pass
     assert db.begin().commit(label="nothing").csn is None
     assert db.label("nothing") is None
+
+
+def test_progress_is_kept_with_a_label(local: LocalCluster, sessions: list[Database]) -> None:
+    """Every replica returns that of the newest commit, after restarts too; without rows it is committed."""
+    db, text = sessions[0], "ä offset 7\n"
+
+    def kept(label: str) -> list[tuple[int | None, str | None]]:
+        found = [one.label(label) for one in sessions]
+        assert all(status is not None and status.csn for status in found)
+        return [(status.batch, status.progress) for status in found if status]
+
+    with db.begin("offsets", batch=1, progress=text) as tx:
+        tx.insert(TABLE, ROWS)
+    assert kept("offsets") == [(1, text)] * 3
+    assert [tid.progress for one in db.log(from_csn=tx.csn, limit=1) for tid in one.tids] == [text]
+    tx = sessions[1].begin("offsets", batch=2)
+    tx.insert(TABLE, ROWS)
+    done = tx.commit(progress="8")
+    assert tx.commit(progress="8").csn == done.csn
+    url = f"{Addresses.of(local, tx.tid.split('-')[1]).api}/transactions/{tx.tid}/commit"
+    assert http("POST", url, {"progress": "8"}).json.get("csn") == done.csn, tx.tid
+    assert http("POST", url, {"progress": "9"}).json["error"] == "BadRequestError"
+    assert kept("offsets") == [(2, "8")] * 3
+    empty = db.begin().commit(label="offsets", batch=3, progress="")  # no row, in one request
+    assert empty.csn is not None
+    assert kept("offsets") == [(3, "")] * 3
+    local.kill("r3")
+    local.start("r3")
+    assert kept("offsets") == [(3, "")] * 3
+    db.write({TABLE: ROWS}, label="run", progress="whole")  # its rows may travel with those of others
+    assert kept("run") == [(None, "whole")] * 3
+    db.insert(TABLE, ROWS, label="without")
+    assert kept("without") == [(None, None)] * 3
+    with pytest.raises(LabelExistsError):
+        db.begin("offsets", batch=3, progress="again")
+
+
+def test_what_is_no_progress(sessions: list[Database]) -> None:
+    """Progress without a label, or of too many bytes, is refused, and nothing is committed."""
+    db = sessions[0]
+    for begin in (lambda: db.begin(progress="x"), lambda: db.write({TABLE: ROWS}, progress="x")):
+        with pytest.raises(BadRequestError, match="without a label"):
+            begin()
+    tx = db.begin("late", batch=1)
+    with pytest.raises(TooLargeError, match="progress_bytes_max=4096"):
+        tx.commit(progress="ä" * 2049)
+    tx = db.begin(fresh=True)
+    with pytest.raises(BadRequestError, match="has no label"):
+        tx.commit(progress="x")
+    assert db.label("late") is None
+    with db.begin("late", batch=1, progress="ä" * 2048):
+        pass
+    found = db.label("late")
+    assert found is not None
+    assert found.progress == "ä" * 2048
+
+
+def test_consumers_that_follow_their_progress_count_everything_once(
+    local: LocalCluster, sessions: list[Database]
+) -> None:
+    """Three go on from the progress of a label, each under the batch behind it: of two runs one counts."""
+    db, label, end = sessions[0], "consumers", 60
+    db.create_table("consumed", {"number": "bigint"})
+    all_follow(local)
+    together = threading.Barrier(len(sessions), timeout=60)
+
+    def consume(one: Database) -> int:
+        refused = 0
+        while True:
+            status = one.label(label)
+            if status is None:
+                together.wait()
+            batch, offset = (0, 0) if status is None else (status.batch or 0, int(status.progress or ""))
+            if offset >= end:
+                return refused
+            upto = min(end, offset + 1 + refused % 3)
+            numbers = pa.table({"number": pa.array(range(offset, upto), pa.int64())})
+            try:
+                one.write({"consumed": numbers}, label=label, batch=batch + 1, progress=str(upto))
+            except LabelExistsError:
+                refused += 1
+
+    with ThreadPoolExecutor(len(sessions)) as pool:
+        refused = list(pool.map(consume, sessions))
+    assert sum(refused) >= 2, "three begin together, and one of them can win"
+    with db.snapshot(min_csn=max(one.seen_csn or 0 for one in sessions)) as snap:
+        assert sorted(snap.read("consumed")["number"].to_pylist()) == [*range(end)]
+    db.drop_table("consumed")
 
 
 def test_processes_with_one_key_work_in_one_transaction(local: LocalCluster) -> None:

@@ -33,6 +33,7 @@ from tidelock.errors import (
     TidelockError,
     TransactionClosedError,
 )
+from tidelock.wire.transactions import CommitRequest
 from workloads.agents import ask
 
 REPLICAS = ("r1", "r2", "r3")
@@ -321,5 +322,7 @@ def test_a_commit_that_nobody_can_tell_any_more(module_cluster: ClusterFactory) 
         eventually(lambda: db.outcome(tx.tid).decision is Decision.TOO_OLD, what="the end of the retention")
         home = db._connection.members.find("r1")
         with pytest.raises(CommitUnknownError, match="older than the outcomes that replicas keep"):
-            decide(db._connection, home, tx.tid, wait="home", timeout_s=20.0)  # a client without an answer
+            decide(
+                db._connection, home, tx.tid, CommitRequest(), timeout_s=20.0
+            )  # a client without an answer
         assert db.read(TABLE).num_rows == ROWS.num_rows + 1

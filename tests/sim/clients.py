@@ -138,8 +138,8 @@ async def write(
     """POST /commits."""
     streams = [(table, BufferedBody(content).data) for table, content in rows.items()]
     return await services.transactions.write(
-        tid, streams, label=label, batch=batch, meta=None, min_csn=min_csn or None, wait=wait,
-        timeout_s=ANSWER_S / 2,
+        tid, streams, label=label, batch=batch, meta=None, progress=None,
+        min_csn=min_csn or None, wait=wait, timeout_s=ANSWER_S / 2,
     )  # fmt: skip
 
 

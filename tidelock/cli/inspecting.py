@@ -149,7 +149,7 @@ def outcome(target: ClusterOptions, tid: Tid, as_json: Json = False) -> None:
 def label(
     target: ClusterOptions, name: Annotated[str, typer.Argument(help="The label.")], as_json: Json = False
 ) -> None:
-    """Show the newest commit under a label: its transaction, its batch in a stream, its CSN.
+    """Show the newest commit under a label: its transaction, its batch in a stream, its CSN, its progress.
 
     Exit code 7: nothing is committed under it.
     """
@@ -163,6 +163,8 @@ def label(
         batch = f", batch {newest.batch}" if newest.batch is not None else ""
         where = f" at CSN {newest.csn}, {iso(newest.time)}" if newest.csn is not None else ""
         output.say(f"{name}: {newest.tid}{batch}{where}")
+        if newest.progress is not None:
+            output.say(f"progress: {newest.progress}")
     if newest is None:
         raise typer.Exit(Exit.ABSENT)
 

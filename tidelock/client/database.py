@@ -157,6 +157,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         fresh: bool = False,
         lease: str | float | None = None,
         meta: Mapping[str, Any] | None = None,
+        progress: str | None = None,
         key: str | None = None,
     ) -> Transaction:
         """Begin a transaction; a context manager that commits at the end and rolls back on an exception.
@@ -181,6 +182,9 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
             fresh: Its snapshot must contain every commit that was acknowledged anywhere before this call.
             lease: How long the home waits for a sign of life, e.g. "60s" (or seconds); default: the agent's.
             meta: Up to 1 KiB of own data (JSON), kept in the commit record.
+            progress: Up to 4 KiB of text that the commit keeps with the label, such as the offsets of what
+                was read: `Database.label` returns it. With progress a transaction without changes is
+                committed, too.
             key: For several processes that work in one transaction. The caller chooses the key and never uses
                 it again. Each process that begins with the same key receives the same transaction while it is
                 open, as the first process has begun it: `min_csn`, `fresh` and `lease` of the others do not
@@ -204,6 +208,7 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
             fresh=fresh,
             lease_s=seconds(lease),
             meta=None if meta is None else dict(meta),
+            progress=progress,
             key=key,
         )
         if request == BeginRequest():
@@ -335,13 +340,14 @@ class Database(Tables, AutocommitStatements, Landing, Joining, Following):
         Raises:
             TooLargeError: The label is longer than `label_bytes_max`.
             BadRequestError: The label is empty.
-            UnavailableError: No replica can answer now.
+            UnavailableError: No replica can answer now; or none knows the commit, and it keeps progress.
         """
         answer = self._connection.ask("GET", f"/labels/{segment(label)}", answer=LabelAnswer)
         if answer.tid is None:
             return None
         self._connection.highest_csn.note(answer.csn)
-        return LabelStatus(label, answer.batch, answer.tid, answer.csn, instant(answer.time_ms))
+        time = instant(answer.time_ms)
+        return LabelStatus(label, answer.batch, answer.tid, answer.csn, time, answer.progress)
 
     def status(self) -> StatusAnswer:
         """Return the state of the cluster as one replica sees it (docs/protocol.md, GET /status)."""

@@ -100,6 +100,7 @@ class LoggedTransaction(Row, frozen=True):
         label: Its label.
         data_change: False for a merge: no row is different after it.
         meta: The user's own data.
+        progress: The user's own text that is kept with the label.
         batch: The number of its batch if the label belongs to a streaming query.
         carrier: The transaction of the same record whose parts hold its rows, with those of others.
         rows: The number of its rows in each table, if it has a carrier.
@@ -115,6 +116,7 @@ class LoggedTransaction(Row, frozen=True):
     batch: int | None
     carrier: str | None = None
     rows: dict[str, int] | None = None
+    progress: str | None = None
 
 
 class LogEntry(Row, frozen=True, omit_defaults=True):

@@ -35,6 +35,7 @@ class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fresh: Its snapshot must contain every commit that was acknowledged before.
         lease_s: How long the home waits for a sign of life, in seconds; null: the agent's default.
         meta: Own data, kept in the commit record.
+        progress: Text that the commit keeps with the label.
         key: A repetition with the same key receives the same transaction while that is open.
     """
 
@@ -45,6 +46,7 @@ class BeginRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fresh: bool = False
     lease_s: float | None = None
     meta: dict[str, Any] | None = None
+    progress: str | None = None
     key: str | None = None
 
 
@@ -131,12 +133,14 @@ class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         timeout_s: How long the agent may take, in seconds; null: its `commit_timeout_s`.
         label: The label, for a transaction that was begun without one.
         batch: The batch of that label.
+        progress: Text that the commit keeps with the label, for a transaction that was begun without it.
     """
 
     wait: Wait = "home"
     timeout_s: float | None = None
     label: str | None = None
     batch: int | None = None
+    progress: str | None = None
 
 
 class CommitAnswer(msgspec.Struct, frozen=True):
@@ -189,6 +193,7 @@ class LabelAnswer(msgspec.Struct, frozen=True):
         batch: The number of its batch if the label belongs to a streaming query.
         csn: CSN of that commit; null if it is not applied here, or its outcome was deleted.
         time_ms: Effective time of that commit (Unix, ms); null if `csn` is null.
+        progress: Text that the commit keeps with the label; null if it keeps none.
     """
 
     label: str
@@ -196,6 +201,7 @@ class LabelAnswer(msgspec.Struct, frozen=True):
     batch: int | None
     csn: int | None
     time_ms: int | None
+    progress: str | None = None
 
 
 class TokenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -68,6 +68,7 @@ class WriteHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         batch: Number of the batch if the label belongs to a streaming query.
         min_csn: The definitions of the tables must be at least as new as this CSN.
         meta: Own data, kept in the commit record.
+        progress: Text that the commit keeps with the label.
         wait: Where the commit is to be applied before it is answered.
         timeout_s: How long the agent may take, in seconds; null: twice its `commit_timeout_s`.
     """
@@ -78,6 +79,7 @@ class WriteHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     batch: int | None = None
     min_csn: int | None = None
     meta: dict[str, Any] | None = None
+    progress: str | None = None
     wait: Wait = "home"
     timeout_s: float | None = None
 

@@ -67,7 +67,9 @@ class Rider(msgspec.Struct, frozen=True, eq=False):
         for one in self.tx.staged.rows:
             rows[one.schema.id] = rows.get(one.schema.id, 0) + one.count
         tx = self.tx
-        return TidRecord(str(tx.tid), label=tx.label, meta=tx.meta, carrier=carrier, rows=rows)
+        return TidRecord(
+            str(tx.tid), label=tx.label, meta=tx.meta, carrier=carrier, rows=rows, progress=tx.progress
+        )
 
     def end(self, result: Committed | BaseException) -> None:
         """Answer its commit."""

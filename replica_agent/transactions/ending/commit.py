@@ -129,6 +129,7 @@ class Commits:
         timeout_s: float | None,
         label: str | None = None,
         batch: int | None = None,
+        progress: str | None = None,
     ) -> Committed | None:
         """Commit and return the CSN, or None for a transaction that changed nothing.
 
@@ -138,9 +139,10 @@ class Commits:
             timeout_s: How long to wait for that, and for the decision.
             label: Its label, if its beginning named none.
             batch: Number of the batch, if the label is a streaming query's.
+            progress: Text that is kept with the label, if its beginning gave none.
 
         Raises:
-            BadRequestError: It has another label.
+            BadRequestError: It has another label, or other progress.
             RefusedError: Certainly not committed, and rolled back.
             CommitUnknownError: Not decided within ``timeout_s``; repeat the call.
         """
@@ -159,6 +161,8 @@ class Commits:
         else:
             if label is not None:
                 tx.take_label(label, batch)
+            if progress is not None:
+                tx.take_progress(progress)
             done = await self._await_decision(tx, timeout)
         return None if done is None else await self.applied.wait(tid, done, wait, until - self.clock())
 
@@ -319,7 +323,7 @@ class Commits:
 
     async def _commit_changes(self, tx: Transaction, deadline: float) -> Committed | None:
         tx.require_sealed()
-        if not tx.staged.any:
+        if not tx.staged.any and tx.progress is None:
             return None
         if tx.staged.skip is None:  # what an operator declares lost is what the others wait for
             async with tx.cuttable_wait():

@@ -41,9 +41,19 @@ class Labels:
     waiters: CsnWaiters
     settings: AgentSettings
 
-    def require_own(self, label: str | None, batch: int | None) -> None:
-        """Raise as :meth:`require_form`; BadRequestError also for a label that no client may take."""
+    def require_own(self, label: str | None, batch: int | None, progress: str | None) -> None:
+        """Raise as :meth:`require_form`; BadRequestError also for a label that no client may take.
+
+        The progress of a request to commit may belong to the label of its begin.
+        """
         self.require_form(label, batch)
+        found, limit = len((progress or "").encode()), self.settings.progress_bytes_max
+        if found > limit:
+            msg = (
+                f"progress has {found} bytes, the limit is progress_bytes_max={limit}; keep a shorter text, "
+                "such as the key of a row that has the rest"
+            )
+            raise TooLargeError(msg, limit=limit, found=found)
         if label is not None and label.startswith(LANDING):
             raise BadRequestError(
                 f"label {label!r} begins with {LANDING!r}, which names rows that landed; take another label",
@@ -123,32 +133,40 @@ class Labels:
 
         Raises:
             TooLargeError: The name is too long for a label.
-            UnavailableError: The log could not be read.
+            UnavailableError: The log could not be read; or the commit keeps progress, and is not known here.
         """
         self.require_form(label, None)
         found = (await self.log.label(label, newest=True)).state
         if found is None:
             return LabelAnswer(label, None, None, None, None)
         run = await self._run(label, found.batch, found, self.settings.wait_bound_s)
-        csn, time_ms = (run.csn, run.time_ms) if run else (None, None)
-        return LabelAnswer(label, found.tid, found.batch, csn, time_ms)
+        if run is not None:
+            return LabelAnswer(label, run.tid, found.batch, run.csn, run.time_ms, run.progress)
+        if found.progress:  # "none" would have its reader begin again with what is committed
+            raise UnavailableError(
+                f"{found.tid}, the newest commit under {label!r}, is not known at this replica, and it keeps "
+                "progress; ask again, or ask another replica",
+                label=label,
+                tid=found.tid,
+            )
+        return LabelAnswer(label, found.tid, found.batch, None, None)
 
     async def _run(
         self, label: str, batch: int | None, state: LabelState, timeout_s: float
     ) -> OutcomeRow | None:
         """Return the commit that last moved a label, or that of an earlier batch; None if not known here.
 
-        It may be of another replica, and so recent that this replica has to apply it first.
+        It may be of another replica, and so recent that this replica has to apply it first. The record of
+        the transaction that the label names may have been passed over: then the batch before is the newest.
         """
-        if self.reader.outcome(state.tid) is None:
+        if self.reader.run(state.tid) is None:
             until = time.monotonic() + timeout_s
             with contextlib.suppress(TidelockError, TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     end = await self.log.barrier()
                 await self.waiters.wait(end, max(0.0, until - time.monotonic()))
-        if batch == state.batch:
-            found = self.reader.outcome(state.tid)
-            return OutcomeRow(state.tid, *found) if found else None
+        if batch == state.batch and (newest := self.reader.run(state.tid)) is not None:
+            return newest
         return None if batch is None else self.reader.run_of_batch(label, batch)
 
 

@@ -104,6 +104,7 @@ class ProposalBuilder:
             data_change=tx.data_change,
             meta=tx.meta,
             batch=tx.batch,
+            progress=tx.progress,
         )
         ddl = (
             *_defining(staged.definitions),

@@ -130,7 +130,7 @@ class _Proposals:
 class _EmptyCatalog:
     """A catalog that knows no outcome."""
 
-    def outcome(self, _: str) -> None:
+    def run(self, _: str) -> None:
         """None is known."""
 
     def run_of_batch(self, _: str, __: int) -> None:

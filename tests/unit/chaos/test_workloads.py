@@ -23,6 +23,7 @@ from chaos.workloads import (
     linked_list,
     list_append,
     moves,
+    offsets,
     pairs,
     refresh,
     row_checks,
@@ -335,6 +336,28 @@ def test_a_row_beside_the_check_that_it_breaks_is_found(
     planted.operation([["r", "checked", [False, [], [[1, 2, 3, 4]]]]], f="read", snapshot=6, replica="r1")
     claims = _claims(row_checks.judged(planted.ended), "row_checks")
     assert claims == {"generated columns"} | ({"checks"} if found else set())
+
+
+@pytest.mark.parametrize(
+    ("read", "right"),
+    [
+        ([0, 4, 5, 5], True),
+        ([None, None, 0, 0], False),  # the progress says five
+        ([0, 3, 4, 4], False),
+        ([0, 5, 5, 5], False),
+        ([1, 5, 5, 5], False),
+        ([0, 4, 6, 5], False),
+    ],
+)
+def test_what_consumers_write_twice_or_not_is_found(read: list[int | None], right: bool) -> None:
+    """A gap, an integer twice, and rows that are not as many as the progress says."""
+    planted = Planted()
+    planted.operation([["consume", 1, [0, 5]]], f="consume", csn=3)
+    for earlier in ([None, None, 0, 0], [0, 1, 2, 2]):
+        planted.operation([["r", offsets.TABLE, earlier]], f="read", snapshot=3, replica="r1")
+    planted.operation([["r", offsets.TABLE, read]], f="read", snapshot=4, replica="r1")
+    claims = _claims(offsets.judged(planted.ended, 4, 5), "offsets")
+    assert claims == (set() if right else {"each once, without a gap"})
 
 
 @pytest.mark.parametrize(

@@ -249,3 +249,21 @@ class TestLabels:
             await labels.refuse_repeated("query", None)
         assert await labels.place("query", 5, tid(2), 1.0) == Move(0, 0)
         assert await labels.place("free", 5, tid(2), 1.0) is None
+
+    async def test_progress_that_is_not_known_here_is_an_error(
+        self, labels: Labels, ensemble: MemoryEnsemble, catalog: Catalog
+    ) -> None:
+        """An answer without it would have a consumer begin again; another replica is asked instead."""
+        async with LogNode(ensemble.store("r2"), R2) as other:
+            first = TidRecord(str(other.tid(1)), label="query", batch=4, progress="offset 9")
+            await other.log.commit(Proposal(first, {}, (), "query"), timeout_s=30)
+        with pytest.raises(UnavailableError, match="keeps progress; ask again, or ask another replica"):
+            await labels.status("query")
+        # Its record is passed over: the label goes back, and the batch before is the newest one.
+        applied = jobs.AppliedTid(tid(7), [], "query", True, 3, progress="offset 6")
+        await catalog.write(lambda db: jobs.apply(db, [jobs.AppliedRecord(Csn(3), 7000, [applied], {})]))
+        store = ensemble.store("operator")
+        former = codec.encode_label(LabelState(first.tid, 3, progress=True))
+        await store.multi((SetData(tree.label("query"), former, 0),))
+        status = await labels.status("query")
+        assert (status.tid, status.batch, status.csn, status.progress) == (tid(7), 3, 3, "offset 6")

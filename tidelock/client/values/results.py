@@ -145,6 +145,7 @@ class LabelStatus:
         tid: The transaction that committed under the label last.
         csn: CSN of that commit; None if the replica that answered does not know it any more.
         time: Effective time of that commit (UTC); None if `csn` is None.
+        progress: The text that the commit keeps with the label; None if it keeps none.
     """
 
     label: str
@@ -152,6 +153,7 @@ class LabelStatus:
     tid: str
     csn: int | None
     time: datetime | None
+    progress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

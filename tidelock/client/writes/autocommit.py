@@ -106,6 +106,7 @@ class AutocommitStatements:
         label: str | None = None,
         batch: int | None = None,
         meta: Mapping[str, Any] | None = None,
+        progress: str | None = None,
         wait: Wait = "home",
         timeout_s: float | None = None,
     ) -> CommitResult:
@@ -124,6 +125,7 @@ class AutocommitStatements:
             label: As in `Database.begin`.
             batch: As in `Database.begin`.
             meta: As in `Database.begin`.
+            progress: As in `Database.begin`.
             wait: As in `Transaction.commit`.
             timeout_s: As in `Transaction.commit`.
 
@@ -133,7 +135,9 @@ class AutocommitStatements:
         limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s
         streams = small_streams(rows)
         if streams is not None:
-            head = WriteHead(tid="", rows=(), label=label, batch=batch, meta=own_data, wait=wait)
+            head = WriteHead(
+                tid="", rows=(), label=label, batch=batch, meta=own_data, progress=progress, wait=wait
+            )
             rows_of = tuple(streams.items())
             once = WholeWrite(self._connection, self._tids, rows_of, head, limit_s).once
             inserted = ChangedRows(inserted=sum(map(len, rows.values())))
@@ -141,7 +145,8 @@ class AutocommitStatements:
                 return self._repeat(once, limit_s, again=True).counting(inserted)
 
         def step_by_step() -> CommitResult:
-            with self._begin(BeginRequest(label=label, batch=batch, meta=own_data)) as tx:
+            request = BeginRequest(label=label, batch=batch, meta=own_data, progress=progress)
+            with self._begin(request) as tx:
                 for table, data in rows.items():
                     tx.insert(table, data)
                 return tx.commit(wait=wait, timeout_s=timeout_s)

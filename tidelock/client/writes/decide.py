@@ -75,11 +75,9 @@ def decide(
     connection: Connection,
     home: KnownMember,
     tid: str,
+    asked: CommitRequest,
     *,
-    wait: str,
     timeout_s: float,
-    label: str | None = None,
-    batch: int | None = None,
     lost: TidelockError | None = None,
 ) -> CommitResult:
     """Commit a transaction; errors as in `Transaction.commit`.
@@ -88,14 +86,12 @@ def decide(
         connection: Connection of the client.
         home: The transaction's home.
         tid: The transaction.
-        wait: Where the commit is to be applied.
+        asked: The request to its home.
         timeout_s: How long to try.
-        label: The label, if the transaction receives it only now.
-        batch: The batch of that label.
         lost: The error of a request for this commit whose answer is lost. Replicas are asked for the outcome
             first then: a home that was silent for a whole attempt may be so for another one.
     """
-    decider = _Decider(connection, home, CommitRequest(wait, None, label, batch), tid, timeout_s, lost)
+    decider = _Decider(connection, home, asked, tid, timeout_s, lost)
     try:
         return repeat(
             decider.attempt,

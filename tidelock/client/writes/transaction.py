@@ -48,7 +48,7 @@ from tidelock.errors import (
 )
 from tidelock.wire.failure import Failure
 from tidelock.wire.reads import QueryRequest
-from tidelock.wire.transactions import BeginRequest, Begun, EndAnswer, LeaseAnswer
+from tidelock.wire.transactions import BeginRequest, Begun, CommitRequest, EndAnswer, LeaseAnswer
 from tidelock.wire.writes import WriteHead
 
 T = TypeVar("T")
@@ -180,6 +180,7 @@ class Transaction(RowReader, TableStatements):
         timeout_s: float | None = None,
         label: str | None = None,
         batch: int | None = None,
+        progress: str | None = None,
     ) -> CommitResult:
         """Make all changes visible at once. The call may be repeated and returns the same result each time.
 
@@ -189,6 +190,7 @@ class Transaction(RowReader, TableStatements):
             timeout_s: How long to try to learn the outcome; default: the client's `timeout_s`.
             label: As in `Database.begin`, for a transaction that was begun without one.
             batch: As in `Database.begin`.
+            progress: As in `Database.begin`, for a transaction that was begun without it.
 
         Raises:
             RefusedError: Certainly not committed, and rolled back; the class says why.
@@ -199,10 +201,11 @@ class Transaction(RowReader, TableStatements):
         """
         timeouts = self._transport.timeouts
         limit_s = timeouts.answer_s if timeout_s is None else timeout_s
+        asked = CommitRequest(wait, None, label, batch, progress)
         self._ended_by_caller = True
         with self._leaving:
             if self._state is TransactionState.OPEN:
-                if self._home is None and (done := self._commit_whole(wait, limit_s, label, batch)):
+                if self._home is None and (done := self._commit_whole(asked, limit_s)):
                     return done
                 self._at_home()
         with self._lock:
@@ -216,9 +219,7 @@ class Transaction(RowReader, TableStatements):
         self._connection.leases.remove(self)  # from here on the lease does not count any more
         home = self._at_home()
         try:
-            result = decide(
-                self._connection, home, self._tid, wait=wait, timeout_s=limit_s, label=label, batch=batch
-            )
+            result = decide(self._connection, home, self._tid, asked, timeout_s=limit_s)
         except CommitUnknownError as error:
             if (csn := undecided_csn(error)) is not None:
                 self._end(TransactionState.COMMITTED, csn=csn)
@@ -246,9 +247,7 @@ class Transaction(RowReader, TableStatements):
         self._end(TransactionState.COMMITTED, csn=result.csn, result=result)
         return result
 
-    def _commit_whole(
-        self, wait: Wait, limit_s: float, label: str | None, batch: int | None
-    ) -> CommitResult | None:
+    def _commit_whole(self, asked: CommitRequest, limit_s: float) -> CommitResult | None:
         """Send a transaction that has not begun as one request; None: it is too large for the agent."""
         later = self._later
         assert later is not None, "a transaction without a home was made to begin later"
@@ -257,7 +256,9 @@ class Transaction(RowReader, TableStatements):
             if self._state is not TransactionState.OPEN:
                 raise self._closed()
             self._state = TransactionState.SEALED
-        head = WriteHead(tid="", rows=(), label=label, batch=batch, wait=wait)
+        head = WriteHead(
+            tid="", rows=(), label=asked.label, batch=asked.batch, progress=asked.progress, wait=asked.wait
+        )
         whole = WholeWrite(self._connection, later.tids, self._kept, head, limit_s, self._sending)
         try:
             result = repeat(

@@ -34,7 +34,7 @@ from tidelock.errors import (
     UnavailableError,
     UnknownTransactionError,
 )
-from tidelock.wire.transactions import CommitAnswer
+from tidelock.wire.transactions import CommitAnswer, CommitRequest
 from tidelock.wire.writes import ReservedTids, TableRows, TidsRequest, WriteHead, encode
 
 #: A block of tids is used for this share of the time for which it stays reserved: a request takes time, too.
@@ -196,9 +196,8 @@ class WholeWrite:
     def _decided(self, home: KnownMember, tid: str, cause: TidelockError) -> CommitResult:
         lost = cause if isinstance(cause, UnavailableError) else None
         try:
-            return decide(
-                self._connection, home, tid, wait=self._head.wait, timeout_s=self._timeout_s, lost=lost
-            )
+            asked = CommitRequest(self._head.wait)
+            return decide(self._connection, home, tid, asked, timeout_s=self._timeout_s, lost=lost)
         except NotCommittedError:
             if isinstance(cause, UnavailableError):
                 raise cause from None

@@ -184,12 +184,16 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         _sql(f"UPDATE outcomes SET batch = 2 WHERE tid = '{tid(3)}'"),
         {("outcome_differs", str(tid(3)))},
     ),
+    "an outcome with other progress": (
+        _sql(f"UPDATE outcomes SET progress = 'offset 7' WHERE tid = '{tid(3)}'"),
+        {("outcome_differs", str(tid(3)))},
+    ),
     "an outcome of nobody": (
-        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 4, 4000, NULL, NULL, NULL)"),
+        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 4, 4000, NULL, NULL, NULL, NULL)"),
         {("outcome_without_record", "3-r1-1-77")},
     ),
     "an outcome of the future": (
-        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 9, 4000, NULL, NULL, NULL)"),
+        _sql("INSERT INTO outcomes VALUES ('3-r1-1-77', 9, 4000, NULL, NULL, NULL, NULL)"),
         {("outcome_of_the_future", "3-r1-1-77")},
     ),
 }

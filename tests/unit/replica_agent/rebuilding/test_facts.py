@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidelock.csnlog.core.ids import PartId
+from tidelock.csnlog.core.model import LabelState
 from tidelock.errors import ConfigError, CorruptError, TidelockError
 from tidelock.exits import Exit
 from tidelock.replica_agent.rebuilding.facts import decided, held, read_facts
@@ -45,6 +46,17 @@ def test_a_catalog_that_is_whole_is_read(folder: Path) -> None:
     found = read_facts(folder)
     assert (found.replica, found.cluster_id, found.boots) == ("r1", "c", {"r1": 4})
     assert decided(folder, ["9-r1-4-1"]) == set()
+
+
+def test_labels_say_whether_their_newest_commit_keeps_progress(folder: Path) -> None:
+    """Else a replica that does not know that commit would tell of none."""
+    sql = "INSERT INTO outcomes (tid, csn, time_ms, label, batch, progress) VALUES {}"
+    rows = ["('1-r1-4-1', 2, 2, 'q', 1, 'a')", "('2-r1-4-2', 3, 3, 'q', 2, NULL)"]
+    rows.append("('3-r1-4-3', 4, 4, 'once', NULL, '')")
+    changed(folder, sql.format(", ".join(rows)))
+    assert read_facts(folder).labels == {
+        "q": LabelState("2-r1-4-2", 2), "once": LabelState("3-r1-4-3", None, progress=True),
+    }  # fmt: skip
 
 
 def test_visible_parts_that_are_not_here_are_told(

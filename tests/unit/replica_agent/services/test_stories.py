@@ -98,7 +98,7 @@ def test_nothing_is_said_below_the_horizon(directory: DataDir, part: PartId) -> 
 def test_the_story_of_a_transaction_has_its_changes(directory: DataDir) -> None:
     """Label and time come from the outcome, the changes from the history; each may be forgotten alone."""
     with directory.sql() as db:
-        db.execute("INSERT INTO outcomes VALUES ('3-r1-1-4', 4, 4000, 'load', 2, NULL)")
+        db.execute("INSERT INTO outcomes VALUES ('3-r1-1-4', 4, 4000, 'load', 2, NULL, NULL)")
         row = (4, "3-r1-1-4", ORDERS, ORDERS, 4000, "insert", 3, 0, 2, 0, "load", 2, None)
         db.execute("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     story = story_of(directory.path, "3-r1-1-4", Csn(4))

@@ -210,10 +210,8 @@ def test_columns_have_the_bounds_of_their_values(ask: Ask) -> None:
 def test_transactions_are_those_committed_up_to_the_csn(ask: Ask, directory: DataDir) -> None:
     """A query below a commit does not see it, and a condition on the CSN reads a range of it."""
     with directory.sql() as db:
-        rows = [
-            (f"{csn - 1}-r2-1-{csn}", csn, TIME_MS + csn, f"load {csn}", None, None) for csn in range(2, 302)
-        ]
-        db.executemany("INSERT INTO outcomes VALUES (?, ?, ?, ?, ?, ?)", rows)
+        rows = [(f"{csn - 1}-r2-1-{csn}", csn, TIME_MS + csn, f"load {csn}") for csn in range(2, 302)]
+        db.executemany("INSERT INTO outcomes (tid, csn, time_ms, label) VALUES (?, ?, ?, ?)", rows)
     directory.set(snapshot_csn=400)
     sql = "SELECT tid, state, home, snapshot_csn, label FROM system.transactions WHERE csn = ?"
     assert ask(sql, 5, csn=5) == [("4-r2-1-5", "committed", "r2", 4, "load 5")]

@@ -112,7 +112,8 @@ def test_a_finished_transaction_answers_as_before(tmp_path: Path) -> None:
     """Its description, its label and the answer to a repeated commit or begin do not change."""
     clock = Clock()
     transactions = registry(tmp_path, clock)
-    tx = transactions.begin(S, key="k", label="etl", batch=7, isolation=Isolation.READ_COMMITTED)
+    level = Isolation.READ_COMMITTED
+    tx = transactions.begin(S, key="k", label="etl", batch=7, progress="offset 9", isolation=level)
     tx.use(ORDERS, 3)
     tx.begin_statement(Csn(S + 9))
     tx.ending.seal()
@@ -121,6 +122,9 @@ def test_a_finished_transaction_answers_as_before(tmp_path: Path) -> None:
     assert found.describe(clock()) == tx.describe(clock())
     assert found.ending.outcome == tx.ending.outcome
     found.take_label("etl", 7)
+    found.take_progress("offset 9")
+    with pytest.raises(BadRequestError, match="with other progress"):
+        found.take_progress("offset 8")
     with pytest.raises(BadRequestError, match="batch 7"):
         found.take_label("other", None)
     with pytest.raises(TransactionClosedError, match="committed"):

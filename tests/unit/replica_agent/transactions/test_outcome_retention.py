@@ -296,7 +296,8 @@ class TestStreams:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
             db.executescript(SCHEMA)
             rows = ((f"1-r1-1-{n}", n, n, "query", n) for n in range(1, count + 1))
-            db.executemany("INSERT INTO outcomes VALUES (?, ?, ?, ?, ?, NULL)", rows)
+            sql = "INSERT INTO outcomes (tid, csn, time_ms, label, batch) VALUES (?, ?, ?, ?, ?)"
+            db.executemany(sql, rows)
             db.set_progress_handler(step, 1)
             assert jobs.prune_outcomes(db, old + 1, 0, 0) == old
             db.set_progress_handler(None, 1)
