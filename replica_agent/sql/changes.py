@@ -12,7 +12,8 @@ they come. So there are two passes over each commit. If rows are counted in seve
 counts them again: there may be room for the counts of one partition only.
 
 The net difference of two CSNs is told as if one commit had added and removed the parts of all commits in
-between. So it costs what these commits have changed, not what the table holds.
+between. So it costs what these commits have changed, not what the table holds. Compactions count only if a
+column was dropped and came back: then rows that they have written in between lack its values.
 """
 
 from __future__ import annotations
@@ -104,8 +105,21 @@ class ChangedRows:
         request = self._request
         with closing(ChangeReader(self._session.data_dir)) as reader:
             return reader.page(
-                request.table, since, request.csn, files_max=request.files_max, bytes_max=_ANY_BYTES
+                request.table,
+                since,
+                request.csn,
+                files_max=request.files_max,
+                bytes_max=_ANY_BYTES,
+                merges=request.net and self._came_back(),
             )
+
+    def _came_back(self) -> bool:
+        """Return whether a column that the table has at the end was away for some of the CSNs."""
+        return any(
+            former.name is None and former.until > self._request.since
+            for column in self._table.columns
+            for former in column.was
+        )
 
     def _changes(self, one: CsnChanges) -> Iterator[pa.RecordBatch]:
         partitions = list(_by_partition(one))

@@ -27,13 +27,13 @@ from tidelock.replica_agent.storage.change_sets import (
 _ADDED = f"""
     SELECT creation_csn, 0, creation_tid, creation_csn, removal_csn, {PART_COLUMNS} FROM parts
     WHERE table_name = :t AND creation_csn > :since AND creation_csn <= :until
-        AND creation_change AND kind = 'part'
+        AND (creation_change OR :merges) AND kind = 'part'
     ORDER BY creation_csn, path, part
 """  # noqa: S608 - names of columns
 _REMOVED = f"""
     SELECT removal_csn, 1, removal_tid, creation_csn, removal_csn, {PART_COLUMNS} FROM parts
     WHERE removal_csn > :since AND removal_csn <= :until AND +table_name = :t
-        AND removal_change AND kind = 'part'
+        AND (removal_change OR :merges) AND kind = 'part'
     ORDER BY removal_csn, path, part
 """  # noqa: S608 - names of columns
 
@@ -42,21 +42,29 @@ class ChangeReader(CatalogReader):
     """Reads change sets; for one thread, like its base."""
 
     def page(
-        self, table: TableId, since: Csn, until: Csn, *, files_max: int, bytes_max: int
+        self,
+        table: TableId,
+        since: Csn,
+        until: Csn,
+        *,
+        files_max: int,
+        bytes_max: int,
+        merges: bool = False,
     ) -> CsnChangePage:
         """Return the change sets of a table in (since, until], as many as fit, at least one; see `admit`.
 
-        ``until`` must be applied here.
+        ``until`` must be applied here. With ``merges`` they have the parts of compactions, too.
 
         Raises:
             SnapshotTooOldError: ``since`` is below the horizon of the table.
         """
-        page = admit(self._sets(table, since, until), since, until, files_max=files_max, bytes_max=bytes_max)
+        found = self._sets(table, since, until, merges=merges)
+        page = admit(found, since, until, files_max=files_max, bytes_max=bytes_max)
         self.require_kept(since, table)  # after the read: what is promised now existed all the time
         return replace(page, time_ms=self._time_ms(page.to))
 
-    def _sets(self, table: TableId, since: Csn, until: Csn) -> Iterator[CsnChanges]:
-        args = {"t": table, "since": since, "until": until}
+    def _sets(self, table: TableId, since: Csn, until: Csn, *, merges: bool) -> Iterator[CsnChanges]:
+        args = {"t": table, "since": since, "until": until, "merges": merges}
         rows = heapq.merge(
             self._db.execute(_ADDED, args), self._db.execute(_REMOVED, args), key=itemgetter(0)
         )

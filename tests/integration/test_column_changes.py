@@ -6,10 +6,7 @@ files of snapshots show at past CSNs, on every replica, is compared with it.
 
 from __future__ import annotations
 
-import random
-import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -18,10 +15,9 @@ import pytest
 
 from tests.support.clusters.agreeing import agreeing
 from tests.support.clusters.cluster import QUICK, ClusterFactory
-from tests.support.clusters.disks import lose_disk
-from tests.support.clusters.shown_tables import TYPES, WIDER, Model, of_files, require_shown
+from tests.support.clusters.shown_tables import Model, of_files, require_shown
 from tests.support.faults.refusals import http
-from tests.support.histories.evidence import data_address, require_clean_audit
+from tests.support.histories.evidence import data_address
 from tests.support.spark.process import SparkProcess
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -42,186 +38,6 @@ def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
     yield from agreeing(
         module_cluster(replicas=3, settings=QUICK | {"cut_part_bytes_min": 1, "row_group_rows": 4})
     )
-
-
-class Drawn:
-    """A table under drawn changes, and its model at each CSN."""
-
-    def __init__(self, seed: int) -> None:
-        self.drawn = random.Random(seed)
-        self.now = Model(((1, "k", "bigint"), (2, "p", "bigint"), (3, "c3", "string")))
-        self.at: dict[int, Model] = {}
-        self.made = 3
-        self.born = 0
-
-    def create(self, db: Database) -> None:
-        """Create the table."""
-        columns = {name: kind for _, name, kind in self.now.columns}
-        made = db.create_table("t", columns, partition_by=["p"], sort_by=["k"])
-        self.born = made["csn"]
-        self.at[self.born] = self.now
-
-    def step(self, db: Database) -> None:
-        """Make one change at a replica."""
-        db.snapshot(min_csn=max(self.at)).close()
-        rows = (self.insert, self.insert, self.update, self.delete, self.merge)
-        bytes_again = (self.restore, self.restore_partition, self.clone, self.undrop)
-        self.drawn.choice((*rows, self.alter, self.alter, *bytes_again))(db)
-
-    def insert(self, db: Database) -> None:
-        """Insert some rows."""
-        rows = [self._row(column) for column in range(self.drawn.randint(1, 12))]
-        done = db.insert("t", self.now.arrow(rows), wait="all")
-        self._note(done.csn or 0, replace(self.now, rows=(*self.now.rows, *rows)))
-
-    def alter(self, db: Database) -> None:
-        """Drop, rename, widen, add and order columns in one commit."""
-        free = [column for column in self.now.columns if column[1] not in {"k", "p"}]
-        drop = [one for one in free if self.drawn.random() < 0.2]
-        names = {name: f"c{self.drawn.randrange(8)}" for _, name, _ in free if self.drawn.random() < 0.4}
-        rename: dict[str, str] = {}
-        taken = {name for _, name, _ in self.now.columns if name not in {n for _, n, _ in drop}}
-        for name, new in names.items():
-            if new not in taken and name not in {n for _, n, _ in drop}:
-                rename[name] = new
-                taken = taken - {name} | {new}
-        types = {
-            one: self.drawn.choice(WIDER[one[2]])
-            for one in free
-            if one[2] in WIDER and one not in drop and self.drawn.random() < 0.3
-        }
-        now = self.now.widened({column: kind for (column, *_), kind in types.items()})
-        kept = [
-            (column, rename.get(name, name), kind)
-            for column, name, kind in now.columns
-            if column not in {column for column, *_ in drop}
-        ]
-        added = []
-        for name in {f"c{self.drawn.randrange(8)}" for _ in range(self.drawn.randint(0, 2))} - taken:
-            self.made += 1
-            added.append((self.made, name, self.drawn.choice([*TYPES])))
-        columns = [*kept, *added]
-        order = self.drawn.sample([name for _, name, _ in columns], self.drawn.randint(0, 2))
-        columns.sort(key=lambda one: order.index(one[1]) if one[1] in order else len(order))
-        if tuple(columns) == self.now.columns:
-            return
-        done = db.alter_table(
-            "t",
-            drop=[name for _, name, _ in drop],
-            rename=rename,
-            types={name: kind for (_, name, _), kind in types.items()},
-            add={name: kind for _, name, kind in added} if added else None,
-            order=order,
-        )
-        self._note(done["csn"], replace(now, columns=tuple(columns)))
-
-    def update(self, db: Database) -> None:
-        """Give a column, which was perhaps added later, another value in some rows."""
-        free = [one for one in self.now.columns if one[0] not in {1, 2}]
-        if not free:
-            return
-        column, name, kind = self.drawn.choice(free)
-        value, below = self._value(kind), self.drawn.randint(0, 100)
-        text = f"cast(? as {'varchar' if kind == 'string' else kind})"
-        sent = str(value) if isinstance(value, Decimal) else value
-        done = db.update("t", {name: text}, f"k % 100 < {below}", [sent])
-        rows = ({**row, column: value} if row[1] % 100 < below else row for row in self.now.rows)
-        self._note(done.csn or 0, replace(self.now, rows=tuple(rows)))
-
-    def delete(self, db: Database) -> None:
-        """Delete some rows."""
-        below = self.drawn.randint(0, 20)
-        done = db.delete("t", f"k % 100 < {below}")
-        rows = tuple(row for row in self.now.rows if row[1] % 100 >= below)
-        self._note(done.csn or 0, replace(self.now, rows=rows))
-
-    def merge(self, db: Database) -> None:
-        """Compact the table: parts of all versions become one of the newest."""
-        db.optimize("t")
-        with db.snapshot() as snap:
-            self._note(snap.csn, self.now)
-
-    def restore(self, db: Database) -> None:
-        """Make the table again as it was at an earlier CSN, with the columns of then."""
-        csn = self._earlier()
-        done = db.restore_table("t", csn)
-        self._note(done.csn or 0, self.at[csn])
-
-    def restore_partition(self, db: Database) -> None:
-        """Make a partition again as it was, shown with the columns of now."""
-        csn, p = self._earlier(), self.drawn.randrange(2)
-        then = self.at[csn]
-        types = {column: kind for column, _, kind in self.now.columns}
-        narrow = any(types.get(column, kind) != kind for column, _, kind in then.columns)
-        try:
-            done = db.restore_table("t", csn, partition={"p": p})
-        except BadRequestError:
-            assert narrow, f"partition {p} at CSN {csn} has the types of now"
-            return
-        rows = (row for model, same in ((self.now, False), (then, True)) for row in model.rows
-                if (row[2] == p) is same)  # fmt: skip
-        self._note(done.csn or 0, replace(self.now, rows=tuple(rows)))
-
-    def clone(self, db: Database) -> None:
-        """Let a clone take the place of the table."""
-        with db.begin() as tx:
-            tx.clone_table("t", "copy")
-            tx.drop_table("t")
-            tx.rename_table("copy", "t")
-            tx.commit()
-        self.born = tx.csn or 0
-        self._note(self.born, self.now)
-
-    def undrop(self, db: Database) -> None:
-        """Drop the table, and bring it back."""
-        db.drop_table("t")
-        self._note(db.undrop_table("t")["csn"], self.now)
-
-    def _earlier(self) -> int:
-        return self.drawn.choice([csn for csn in self.at if csn >= self.born])
-
-    def _note(self, csn: int, model: Model) -> None:
-        self.now = model
-        if csn:
-            self.at[csn] = model
-
-    def _row(self, _: int) -> dict[int, Any]:
-        row = {column: self._value(kind) for column, _, kind in self.now.columns}
-        return row | {1: self.drawn.randrange(1000), 2: self.drawn.randrange(2)}
-
-    def _value(self, kind: str) -> Any:
-        if kind == "string":
-            return self.drawn.choice([None, "", "x", "größe"])
-        if kind in {"float", "double"}:
-            return self.drawn.choice([None, 0.0, 1.5, -2.25])
-        if kind.startswith("decimal"):
-            value = self.drawn.choice([None, "0", "-1234567.89", "0.5"])
-            return None if value is None else pa.scalar(Decimal(value), TYPES[kind]).as_py()
-        return self.drawn.choice([None, 0, -1, {"tinyint": 127, "bigint": 1 << 40}.get(kind, 1 << 14)])
-
-
-@pytest.mark.scenario("S05")
-def test_drawn_changes_with_kills_and_a_lost_disk(
-    local: LocalCluster, dbs: list[Database], fresh_seed: int
-) -> None:
-    """At drawn CSNs every replica shows what the model has, after kills, and after a clone."""
-    table = Drawn(fresh_seed)
-    table.create(dbs[0])
-    down: str | None = None
-    for number in range(36):
-        if number % 12 == 9:
-            down = table.drawn.choice(local.replicas)
-            local.kill(down, signal.SIGKILL)
-            local.start(down)
-        table.step(table.drawn.choice(dbs))
-    lose_disk(local, "r3")
-    local.start("r3")
-    for replica in local.replicas:
-        with local.connect(replica) as db:
-            db.snapshot(min_csn=max(table.at)).close()
-        for csn in [max(table.at), *table.drawn.sample(sorted(table.at), 5)]:
-            require_shown(local, replica, csn, "t", table.at[csn])
-    require_clean_audit(local)  # with the table: the audit at the end finds none any more
 
 
 # -- what a change does to others ----------------------------------------------------------------------------

@@ -154,6 +154,21 @@ def test_parts_from_before_a_restore_are_shown_right(local: LocalCluster, dbs: l
     require_shown(local, "r2", last, "t", replace(model, rows=shown))
 
 
+def test_the_difference_over_a_column_that_was_away(local: LocalCluster, dbs: list[Database]) -> None:
+    """Its deletes are the rows of the first snapshot, although compaction has written them without it."""
+    db = dbs[0]
+    db.create_table("t", "k bigint, v int")
+    then = db.insert("t", pa.table({"k": [1], "v": pa.array([10], pa.int32())})).csn
+    first = db.insert("t", pa.table({"k": [2], "v": pa.array([20], pa.int32())})).csn or 0
+    db.alter_table("t", drop=["v"])
+    db.optimize("t")
+    db.restore_table("t", then)
+    last = db.insert("t", pa.table({"k": [3], "v": pa.array([30], pa.int32())}), wait="all").csn
+    for other in dbs:
+        net = other.diff("t", first, last).to_table().select(["_change_type", "k", "v"]).to_pylist()
+        assert [tuple(row.values()) for row in net] == [("delete", 2, 20), ("insert", 3, 30)]
+
+
 def test_a_restore_of_columns_conflicts_with_rows_of_others(local: LocalCluster, dbs: list[Database]) -> None:
     """Rows that were committed since its snapshot have other files, or pages of other types."""
     db = dbs[0]

@@ -80,7 +80,7 @@ def of_table(found: pa.Table) -> tuple[list[str], list[tuple[Any, ...]]]:
     return found.column_names, sorted(rows, key=repr)
 
 
-def of_files(address: str, csn: int, table: str, folder: str = "") -> list[tuple[str, pa.Table]]:
+def of_files(address: str, csn: int | str, table: str, folder: str = "") -> list[tuple[str, pa.Table]]:
     """Read every file of a table's folder with pyarrow alone, without a schema: its partition, its rows."""
     path = f"/snapshots/{csn}/default/{table}/{folder}".rstrip("/")
     answer = send(address, "GET", f"/webhdfs/v1{quote(path)}?op=LISTSTATUS")
@@ -97,7 +97,7 @@ def of_files(address: str, csn: int, table: str, folder: str = "") -> list[tuple
     return found
 
 
-def require_shown(local: LocalCluster, replica: str, csn: int, table: str, model: Model) -> None:
+def require_shown(local: LocalCluster, replica: str, csn: int | str, table: str, model: Model) -> None:
     """Compare what a client, SQL and plain readers of all files see with the model."""
     names, rows = model.shown()
     with local.connect(replica) as db, db.snapshot(csn=csn) as snap:
