@@ -45,6 +45,13 @@ _PLAIN: dict[str, pa.DataType] = {
 NAMES: Final = (*_PLAIN, "decimal(p,s)", "array<type>", "struct<name:type,...>", "map<type,type>")
 #: Most types inside each other, by default; 1: no nested types.
 NESTED_DEPTH_MAX: Final = 16
+#: Types of other systems, and what holds their values here.
+_FOREIGN: Final = {
+    "variant": "string, with the check json_valid(column)",
+    "json": "string, with the check json_valid(column)",
+    "time": "bigint with microseconds, or string",
+    "uuid": "string",
+}
 #: The types whose values may be NaN, or a zero of either sign.
 FLOATING: Final = frozenset({"float", "double"})
 _NAME_OF: dict[pa.DataType, str] = {arrow: name for name, arrow in _PLAIN.items()}
@@ -177,7 +184,8 @@ def _plain(name: str) -> pa.DataType:
         precision, scale = int(match[1]), int(match[2])
         if 1 <= precision <= DECIMAL_DIGITS_MAX and scale <= precision:
             return pa.decimal128(precision, scale)
-    raise ValueError(f"there is no type {name}")
+    instead = f"; use {_FOREIGN[name]}" if name in _FOREIGN else ""
+    raise ValueError(f"there is no type {name}{instead}")
 
 
 def _tree(column: str, arrow: pa.DataType) -> TypeTree:

@@ -61,6 +61,7 @@ def test_types_as_users_write_them(text: str, name: str) -> None:
         ("map<double,int>", "no type of keys: NaN"),
         ("map<array<int>,int>", "no type of keys"),
         ("array<money>", "there is no type money"),
+        ("struct<v:variant>", "there is no type variant; use string, with the check json_valid"),
         ("int>", "expected its end"),
         ("array<" * (DEPTH_MAX + 1), "types are inside each other"),
     ],
