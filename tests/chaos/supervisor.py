@@ -8,17 +8,19 @@ the decision.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import random
 import re
 import select
 import signal
 import socket
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from tests.chaos import seccomp
 
@@ -34,6 +36,10 @@ class Call:
         return f"{self.name}({self.subject})"
 
 
+#: Calls of one sort that are struck at most.
+_ALIKE: Final = 12
+
+
 def census(calls: Iterable[Call]) -> str:
     """Return the number of calls of each sort: ``4 fdatasync of catalog.db-wal, 1 fsync of *.pack``."""
     sorts = Counter(f"{call.name} of {_sort(call.subject)}" for call in calls)
@@ -44,6 +50,23 @@ def _sort(subject: str) -> str:
     """Return the sort of a call: a file's name, without the numbers that differ from commit to commit."""
     name = Path(subject).name.partition(":")[0]
     return re.sub(r"^(?:r\d+-\d+-\d+|\d+)(?=\.|$)", "*", name).rstrip(".0123456789")
+
+
+def chosen(passed: Sequence[Call], seed: int) -> Iterator[int]:
+    """Yield the numbers of the calls to strike at, from 1, and some above those that were counted.
+
+    Calls of one sort come in long rows: pages of a log, packs of a start. Of such a row its ends are struck,
+    and some within, which the seed draws. Each call of any other sort is struck.
+    """
+    rows: dict[str, list[int]] = defaultdict(list)
+    for number, call in enumerate(passed, 1):
+        rows[f"{call.name} of {_sort(call.subject)}"].append(number)
+    drawn, ends = random.Random(seed), _ALIKE // 3
+    found: list[int] = []
+    for row in rows.values():
+        inner = row[ends:-ends]
+        found += row if len(row) <= _ALIKE else [*row[:ends], *drawn.sample(inner, ends), *row[-ends:]]
+    return itertools.chain(sorted(found), range(len(passed) + 1, len(passed) + 1 + ends))
 
 
 def _every(_: Call) -> bool:

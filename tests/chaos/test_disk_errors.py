@@ -1,4 +1,4 @@
-"""EIO from every n-th fsync and ENOSPC from every n-th write of one commit (issue 3).
+"""EIO from the n-th fsync and ENOSPC from the n-th write of one commit, for the n of `supervisor.chosen`.
 
 The call is not carried out, so the bytes that it was to flush stay unflushed. After a failed fsync the agent
 refuses the commit, stops, or does the work again. If the commit was acknowledged all the same, the power of
@@ -9,13 +9,12 @@ victim is killed, and the refused commit stays refused.
 from __future__ import annotations
 
 import errno
-import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from tests.chaos.lab import HOME, PEER, REPLICAS, CrashLab, crash_lab
-from tests.chaos.supervisor import Call, Trap, census
+from tests.chaos.supervisor import Call, Trap, census, chosen
 from tests.support.clusters.cluster import ClusterFactory
 from tests.support.telling import Tell
 from tidelock.errors import DiskFullError, NotCommittedError, UnavailableError
@@ -45,13 +44,14 @@ def test_an_error_at_every_call(
     kind: str,
     error: int,
     lasting: bool,
+    fresh_seed: int,
     tell: Tell,
 ) -> None:
     """Commits are refused with the reason, or have durable copies; a peer's error delays no commit."""
     counted = Trap(kind, 0, about=crash.on_disk)
     crash.strike(victim, counted)
     hits: dict[CallEnd, list[Call]] = {CallEnd.OK: [], CallEnd.FAIL: []}
-    for at in itertools.count(1):
+    for at in chosen(counted.passed, fresh_seed):
         trap = Trap(kind, at, error, lasting=lasting, about=crash.on_disk)
         ending = crash.strike(victim, trap, cut=kind == "fsync")
         if ending.end is not CallEnd.OK:

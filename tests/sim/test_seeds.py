@@ -19,7 +19,7 @@ FOUND = (407342012, 436030554)
 #: Fresh seeds of every run.
 FRESH = 2
 #: Of the long form, in blocks of so many: a block that fails does not keep the others from running.
-BLOCKS, PER_BLOCK = 6, 10
+BLOCKS, PER_BLOCK = 4, 10
 
 
 def hold(seed: int) -> None:
@@ -78,5 +78,5 @@ def test_the_product_holds_under_fresh_seeds() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_the_product_holds_under_many_seeds(block: int) -> None:
-    """The long form: sixty."""
+    """The long form: forty."""
     hold_fresh(PER_BLOCK)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tests.sim.explore.bugs import BUGS
 from tests.sim.explore.replay import Replays
 from tests.sim.explore.scenarios import SCENARIOS
-from tests.sim.explore.search import ExplorationReport, Model, explore
+from tests.sim.explore.search import STATES_MAX, ExplorationReport, Model, explore
 
 _ROW = "{:<72} {:>9} {:>10} {:>6} {:>7} {:>7}  {}"
 
@@ -53,10 +53,10 @@ def main(arguments: list[str]) -> int:
     return int(failed)
 
 
-def run(model: Callable[[Replays], Model]) -> ExplorationReport:
-    """Explore one model."""
+def run(model: Callable[[Replays], Model], *, states_max: int = STATES_MAX) -> ExplorationReport:
+    """Explore one model; see :func:`.search.explore`."""
     with Replays() as replays:
-        return explore(model(replays))
+        return explore(model(replays), states_max=states_max)
 
 
 def _wanted(name: str, names: list[str]) -> bool:

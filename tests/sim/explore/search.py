@@ -12,8 +12,10 @@ import time
 from array import array
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
+#: States of one exploration at most.
+STATES_MAX: Final = 5_000_000
 #: A step by its kind and what it is about; the kind tells a fault from the normal course of things.
 Move = tuple[object, ...]
 State = Hashable
@@ -125,7 +127,7 @@ class _Graph:
         return None if found < 0 else found
 
 
-def explore(model: Model, *, states_max: int = 5_000_000) -> ExplorationReport:
+def explore(model: Model, *, states_max: int = STATES_MAX) -> ExplorationReport:
     """Visit every state; ends early at the first broken promise, or (``cut``) at the bound."""
     begun = time.process_time()
     graph = _Graph(model.initial())
