@@ -57,6 +57,7 @@ from tidelock.replication.verified_range import VerifiedRange
 WRITE = faults.step("partfs.write")
 FSYNC = faults.step("partfs.fsync")
 RENAME = faults.step("partfs.rename")
+LINK = faults.step("partfs.link")
 
 #: Bytes that a sink collects before it writes: Parquet writers make many small writes.
 BUFFER_BYTES = 1 << 20
@@ -253,6 +254,41 @@ class PartFs:
         """
         self.room.admit(use, 0)
         return PartSink(self.data_dir, self.part_path(part, kind), next(self._temporary), self.room, use)
+
+    def link(self, part: PartId, source: Path) -> tuple[Location, str]:
+        """Give a file of others a second name, that of a part's own file; return its place and its checksum.
+
+        No byte is written: the file is read once, and is durable when this returns. Its owner must not change
+        it in place from then on.
+
+        Args:
+            part: The part.
+            source: The file, of the same file system.
+
+        Raises:
+            OSError: The file system makes no such link here.
+            UnavailableError: The disk failed.
+        """
+        path = self.part_path(part)
+        temporary = self.data_dir / "tmp" / f"{Path(path).name}.{next(self._temporary)}"
+        LINK.before_blocking()
+        os.link(source, temporary, follow_symlinks=False)
+        LINK.after_blocking()
+        digest, place = RangeDigest(), temporary
+        try:
+            with temporary.open("rb", buffering=0) as file:
+                while data := file.read(BUFFER_BYTES):
+                    digest.update(data)
+                os.fsync(file.fileno())
+            place = temporary.rename(self.data_dir / path)
+            _fsync_folder(place.parent)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                place.unlink()
+            if isinstance(error, OSError):
+                raise _failure(error, f"linking {source}", self.room) from error
+            raise
+        return Location(path, 0, digest.length, digest.blocks()), digest.checksum()
 
     def scratch(self, *, use: DiskUse = DiskUse.NEW) -> ScratchFile:
         """Open a new file in ``tmp/`` for the use of a statement while it runs.

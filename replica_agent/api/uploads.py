@@ -13,7 +13,7 @@ from aiohttp import web
 from tidelock.csnlog.core.ids import TableId
 from tidelock.errors import BadRequestError, TidelockError
 from tidelock.replica_agent.api.bearer import shows_life
-from tidelock.replica_agent.api.http import answer, body
+from tidelock.replica_agent.api.http import answer, body, number
 from tidelock.replica_agent.readers import hdfs
 from tidelock.replica_agent.readers.disconnects import is_waiting
 from tidelock.replica_agent.readers.paths import NoSuchPathError, RequestTarget, parse_target
@@ -28,6 +28,7 @@ from tidelock.replica_agent.transactions.staging_paths import (
     text_of,
 )
 from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replica_agent.uploads.local_files import LocalFile
 from tidelock.replica_agent.uploads.redirect import UPLOADS
 from tidelock.replica_agent.uploads.tokens import Right, TokenClaims
 from tidelock.token_text import redact
@@ -164,6 +165,10 @@ class WriteRoutes:
         table, query = asked.written(Right.APPEND), asked.target.query
         overwrite = query.get("overwrite", "true").lower() == "true"
         marks = kind_of(asked.place) is PathKind.MARKER
+        if (source := query.get("source")) is not None:
+            file = LocalFile(source, *(number(query, name) or 0 for name in ("length", "mtime_ns", "inode")))
+            linked = await self._service.uploads.link(asked.tx, table, asked.place, file, overwrite=overwrite)
+            return _done(done=linked)
         if "data" not in query:
             if marks:
                 self._service.area(asked.tx, table)  # refuses a table that cannot have a folder

@@ -163,6 +163,7 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
         512 << 20, description="Memory that the check of an uploaded file may use, in a process of its own."
     )
     upload_check_timeout_s: Positive = Field(300.0, description="Longest check of one uploaded file.")
+    import_dir: str = Field("", description="Folder of this machine whose files `import_files` links.")
     upload_spread: bool = Field(
         True,
         description=(
@@ -250,9 +251,7 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     partitions_per_insert_max: Count = Field(1000, description="Most partitions that one insert may touch.")
     meta_bytes_max: Bytes = Field(1024, description="User metadata of a transaction, as JSON.")
     label_bytes_max: Bytes = Field(256, description="Longest label.")
-    progress_bytes_max: Bytes = Field(
-        4096, description="Longest progress that a commit keeps with its label, in UTF-8."
-    )
+    progress_bytes_max: Bytes = Field(4096, description="Longest progress that is kept with a label.")
     columns_max: Count = Field(2000, description="Most columns of a table.")
     nested_depth_max: Count = Field(
         16, le=DEPTH_MAX, description="Most types inside each other in a column; 1 = none is nested."

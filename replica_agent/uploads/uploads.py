@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
+import structlog
 
 from tidelock.csnlog.core.ids import PartId, TableId, Tid
 from tidelock.errors import (
@@ -44,6 +45,7 @@ from tidelock.replica_agent.transactions.statements.row_staging import STAGE
 from tidelock.replica_agent.transactions.transaction import Transaction
 from tidelock.replica_agent.uploads.eager_replication import EagerReplication
 from tidelock.replica_agent.uploads.examiner import FileExaminer
+from tidelock.replica_agent.uploads.local_files import LocalFile, linkable
 from tidelock.replica_agent.uploads.parquet_files import partition_path
 from tidelock.replica_agent.uploads.quota import UploadQuota
 from tidelock.replica_agent.uploads.receiving import UploadReceiver
@@ -58,6 +60,8 @@ _AT_ONCE = 32
 
 #: Returns whether the client still waits for the answer.
 Waiting = Callable[[], bool]
+
+_log = structlog.get_logger("uploads")
 
 
 def _always() -> bool:
@@ -145,6 +149,49 @@ class Uploads:
             TransactionClosedError: The transaction has ended meanwhile.
             DiskFullError, UnavailableError: No byte of it was kept.
         """
+
+        async def receive(part: PartId, grown: Callable[[int], None]) -> tuple[Location, str]:
+            # It only opens a file; in a thread the file might be lost.
+            sink = self.files.begin(part, use=DiskUse.NEW)
+            return await self.receiver.receive(content, sink, grown), sink.checksum
+
+        await self._take(tx, table, place, receive, overwrite=overwrite)
+        self.metrics.uploads.labels("own").inc()
+
+    async def link(
+        self, tx: Transaction, table: TableId, place: StagingPath, source: LocalFile, *, overwrite: bool
+    ) -> bool:
+        """Take a file of this machine by a link; return False if that is not possible, and nothing is done.
+
+        Raises as :meth:`upload`.
+        """
+        self.of(tx, table)
+        found = await self.receiver.run(linkable, self.settings.import_dir, source)
+        if found is None:
+            return False
+
+        async def link(part: PartId, grown: Callable[[int], None]) -> tuple[Location, str]:
+            grown(source.length)
+            return await self.receiver.run(self.files.link, part, found)
+
+        try:
+            await self._take(tx, table, place, link, overwrite=overwrite)
+        except OSError as error:  # another file system, or one without links
+            _log.info("not_linked", tid=str(tx.tid), path=source.path, reason=str(error))
+            return False
+        self.metrics.uploads.labels("own").inc()
+        return True
+
+    async def _take(
+        self,
+        tx: Transaction,
+        table: TableId,
+        place: StagingPath,
+        bring: Callable[[PartId, Callable[[int], None]], Awaitable[tuple[Location, str]]],
+        *,
+        overwrite: bool,
+    ) -> None:
+        """Make a file that ``bring`` brings part of the folder: it returns its place and its checksum."""
         writes = self.of(tx, table)
         self.quota.require_file(tx)
         number, dropped = writes.area.create(place, overwrite=overwrite)
@@ -164,15 +211,12 @@ class Uploads:
             try:
                 await self.eager.discard(writes.take(dropped))
                 await self.catalog.write(lambda db: jobs.note_undo(db, [file.path]))
-                # It only opens a file; in a thread the file might be lost.
-                sink = self.files.begin(part, use=DiskUse.NEW)
-                location = await self.receiver.receive(content, sink, grown)
+                location, checksum = await bring(part, grown)
                 self.transactions.require_open(tx)
                 if not writes.area.finish(number, location.length):
                     raise _deleted(place)  # noqa: TRY301 - cleaned up below
-                meta = bytes_alone(part, location.length, sink.checksum)
+                meta = bytes_alone(part, location.length, checksum)
                 writes.files[number] = StagedFile(part, file.path, meta, location)
-                self.metrics.uploads.labels("own").inc()
             except BaseException:
                 writes.length -= came
                 writes.area.abandon(number)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from tests.support.clusters.agreeing import agreeing, session
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
@@ -27,9 +28,15 @@ SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()
 
 
 @pytest.fixture(scope="module")
-def local(module_cluster: ClusterFactory) -> Iterator[LocalCluster]:
+def import_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder whose files agents link: it is on the file system of their data directories."""
+    return tmp_path_factory.mktemp("linked")
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, import_dir: Path) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    yield from agreeing(module_cluster(replicas=3, settings=QUICK))
+    yield from agreeing(module_cluster(replicas=3, settings=QUICK | {"import_dir": str(import_dir)}))
 
 
 @pytest.fixture
@@ -97,6 +104,41 @@ def test_a_hive_folder_is_imported_as_it_is_and_comes_out_again(
     sql = f"select k, v, city from read_parquet('{tmp_path / 'r3'}/**/*.parquet', hive_partitioning = true)"
     assert sorted(duckdb.execute(sql).fetchall()) == sorted(expected)
     assert db.statistics("t").rows == 5
+
+
+def test_a_file_is_linked_where_its_folder_may_be(
+    local: LocalCluster, db: Database, import_dir: Path, tmp_path: Path
+) -> None:
+    """Its home has no second copy, the others have one each, and all keep it when the source is gone."""
+    db.create_table("t", SCHEMA.remove(2), properties={"compaction": "off"})
+    linked, sent = import_dir / "linked.parquet", tmp_path / "sent.parquet"
+    pq.write_table(rows(1, 2).drop_columns(["city"]), linked)
+    pq.write_table(rows(3).drop_columns(["city"]), sent)
+    (tmp_path / "by_a_name.parquet").symlink_to(linked)
+    (import_dir / "leads_outside.parquet").symlink_to(sent)
+    for path in (linked, tmp_path / "by_a_name.parquet", sent, import_dir / "leads_outside.parquet"):
+        db.import_files("t", path, wait="all")
+    inodes = [
+        path.stat().st_ino
+        for replica in local.replicas
+        for path in local.data_dir(replica).rglob("*.parquet")
+    ]
+    assert (inodes.count(linked.stat().st_ino), linked.stat().st_nlink) == (2, 3)
+    assert (inodes.count(sent.stat().st_ino), sent.stat().st_nlink) == (0, 1)
+    for path in (linked, sent):
+        path.unlink()
+    local.kill("r1")
+    local.start("r1")
+    expected = sorted([(1, "v1"), (2, "v2"), (3, "v3")] * 2)
+    for replica in local.replicas:
+        with local.connect(replica) as other:
+            assert seen(other, csn=db.seen_csn) == expected
+    tx = db.begin()
+    pq.write_table(rows(4).drop_columns(["city"]), linked)
+    tx.import_files("t", linked)
+    assert linked.stat().st_nlink == 2
+    tx.rollback()
+    eventually(lambda: linked.stat().st_nlink == 1, what="the end of the link")
 
 
 def test_an_import_is_a_statement_of_a_transaction(db: Database, tmp_path: Path) -> None:

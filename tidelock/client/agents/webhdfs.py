@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from tidelock.errors import RefusedError, TidelockError, UnavailableError, from_answer, from_wire
 from tidelock.loopback_names import reachable
@@ -58,6 +58,36 @@ class StagingFolder:
                 raise _refusal(answer)
             if not json.loads(answer.read())["boolean"]:
                 raise RefusedError(f"the agent did not rename {source} to {target}")
+        finally:
+            connection.close()
+
+    def link(self, path: str, source: Path) -> bool:
+        """Have the agent take a file of its own machine as it is; return whether it has.
+
+        Raises:
+            OSError: The file cannot be looked at here.
+            RefusedError, UnavailableError: As `locate`.
+        """
+        parts, found = urlsplit(self.url), source.stat()
+        fields = urlencode(
+            {
+                "op": "CREATE",
+                "overwrite": "false",
+                "source": str(source.resolve()),
+                "length": found.st_size,
+                "mtime_ns": found.st_mtime_ns,
+                "inode": found.st_ino,
+            }
+        )
+        target = f"/webhdfs/v1{parts.path}/{quote(path)}?{fields}"
+        connection = _connect(parts.netloc)
+        try:
+            answer = _exchange(connection, lambda: connection.request("PUT", target))
+            if answer.status == _REDIRECTED:  # an agent of before
+                return False
+            if answer.status != _OK:
+                raise _refusal(answer)
+            return bool(json.loads(answer.read())["boolean"])
         finally:
             connection.close()
 

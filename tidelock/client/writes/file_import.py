@@ -1,4 +1,7 @@
-"""Parquet files of others that become parts of a table as they are: sent to a transaction, not decoded."""
+"""Parquet files of others that become parts of a table as they are: not decoded, and linked or sent.
+
+The first file shows whether the agent can link it. If not, the bytes of all files are sent.
+"""
 
 from __future__ import annotations
 
@@ -76,13 +79,42 @@ def send_files(folder: StagingFolder, job: str, files: Sequence[ImportFile]) -> 
         BadRequestError: A file cannot be read.
         RefusedError, UnavailableError: As of `StagingFolder.locate`.
     """
+    places = [
+        "/".join(
+            filter(
+                None,
+                (
+                    _ATTEMPTS,
+                    f"attempt_{number}",
+                    file.partition,
+                    f"part-{number:05d}-{job}-c000.parquet",
+                ),
+            )
+        )
+        for number, file in enumerate(files)
+    ]
+    first = bool(files) and _linked(folder, places[0], files[0])
+    take = _take if first else _send
+    begin = 1 if first else 0
     with ThreadPoolExecutor(SENT_AT_ONCE, thread_name_prefix="tidelock-import") as threads:
-        return [*threads.map(partial(_send, folder, job), range(len(files)), files)]
+        for _ in threads.map(partial(take, folder), places[begin:], files[begin:]):
+            pass
+    return places
 
 
-def _send(folder: StagingFolder, job: str, number: int, file: ImportFile) -> str:
-    name = f"part-{number:05d}-{job}-c000.parquet"
-    place = "/".join(filter(None, (_ATTEMPTS, f"attempt_{number}", file.partition, name)))
+def _linked(folder: StagingFolder, place: str, file: ImportFile) -> bool:
+    try:
+        return folder.link(place, file.path)
+    except OSError as error:
+        raise _unreadable(file.path, error) from error
+
+
+def _take(folder: StagingFolder, place: str, file: ImportFile) -> None:
+    if not _linked(folder, place, file):
+        _send(folder, place, file)
+
+
+def _send(folder: StagingFolder, place: str, file: ImportFile) -> None:
     upload = folder.upload(place)
     try:
         for data in _pieces(file.path):
@@ -91,7 +123,6 @@ def _send(folder: StagingFolder, job: str, number: int, file: ImportFile) -> str
     except BaseException:
         upload.abandon()
         raise
-    return place
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
@@ -100,4 +131,8 @@ def _pieces(path: Path) -> Iterator[bytes]:
             while data := source.read(CHUNK_BYTES):
                 yield data
     except OSError as error:
-        raise BadRequestError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> BadRequestError:
+    return BadRequestError(f"cannot read {path}: {error.strerror}", path=str(path))
