@@ -1,10 +1,11 @@
 """`python -m bench [PART ...] [--quick] [--scale-factor SF] [--before CHECKOUT] [--out DIR]`: measures.
 
 Parts: commits, landing, raw, peers, lag, forced, load, spark, stalls, client_stalls, compaction, mutations,
-spark_writes, write_memory, streams, start, pauses, growth, definitions, clone, clone_small, endurance,
-spark_peers; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and writes its
-tables to DIR/report.md and a picture for each question to DIR. With --before, commits, lag, load, spark and
-mutations are measured in a checkout of an earlier commit, too, each group right before that of this state.
+spark_writes, write_memory, streams, start, pauses, growth, definitions, imports, clone, clone_small,
+endurance, spark_peers; all of them without a name. A run appends one line of JSON to DIR/runs.jsonl, and
+writes its tables to DIR/report.md and a picture for each question to DIR. With --before, commits, lag,
+load, spark and mutations are measured in a checkout of an earlier commit, too, each group right before that
+of this state.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from bench.parts import (
     endurance,
     forced_writes,
     growth,
+    imports,
     lag,
     landing,
     load,
@@ -77,6 +79,7 @@ class BenchScale:
     part_files: tuple[int, ...]
     tables: int
     versions: int
+    imported: tuple[int, int]
     crowd: int
     parts: int
     records: int
@@ -105,6 +108,7 @@ FULL: Final = BenchScale(
     part_files=(20_000, 100_000),
     tables=1_000,
     versions=1_000,
+    imported=(40, 256),
     crowd=10_000,
     parts=1_000_000,
     records=100_000,
@@ -132,6 +136,7 @@ QUICK: Final = BenchScale(
     part_files=(500,),
     tables=50,
     versions=50,
+    imported=(4, 16),
     crowd=200,
     parts=5_000,
     records=1_000,
@@ -245,6 +250,11 @@ def _definitions(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"definitions": definitions.run(folder, tables=scale.tables, versions=scale.versions)}
 
 
+def _imports(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
+    files, file_mb = scale.imported
+    return {"imports": imports.run(folder / "imports", files=files, file_mb=file_mb)}
+
+
 def _clone(scale: BenchScale, folder: Path, _: set[str]) -> Figures:
     return {"clone": clone.run(folder, scale.cloned_parts, scale.cloned_mb, scale.pace)}
 
@@ -277,6 +287,7 @@ _GROUPS: Final[tuple[tuple[set[str], Callable[[BenchScale, Path, set[str]], Figu
     ({"pauses"}, _pauses),
     ({"growth"}, _growth),
     ({"definitions"}, _definitions),
+    ({"imports"}, _imports),
     ({"clone"}, _clone),
     ({"clone_small"}, _clone_small),
     ({"endurance"}, _endurance),

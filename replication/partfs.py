@@ -57,7 +57,6 @@ from tidelock.replication.verified_range import VerifiedRange
 WRITE = faults.step("partfs.write")
 FSYNC = faults.step("partfs.fsync")
 RENAME = faults.step("partfs.rename")
-LINK = faults.step("partfs.link")
 
 #: Bytes that a sink collects before it writes: Parquet writers make many small writes.
 BUFFER_BYTES = 1 << 20
@@ -271,16 +270,18 @@ class PartFs:
         """
         path = self.part_path(part)
         temporary = self.data_dir / "tmp" / f"{Path(path).name}.{next(self._temporary)}"
-        LINK.before_blocking()
         os.link(source, temporary, follow_symlinks=False)
-        LINK.after_blocking()
         digest, place = RangeDigest(), temporary
         try:
             with temporary.open("rb", buffering=0) as file:
                 while data := file.read(BUFFER_BYTES):
                     digest.update(data)
+                FSYNC.before_blocking()
                 os.fsync(file.fileno())
+                FSYNC.after_blocking()
+            RENAME.before_blocking()
             place = temporary.rename(self.data_dir / path)
+            RENAME.after_blocking()
             _fsync_folder(place.parent)
         except BaseException as error:
             with contextlib.suppress(OSError):

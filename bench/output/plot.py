@@ -32,6 +32,7 @@ def draw(figures: Mapping[str, Any], folder: Path) -> None:
         "spark_peers": ("spark_peers", _spark_peers),
         "start": ("start", _start),
         "pauses": ("pauses", _pauses),
+        "imports": ("imports", _imports),
         "clone": ("clone", _clone),
         "endurance": ("endurance", _endurance),
     }
@@ -182,6 +183,18 @@ def _clone(axis: Any, figures: Mapping[str, Any]) -> None:
     axis.bar_label(bars, fmt="%.0f")
     axis.set_ylabel("MB/s")
     axis.set_title(f"How fast do {clone['parts']:,} parts come back onto an empty disk?")
+
+
+def _imports(axis: Any, figures: Mapping[str, Any]) -> None:
+    """Seconds of imports, beside hashing and copying the files."""
+    found = figures["imports"]
+    ways = ("hash", "copy", "alone", "linked", "sent")
+    names = ["hash", "cp and fsync", "linked,\n1 replica", "linked,\n3 replicas", "sent,\n3 replicas"]
+    colors = [_OTHERS, _OTHERS, _OURS, _OURS, _OURS]
+    bars = axis.bar(names, [found[f"{way}_s"] for way in ways], 0.5, color=colors)
+    axis.bar_label(bars, fmt="%.1f")
+    axis.set_ylabel("seconds")
+    axis.set_title(f"How long does the import of {found['mb'] / 1024:.1f} GB of Parquet files take?")
 
 
 def _mutations(axis: Any, figures: Mapping[str, Any]) -> None:

@@ -65,6 +65,8 @@ def sheets(figures: Mapping[str, Any]) -> Iterator[Sheet]:
         yield from _growth(figures["growth"])
     if "definitions" in figures:
         yield from _definitions(figures["definitions"])
+    if "imports" in figures:
+        yield _imports(figures["imports"])
     if "clone" in figures:
         yield _clone(figures["clone"])
     if "clone_small" in figures:
@@ -393,6 +395,26 @@ def _definitions(found: Mapping[str, Any]) -> Iterator[Sheet]:
                 *(found[f"{work}_{key}"] for key in ("once_ms", "often_ms", "ratio")),
             )
             for work in ("commit", "listing")
+        ],
+    )
+
+
+def _imports(found: Mapping[str, Any]) -> Sheet:
+    ways = {
+        "hash the files": "hash",
+        "cp and fsync": "copy",
+        "linked, one replica": "alone",
+        "linked, three replicas": "linked",
+        "sent, three replicas": "sent",
+    }
+    return Sheet(
+        f"Import of {found['files']} Parquet files of {found['mb']:,} MB, until it is committed",
+        ("way", "seconds", "MB/s", "ratio to hashing"),
+        [
+            _texts(
+                name, found[f"{way}_s"], round(found["mb"] / found[f"{way}_s"]), found.get(f"{way}_ratio", 1)
+            )
+            for name, way in ways.items()
         ],
     )
 

@@ -18,13 +18,23 @@ from typer.testing import CliRunner
 
 from tests.support.clusters.agreeing import agreeing, session
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.faults.lab import Gates
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import BadRequestError, RefusedError, SchemaMismatchError, UnknownTableError
+from tidelock.errors import (
+    BadRequestError,
+    RefusedError,
+    SchemaMismatchError,
+    TidelockError,
+    UnknownTableError,
+)
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("city", pa.string())])
+
+HOME = "r1"
+POINTS = [f"partfs.{step}.{side}" for step in ("fsync", "rename") for side in ("before", "after")]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +44,16 @@ def import_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def local(module_cluster: ClusterFactory, import_dir: Path) -> Iterator[LocalCluster]:
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+    """Gates at which the home can be killed while it makes a link."""
+    return Gates(tmp_path_factory.mktemp("gates"), {HOME: dict.fromkeys(POINTS, "crash")})
+
+
+@pytest.fixture(scope="module")
+def local(module_cluster: ClusterFactory, import_dir: Path, gates: Gates) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    yield from agreeing(module_cluster(replicas=3, settings=QUICK | {"import_dir": str(import_dir)}))
+    settings, environment_of = QUICK | {"import_dir": str(import_dir)}, {HOME: gates.environment(HOME)}
+    yield from agreeing(module_cluster(replicas=3, settings=settings, environment_of=environment_of))
 
 
 @pytest.fixture
@@ -139,6 +156,29 @@ def test_a_file_is_linked_where_its_folder_may_be(
     assert linked.stat().st_nlink == 2
     tx.rollback()
     eventually(lambda: linked.stat().st_nlink == 1, what="the end of the link")
+
+
+@pytest.mark.scenario("S53")
+@pytest.mark.parametrize("point", POINTS)
+def test_a_home_that_dies_while_it_links_leaves_nothing(
+    local: LocalCluster, db: Database, import_dir: Path, gates: Gates, point: str
+) -> None:
+    """The file loses its second name, no row is there, and the import can be called again."""
+    db.create_table("t", SCHEMA.remove(2))
+    path = import_dir / f"{point}.parquet"
+    pq.write_table(rows(1).drop_columns(["city"]), path)
+    tx = db.begin()
+    assert tx.tid.split("-")[1] == HOME
+    with gates.open(HOME, point), pytest.raises(TidelockError):
+        tx.import_files("t", path)
+    local.kill(HOME)
+    local.start(HOME)
+    eventually(lambda: path.stat().st_nlink == 1, what="the end of the link")
+    with local.connect(HOME) as again:
+        assert seen(again, csn=db.seen_csn) == []
+        again.import_files("t", path, wait="all")
+        assert path.stat().st_nlink == 2
+        assert seen(again) == [(1, "v1")]
 
 
 def test_an_import_is_a_statement_of_a_transaction(db: Database, tmp_path: Path) -> None:

@@ -175,6 +175,19 @@ FOUND: dict[str, Any] = {
         "listing_often_ms": 4.2,
         "listing_ratio": 1.05,
     },
+    "imports": {
+        "files": 40,
+        "mb": 10_240,
+        "hash_s": 1.0,
+        "copy_s": 20.0,
+        "copy_ratio": 20.0,
+        "alone_s": 2.0,
+        "alone_ratio": 2.0,
+        "linked_s": 50.0,
+        "linked_ratio": 50.0,
+        "sent_s": 70.0,
+        "sent_ratio": 70.0,
+    },
     "mutations": [
         {"way": "row groups", "statement": statement, "rows": 9, "tidelock_s": seconds, "everywhere_s": 9.9}
         | {"deltalake_s": 2.0, "ratio": seconds / 2.0}

@@ -63,7 +63,7 @@ DEFINITION: dict[str, Any] = {
         ),
         (
             transactions.LabelAnswer("free", None, None, None, None),
-            '{"label":"free","tid":null,"batch":null,"csn":null,"time_ms":null}',
+            '{"label":"free","tid":null,"batch":null,"csn":null,"time_ms":null,"progress":null}',
         ),
         (reads.SnapshotPin("r1-1-1", 7, 60.0), '{"id":"r1-1-1","csn":7,"ttl_s":60.0}'),
         (
