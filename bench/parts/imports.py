@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
+from bench.parts.load import program
 from tidelock.cluster import LocalCluster
 
 #: Columns of the files. Random numbers are as large as Parquet files as they are in memory.
@@ -85,8 +86,8 @@ def _copied(files: Sequence[Path], folder: Path) -> float:
 def _copy(files: Sequence[Path], folder: Path) -> None:
     """Copy the files, and make the copies durable."""
     folder.mkdir()
-    subprocess.run(["cp", *files, folder], check=True)
-    subprocess.run(["sync", "--file-system", folder], check=True)
+    subprocess.run([program("cp"), *map(str, files), str(folder)], check=True)
+    subprocess.run([program("sync"), "--file-system", str(folder)], check=True)
 
 
 def _import(folder: Path, files: Sequence[Path], environment: dict[str, str], *, replicas: int = 3) -> float:

@@ -375,7 +375,7 @@ def test_each_question_has_its_picture(tmp_path: Path) -> None:
     draw(FOUND, tmp_path)
     assert {path.stem for path in tmp_path.iterdir()} == {
         *("commits", "cost", "landing", "spark_reads", "mutations", "spark_writes", "spark_peers", "start"),
-        *("pauses", "clone"),
+        *("pauses", "clone", "imports"),
     }
 
 
