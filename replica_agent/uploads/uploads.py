@@ -163,9 +163,15 @@ class Uploads:
     ) -> bool:
         """Take a file of this machine by a link; return False if that is not possible, and nothing is done.
 
+        A link takes no time, and the other replicas have to copy all of its bytes before the commit. So no
+        more than ``upload_behind_bytes_max`` are linked; sent files come to several replicas.
+
         Raises as :meth:`upload`.
         """
-        self.of(tx, table)
+        writes = self.of(tx, table)
+        if writes.linked + source.length > self.settings.upload_behind_bytes_max:
+            return False
+        writes.linked += source.length
         found = await self.receiver.run(linkable, self.settings.import_dir, source)
         if found is None:
             return False
@@ -175,11 +181,12 @@ class Uploads:
             return await self.receiver.run(self.files.link, part, found)
 
         try:
-            await self._take(tx, table, place, link, overwrite=overwrite)
+            number = await self._take(tx, table, place, link, overwrite=overwrite)
         except OSError as error:  # another file system, or one without links
             _log.info("not_linked", tid=str(tx.tid), path=source.path, reason=str(error))
             return False
         self.metrics.uploads.labels("own").inc()
+        await self.eager.announce(tx, writes, [number])
         return True
 
     async def _take(
@@ -190,8 +197,11 @@ class Uploads:
         bring: Callable[[PartId, Callable[[int], None]], Awaitable[tuple[Location, str]]],
         *,
         overwrite: bool,
-    ) -> None:
-        """Make a file that ``bring`` brings part of the folder: it returns its place and its checksum."""
+    ) -> int:
+        """Make a file that ``bring`` brings part of the folder; return its number there.
+
+        ``bring`` returns the place and the checksum of the file.
+        """
         writes = self.of(tx, table)
         self.quota.require_file(tx)
         number, dropped = writes.area.create(place, overwrite=overwrite)
@@ -223,6 +233,7 @@ class Uploads:
                 writes.files.pop(number, None)
                 await asyncio.shield(self._remove([file.path]))
                 raise
+        return number
 
     async def rename(self, tx: Transaction, table: TableId, source: StagingPath, target: StagingPath) -> bool:
         """Move a file or a folder; if the move commits a task, the task's files are copied to the peers.
