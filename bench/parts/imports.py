@@ -29,6 +29,8 @@ _PIECE_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 3600.0
 #: Three replicas write to one disk, so the copies of 10 GB take longer than a commit waits by default.
 _SETTINGS: Final = {"TIDELOCK_COMMIT_TIMEOUT_S": "600"}
+#: The ways that are compared with hashing.
+_WAYS: Final = ("copy", "alone", "linked", "sent")
 
 
 def run(folder: Path, *, files: int, file_mb: int) -> dict[str, Any]:
@@ -54,9 +56,6 @@ def run(folder: Path, *, files: int, file_mb: int) -> dict[str, Any]:
     return {"files": files, "mb": size >> 20, **{key: round(s, 2) for key, s in found.items()}, **ratios}
 
 
-_WAYS: Final = ("copy", "alone", "linked", "sent")
-
-
 def _file(path: Path, seed: int, size: int) -> Path:
     drawn = np.random.default_rng(seed)
     rows = size // (8 * _COLUMNS)
@@ -80,16 +79,13 @@ def _hash(files: Sequence[Path]) -> None:
 
 
 def _copied(files: Sequence[Path], folder: Path) -> float:
-    taken = _timed(partial(_copy, files, folder))
+    """Copy the files, and make the copies durable; return the seconds."""
+    folder.mkdir()
+    copy = partial(subprocess.run, check=True)
+    taken = _timed(lambda: copy([program("cp"), *map(str, files), str(folder)]))
+    taken += _timed(lambda: copy([program("sync"), "--file-system", str(folder)]))
     shutil.rmtree(folder)
     return taken
-
-
-def _copy(files: Sequence[Path], folder: Path) -> None:
-    """Copy the files, and make the copies durable."""
-    folder.mkdir()
-    subprocess.run([program("cp"), *map(str, files), str(folder)], check=True)
-    subprocess.run([program("sync"), "--file-system", str(folder)], check=True)
 
 
 def _import(folder: Path, files: Sequence[Path], environment: dict[str, str], *, replicas: int = 3) -> float:

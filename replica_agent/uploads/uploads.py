@@ -155,8 +155,7 @@ class Uploads:
             sink = self.files.begin(part, use=DiskUse.NEW)
             return await self.receiver.receive(content, sink, grown), sink.checksum
 
-        await self._take(tx, table, place, receive, overwrite=overwrite)
-        self.metrics.uploads.labels("own").inc()
+        await self._take(tx, self.of(tx, table), place, receive, overwrite=overwrite)
 
     async def link(
         self, tx: Transaction, table: TableId, place: StagingPath, source: LocalFile, *, overwrite: bool
@@ -168,31 +167,30 @@ class Uploads:
 
         Raises as :meth:`upload`.
         """
+        found = await self.receiver.run(linkable, self.settings.import_dir, source)
+        if found is None:
+            return False
         writes = self.of(tx, table)
         if writes.linked + source.length > self.settings.upload_behind_bytes_max:
             return False
         writes.linked += source.length
-        found = await self.receiver.run(linkable, self.settings.import_dir, source)
-        if found is None:
-            return False
 
         async def link(part: PartId, grown: Callable[[int], None]) -> tuple[Location, str]:
             grown(source.length)
             return await self.receiver.run(self.files.link, part, found)
 
         try:
-            number = await self._take(tx, table, place, link, overwrite=overwrite)
+            number = await self._take(tx, writes, place, link, overwrite=overwrite)
         except OSError as error:  # another file system, or one without links
             _log.info("not_linked", tid=str(tx.tid), path=source.path, reason=str(error))
             return False
-        self.metrics.uploads.labels("own").inc()
         await self.eager.announce(tx, writes, [number])
         return True
 
     async def _take(
         self,
         tx: Transaction,
-        table: TableId,
+        writes: TableWrites,
         place: StagingPath,
         bring: Callable[[PartId, Callable[[int], None]], Awaitable[tuple[Location, str]]],
         *,
@@ -202,7 +200,6 @@ class Uploads:
 
         ``bring`` returns the place and the checksum of the file.
         """
-        writes = self.of(tx, table)
         self.quota.require_file(tx)
         number, dropped = writes.area.create(place, overwrite=overwrite)
         part = self.numbers.next()
@@ -233,6 +230,7 @@ class Uploads:
                 writes.files.pop(number, None)
                 await asyncio.shield(self._remove([file.path]))
                 raise
+        self.metrics.uploads.labels("own").inc()
         return number
 
     async def rename(self, tx: Transaction, table: TableId, source: StagingPath, target: StagingPath) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.support.clusters.shown_tables import TYPES, WIDER, Model
+from tests.support.clusters.shown_tables import TYPES, WIDER, Model, Rows
 from tidelock.client import Database
 from tidelock.errors import BadRequestError
 
@@ -61,7 +61,7 @@ class DrawnTable:
 
     def insert(self, db: Database) -> None:
         """Insert some rows."""
-        rows = [self._row(number) for number in range(self.drawn.randint(1, 12))]
+        rows = self._rows(12)
         done = db.insert(TABLE, self.now.arrow(rows), wait="all")
         self._note(done.csn or 0, replace(self.now, rows=(*self.now.rows, *rows)))
 
@@ -73,13 +73,13 @@ class DrawnTable:
             return
         self.made += 1
         self.now = replace(self.now, columns=(*self.now.columns, (self.made, name, kind)))
-        rows = [self._row(number) for number in range(self.drawn.randint(1, 3))]
+        rows = self._rows(3)
         done = db.insert(TABLE, self.now.arrow(rows), merge_schema=True, wait="all")
         self._note(done.csn or 0, replace(self.now, rows=(*self.now.rows, *rows)))
 
     def import_files(self, db: Database) -> None:
         """Take files of others, in folders of their partitions."""
-        rows = [self._row(number) for number in range(self.drawn.randint(1, 6))]
+        rows = self._rows(6)
         folder = self._folder / f"import{len(self.at)}"
         for p in {row[2] for row in rows}:
             inner = folder / f"p={p}"
@@ -224,7 +224,10 @@ class DrawnTable:
         if csn:
             self.at[csn] = model
 
-    def _row(self, _: int) -> dict[int, Any]:
+    def _rows(self, most: int) -> Rows:
+        return [self._row() for _ in range(self.drawn.randint(1, most))]
+
+    def _row(self) -> dict[int, Any]:
         row = {column: self._value(kind) for column, _, kind in self.now.columns}
         return row | {1: self.drawn.randrange(1000), 2: self.drawn.randrange(2)}
 

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -79,27 +78,19 @@ def send_files(folder: StagingFolder, job: str, files: Sequence[ImportFile]) -> 
         BadRequestError: A file cannot be read.
         RefusedError, UnavailableError: As of `StagingFolder.locate`.
     """
-    places = [
-        "/".join(
-            filter(
-                None,
-                (
-                    _ATTEMPTS,
-                    f"attempt_{number}",
-                    file.partition,
-                    f"part-{number:05d}-{job}-c000.parquet",
-                ),
-            )
-        )
-        for number, file in enumerate(files)
-    ]
-    first = bool(files) and _linked(folder, places[0], files[0])
-    take = _take if first else _send
-    begin = 1 if first else 0
+    places = [_place(job, number, file) for number, file in enumerate(files)]
+    left = [*zip(places, files, strict=True)]
+    take = _send
+    if left and _linked(folder, *left[0]):
+        take, left = _take, left[1:]
     with ThreadPoolExecutor(SENT_AT_ONCE, thread_name_prefix="tidelock-import") as threads:
-        for _ in threads.map(partial(take, folder), places[begin:], files[begin:]):
-            pass
+        list(threads.map(lambda one: take(folder, *one), left))  # an error cancels those that wait
     return places
+
+
+def _place(job: str, number: int, file: ImportFile) -> str:
+    name = f"part-{number:05d}-{job}-c000.parquet"
+    return "/".join(filter(None, (_ATTEMPTS, f"attempt_{number}", file.partition, name)))
 
 
 def _linked(folder: StagingFolder, place: str, file: ImportFile) -> bool:
