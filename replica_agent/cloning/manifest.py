@@ -6,6 +6,7 @@ bytes, its identity, its undo rows, its prepared marks. Every part has the state
 
 Receiving a manifest replaces the catalog (rule clone; F8). Rows that the manifest lacks are forgotten, since
 a part that was removed and collected everywhere would be visible again. Parts whose bytes are here keep them.
+So do those that the log may add behind the manifest: this disk may be the last one that has them.
 """
 
 from __future__ import annotations
@@ -246,8 +247,9 @@ def install(
     """Replace the catalog by a manifest: a job for :meth:`Catalog.write`, all of it or nothing.
 
     Bytes that are here stay: those that the replaced catalog names for the same part, length and checksum,
-    those of ``found``, and rows that landed here, if the manifest proves that nobody has brought them (rule
-    landing). All other files become undo rows, which the next start deletes.
+    those of ``found``, those that the log may add behind the manifest, and rows that landed here, if the
+    manifest proves that nobody has brought them (rule landing). All other files become undo rows, which the
+    next start deletes.
 
     Args:
         db: The catalog.
@@ -263,8 +265,7 @@ def install(
     db.execute(
         """
         CREATE TEMP TABLE kept AS
-        SELECT part, kind, length, checksum, file, offset, blocks FROM parts
-        WHERE state = 'held' AND file IS NOT NULL
+        SELECT * FROM parts WHERE state = 'held' AND file IS NOT NULL
         """
     )
     with _opened(manifest) as source:
@@ -273,6 +274,7 @@ def install(
         _replace_rows(db, source)
     _keep_landed(db, landed)
     _keep_bytes(db, found)
+    _keep_undecided(db)
     db.execute("DROP TABLE temp.kept")
     jobs.note_undo(db, files)
     db.execute("DELETE FROM files WHERE path NOT IN (SELECT file FROM parts WHERE file IS NOT NULL)")
@@ -329,8 +331,7 @@ def _landed_here(db: sqlite3.Connection, source: sqlite3.Connection) -> list[_La
     It would know the commit of the landing itself, and that under its label: both are above the snapshot CSN
     of the landing, and the manifest has forgotten none that is.
     """
-    floors = "SELECT max(value) FROM meta WHERE key IN ('outcome_floor', 'label_floor')"
-    floor = source.execute(floors).fetchone()[0] or CSN_NONE
+    floor = _remembers_from(source, "outcome_floor", "label_floor")
     state = _columns(db, "parts").index("state")
     found: list[_Landed] = []
     for mark in db.execute("SELECT * FROM prepared").fetchall():
@@ -369,6 +370,39 @@ def _keep_bytes(db: sqlite3.Connection, found: Collection[FoundPart]) -> None:
         """
         if db.execute(sql, (at.file, at.blocks, one.part)).rowcount:
             db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (at.file, at.length))
+
+
+def _keep_undecided(db: sqlite3.Connection) -> None:
+    """Keep the parts here that the log may add behind the manifest, as those of undecided transactions.
+
+    A commit counts a copy as soon as it is confirmed. So this disk may be the last one with the bytes of a
+    record that the sender has not applied. What was applied here behind the manifest is in the log still,
+    since the manifest is not below the tail. What was undecided here is in the log, or aborts, unless the
+    manifest has its commit, or may have forgotten it. What landed is kept apart: its holders bring it.
+    """
+    floor = _remembers_from(db, "outcome_floor")
+    tids = db.execute("SELECT DISTINCT creation_tid FROM temp.kept WHERE creation_csn IS NULL").fetchall()
+    forgotten = [(tid,) for (tid,) in tids if Tid.parse(tid).snapshot < floor]
+    db.executemany("DELETE FROM temp.kept WHERE creation_tid = ? AND creation_csn IS NULL", forgotten)
+    db.execute(
+        """
+        UPDATE temp.kept SET creation_csn = NULL, removal_tid = NULL, removal_csn = NULL
+        WHERE creation_csn > (SELECT value FROM meta WHERE key = 'snapshot_csn')
+        """
+    )
+    db.execute(
+        """
+        INSERT OR IGNORE INTO parts SELECT * FROM temp.kept WHERE creation_csn IS NULL
+            AND kind IN ('part', 'manifest') AND creation_tid NOT IN (SELECT tid FROM outcomes)
+        """
+    )
+
+
+def _remembers_from(db: sqlite3.Connection, *floors: str) -> Csn:
+    """Return from which CSN on a catalog knows all commits, as these rows of ``meta`` say."""
+    marks = ", ".join("?" * len(floors))
+    row = db.execute(f"SELECT max(value) FROM meta WHERE key IN ({marks})", floors).fetchone()  # noqa: S608
+    return Csn(row[0] or CSN_NONE)
 
 
 def _tables(db: sqlite3.Connection) -> list[str]:

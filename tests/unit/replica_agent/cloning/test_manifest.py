@@ -109,13 +109,14 @@ async def source(tmp_path: Path) -> AsyncIterator[Catalog]:
 
 @pytest.fixture
 async def own(tmp_path: Path) -> AsyncIterator[Catalog]:
-    """A catalog that is behind: parts 1 and 3 are visible, 9 is undecided."""
+    """A catalog that is behind: parts 1 and 3 are visible, 9 is damaged."""
     folder = tmp_path / "r2"
     folder.mkdir()
     made = Catalog(folder, initial={"replica": "r2", "disk": "d2", "cluster_id": "c"}, cache_bytes=1 << 20)
     await stage(made, 1, 3, 9)
     await applied(made, 2, 1, add(1))
     await applied(made, 4, 3, add(3))
+    await made.write(lambda db: jobs.quarantine(db, part(9)))
     await made.write(lambda db: jobs.set_meta(db, boot=3, clone="it is too late"))
     yield made
     await made.close()
@@ -167,6 +168,46 @@ async def test_a_manifest_replaces_the_catalog(source: Catalog, own: Catalog, tm
     assert (reader.meta("serve_from"), reader.meta("clone_base")) == (SERVE_FROM_UNKNOWN, 7)
     assert reader.outcome(str(tid(2))) == (3, 3000)
     assert reader.files() == ({"packs/00/r1-1-90.pack"}, ["parts/09/r1-1-9.parquet"])
+
+
+async def test_parts_that_the_log_may_add_outlive_a_clone(
+    source: Catalog, own: Catalog, tmp_path: Path
+) -> None:
+    """A commit counted this copy; the sender has not applied it, and the disk of the other copy was lost."""
+    await stage(own, 10, 11, 12)
+    await applied(own, 8, 10, add(10))
+    await applied(own, 9, 11, add(11), RemovePart(TABLE, part(10)))
+    path, facts = written(tmp_path)
+    assert facts.csn == 7
+    await replace(own, path)
+    kept = rows(
+        tmp_path / "r2/catalog.db",
+        "SELECT part, creation_csn, removal_tid, removal_csn FROM parts WHERE state = 'held' ORDER BY part",
+    )
+    assert kept == [
+        *((part(number), None, None, None) for number in (10, 11, 12)),
+        (part(3), 4, None, None),
+    ]
+    assert {str(tid(number)) for number in (10, 11, 12)} <= {*own.reader.prepared()}
+    await applied(own, 8, 10, add(10))  # the log goes on behind the manifest
+    await applied(own, 9, 11, add(11), RemovePart(TABLE, part(10)))
+    assert [row.part for row in own.reader.parts(TABLE, Csn(9))] == [part(11), part(3), part(5)]
+
+
+@pytest.mark.parametrize("known", ["committed", "forgotten"])
+async def test_parts_of_transactions_that_are_over_do_not_outlive_a_clone(
+    source: Catalog, own: Catalog, tmp_path: Path, known: str
+) -> None:
+    """They were removed and collected since, or their commit may have been."""
+    await stage(own, 10)
+    await applied(source, 8, 10)
+    if known == "forgotten":
+        await source.write(lambda db: db.execute("DELETE FROM outcomes"))
+        await source.write(lambda db: jobs.set_meta(db, outcome_floor=2))
+    path, _ = written(tmp_path)
+    await replace(own, path, files=["packs/00/r1-1-90.pack"])
+    assert own.reader.part(part(10)) is None
+    assert own.reader.prepared() == [str(tid(4))]
 
 
 async def land(catalog: Catalog, *numbers: int, snapshot: int = 1) -> Tid:
