@@ -27,8 +27,6 @@ _COLUMNS: Final = 4
 _TABLE: Final = "imported"
 _PIECE_BYTES: Final = 1 << 20
 _TIMEOUT_S: Final = 3600.0
-#: Three replicas write to one disk, so the copies of 10 GB take longer than a commit waits by default.
-_SETTINGS: Final = {"TIDELOCK_COMMIT_TIMEOUT_S": "600"}
 #: The ways that are compared with hashing.
 _WAYS: Final = ("copy", "alone", "linked", "sent")
 
@@ -90,7 +88,7 @@ def _copied(files: Sequence[Path], folder: Path) -> float:
 
 def _import(folder: Path, files: Sequence[Path], environment: dict[str, str], *, replicas: int = 3) -> float:
     """Return the seconds until the rows are committed, with their copies."""
-    made = LocalCluster.create(folder, replicas=replicas, environment=_SETTINGS | environment)
+    made = LocalCluster.create(folder, replicas=replicas, environment=environment)
     with made as cluster, cluster.connect("r1") as db:
         db.create_table(_TABLE, pq.read_schema(files[0]))
         taken = _timed(partial(db.import_files, _TABLE, files, timeout_s=_TIMEOUT_S))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_settings import SettingsError
+from pydantic_settings import CliSettingsSource, SettingsError
 
 from tidelock.errors import ConfigError
 from tidelock.replica_agent.config.settings import AgentSettings
@@ -26,20 +27,28 @@ def load(argv: Sequence[str]) -> AgentSettings:
     if known.config is not None and not known.config.is_file():
         msg = f"the file of --config, {known.config}, does not exist"
         raise ConfigError(msg)
-
-    class Bound(AgentSettings):
-        config_file = known.config
-
+    token = AgentSettings.config_file.set(known.config)
     try:
-        return Bound(
-            _cli_parse_args=list(rest),
-            _cli_kebab_case=True,
-            _cli_implicit_flags=True,
-            _cli_exit_on_error=False,
-            _cli_prog_name="tidelock agent",
-        )
+        return AgentSettings(_cli_settings_source=flags()(args=list(rest)))
     except (ValidationError, SettingsError) as error:
         raise ConfigError(_explain(error)) from error
+    finally:
+        AgentSettings.config_file.reset(token)
+
+
+@functools.cache
+def flags() -> CliSettingsSource[AgentSettings]:
+    """Return the parser of the flags: one for each setting.
+
+    To make it takes about as long as the rest of :func:`load`. So a process does that once.
+    """
+    return CliSettingsSource(
+        AgentSettings,
+        cli_prog_name="tidelock agent",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_exit_on_error=False,
+    )
 
 
 def _explain(error: Exception) -> str:

@@ -6,6 +6,7 @@ Durations are in seconds, sizes in bytes.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -47,8 +48,8 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TIDELOCK_", extra="forbid", frozen=True)
 
-    #: Set by :func:`settings_load.load` in a subclass, since the file's name is itself a flag.
-    config_file: ClassVar[Path | None] = None
+    #: Set by :func:`~tidelock.replica_agent.config.loading.load`, since the file's name is itself a flag.
+    config_file: ClassVar[ContextVar[Path | None]] = ContextVar("config_file", default=None)
 
     # -- ZooKeeper and the CSN log ---------------------------------------------------------------------------
     session_timeout_s: Positive = Field(
@@ -176,7 +177,7 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
         description="Bytes that a home has still to fetch at which it takes all uploads itself.",
     )
     commit_timeout_s: Positive = Field(
-        30.0, description="A commit that does not get its copies in this time is refused."
+        30.0, description="A commit that lacks copies, and gets no byte of them for so long, is refused."
     )
     locks_max: Count = Field(
         20_000, description="Most locks of one transaction: one for each part that it removes."
@@ -584,7 +585,7 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Order the sources: flags, then environment, then the file."""
         del dotenv_settings, file_secret_settings
-        file = TomlConfigSettingsSource(settings_cls, toml_file=cls.config_file)
+        file = TomlConfigSettingsSource(settings_cls, toml_file=cls.config_file.get())
         return init_settings, env_settings, file
 
     @model_validator(mode="after")

@@ -78,6 +78,7 @@ class PushReceiver:
         named: list[PartMeta] = []
         wanted: list[Wanted] = []
         refused = dict(push.damaged)
+        arrived: dict[str, int] = {}
         coming = 0
         reader = self.catalog.reader
         held = reader.held(meta.part for sealed in push.tids for meta in sealed.parts)
@@ -106,7 +107,9 @@ class PushReceiver:
                 if meta.part in push.inline
             ]
             wanted += [Wanted(meta, sealed.tid, None, (push.home,)) for meta in absent]
-            if not absent:  # a tid with absent parts is neither held nor refused: it is on its way
+            if absent:  # neither held nor refused: it is on its way
+                arrived[str(sealed.tid)] = self._arrived_bytes(sealed, absent)
+            else:
                 ready.append(str(sealed.tid))
                 if undecided:
                     prepared.append(sealed.tid)
@@ -117,7 +120,7 @@ class PushReceiver:
         if fresh or prepared:
             await self._store(fresh, prepared)
         await ACCEPT.after()
-        return Held(self.replica, self.disk, self.boot, self.waiters.reached, tuple(ready), refused)
+        return Held(self.replica, self.disk, self.boot, self.waiters.reached, tuple(ready), refused, arrived)
 
     async def _store(self, fresh: Sequence[StagedBytes], prepared: Sequence[Tid]) -> None:
         size = sum(staged.meta.length for staged in fresh)
@@ -166,6 +169,11 @@ class PushReceiver:
     def _new_bytes(self, parts: Iterable[PartMeta]) -> int:
         """Return the bytes of those of these parts that are not on their way."""
         return sum(meta.length for meta in parts if not self.fetcher.is_wanted(meta.part))
+
+    def _arrived_bytes(self, sealed: SealedTid, absent: Sequence[PartMeta]) -> int:
+        """Return the bytes of a transaction that have arrived, those of parts on their way included."""
+        missing = sum(meta.length for meta in absent)
+        return sum(meta.length for meta in sealed.parts) - missing + self.fetcher.came(m.part for m in absent)
 
     def _under_way(self) -> int:
         """Return the bytes of undecided transactions that were admitted, and are not on the disk yet."""

@@ -44,7 +44,6 @@ class TableWrites:
     Attributes:
         files: The files by their numbers in the area, including those that are being written.
         length: Bytes of all files, including those received so far by an upload that runs here.
-        linked: Bytes of files that were linked, or were to be.
         elsewhere: Files that other replicas receive or have received, by the ids of their parts.
         turn: A lock for an operation that takes time and must find the area as it left it.
     """
@@ -52,7 +51,6 @@ class TableWrites:
     area: StagingArea = field(default_factory=StagingArea)
     files: dict[int, StagedFile] = field(default_factory=dict)
     length: int = 0
-    linked: int = 0
     elsewhere: dict[PartId, int] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 

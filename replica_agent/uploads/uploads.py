@@ -162,8 +162,7 @@ class Uploads:
     ) -> bool:
         """Take a file of this machine by a link; return False if that is not possible, and nothing is done.
 
-        A link takes no time, and the other replicas have to copy all of its bytes before the commit. So no
-        more than ``upload_behind_bytes_max`` are linked; sent files come to several replicas.
+        A link takes no time. The other replicas begin to copy its bytes at once.
 
         Raises as :meth:`upload`.
         """
@@ -171,9 +170,6 @@ class Uploads:
         if found is None:
             return False
         writes = self.of(tx, table)
-        if writes.linked + source.length > self.settings.upload_behind_bytes_max:
-            return False
-        writes.linked += source.length
 
         async def link(part: PartId, grown: Callable[[int], None]) -> tuple[Location, str]:
             grown(source.length)

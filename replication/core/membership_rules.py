@@ -10,7 +10,8 @@ draining, and at most ``lag_max`` CSNs behind the end of the log. A timeout alon
 
 A replica that leaves may hold one of the ``copies`` of a commit, and those that are well need not have it
 yet. So it leaves when ``copies`` of them have all that was committed when the change was asked for. Otherwise
-two changes, one after the other, take all copies of a commit away.
+two changes, one after the other, take all copies of a commit away. One that is struck leaves when another
+one has all.
 """
 
 from __future__ import annotations
@@ -202,10 +203,12 @@ def left_after(seen: MembersReading, leaving: ReplicaId) -> tuple[ReplicaId, ...
     return staying
 
 
-def _require_all(seen: MembersReading, staying: tuple[ReplicaId, ...], leaving: ReplicaId) -> NotYet | None:
+def _require_all(
+    seen: MembersReading, staying: tuple[ReplicaId, ...], leaving: ReplicaId, need: int
+) -> NotYet | None:
     """Return why a replica may not leave yet; None if enough of those that stay have all that it has."""
     whole = tuple(replica for replica in staying if seen.has_all(replica))
-    have, need = _groups(seen, seen.roster, whole), seen.roster.copies
+    have = _groups(seen, seen.roster, whole)
     if have >= need:
         return None
     shown = ", ".join(
@@ -213,9 +216,9 @@ def _require_all(seen: MembersReading, staying: tuple[ReplicaId, ...], leaving: 
     )
     return NotYet(
         MembershipError(
-            f"expected at least copies={need} replicas without {leaving} that have all commits up to CSN "
-            f"{seen.asked}, found {have} (behind, or without all parts: {shown}): wait until they have "
-            "caught up, or drain it first, and ask again",
+            f"expected at least {need} replicas without {leaving} that have all commits up to CSN "
+            f"{seen.asked}, found {have} (behind, or without all parts: {shown or 'none'}): wait until they "
+            "have caught up, or drain it first, and ask again",
             replica=leaving,
             have=have,
             need=need,
@@ -280,11 +283,13 @@ def _taken_out(
         raise MembershipError(
             f"{replica} cannot take itself out: ask another replica for it", replica=replica
         )
-    staying: tuple[ReplicaId, ...] = ()
-    if found.session.state != STRUCK:  # else it has left already: its removal takes no copies away
-        staying = left_after(seen, replica)
-        if not_yet := _require_all(seen, staying, replica):
-            return not_yet
+    if found.session.state == STRUCK:
+        # Its copies do not count, and may be the last ones all the same: a rebuild strikes all that lag.
+        staying, need = tuple(one for one in seen.well() if one != replica), 1
+    else:
+        staying, need = left_after(seen, replica), seen.roster.copies
+    if not_yet := _require_all(seen, staying, replica, need):
+        return not_yet
     kept = tuple(one for one in seen.roster.draining if one != replica)
     return (
         _ended(replica, found, state, nonce),

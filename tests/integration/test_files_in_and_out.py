@@ -34,8 +34,6 @@ from tidelock.errors import (
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()), ("city", pa.string())])
 
 HOME = "r1"
-#: Some of the files below are larger together than a transaction may link.
-LINKING = QUICK | {"upload_behind_bytes_max": 6000}
 POINTS = [f"partfs.{step}.{side}" for step in ("fsync", "rename") for side in ("before", "after")]
 
 
@@ -54,7 +52,7 @@ def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory, import_dir: Path, gates: Gates) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    settings, environment_of = LINKING | {"import_dir": str(import_dir)}, {HOME: gates.environment(HOME)}
+    settings, environment_of = QUICK | {"import_dir": str(import_dir)}, {HOME: gates.environment(HOME)}
     yield from agreeing(module_cluster(replicas=3, settings=settings, environment_of=environment_of))
 
 
@@ -152,13 +150,6 @@ def test_a_file_is_linked_where_its_folder_may_be(
     for replica in local.replicas:
         with local.connect(replica) as other:
             assert seen(other, csn=db.seen_csn) == expected
-    large = import_dir / "large"
-    large.mkdir()
-    for number in range(4):
-        pq.write_table(rows(*range(200)).drop_columns(["city"]), large / f"{number}.parquet")
-    assert db.import_files("t", large, wait="all").rows_inserted == 800
-    links = [path.stat().st_nlink for path in large.iterdir()]
-    assert 1 <= links.count(2) < len(links), [path.stat().st_size for path in large.iterdir()]
     tx = db.begin()
     pq.write_table(rows(4).drop_columns(["city"]), linked)
     tx.import_files("t", linked)

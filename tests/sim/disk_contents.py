@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.sim.catalog import reading
 from tidelock.csnlog.core.codec import decode_entries
+from tidelock.csnlog.core.ids import CSN_NONE, Csn
 from tidelock.csnlog.core.model import Entry
 from tidelock.replica_agent.storage import pack_index
 from tidelock.replication.core.model import Location
@@ -110,3 +111,14 @@ class DiskContents:
 
     def _data(self, folder: str) -> Path:
         return self._folder / folder / "data"
+
+
+def snapshot_of(db: sqlite3.Connection) -> Csn:
+    """Return the snapshot CSN of a catalog."""
+    return meta_of(db, "snapshot_csn")
+
+
+def meta_of(db: sqlite3.Connection, key: str) -> Csn:
+    """Return a CSN, or another number, of a catalog's table `meta`; 0 if it is not there."""
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return Csn(row[0]) if row else CSN_NONE

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tests.sim.clients import CHANGED, names
 from tests.sim.definers import DefinerStory
 from tests.sim.disk import SimDisk
-from tests.sim.disk_contents import DiskContents
+from tests.sim.disk_contents import DiskContents, meta_of, snapshot_of
 from tests.sim.landings import LandingStory
 from tests.sim.life import LIFE
 from tests.sim.log_lives import LogLife, LogLives
@@ -87,8 +87,9 @@ class Oracle:
         #: The parts that each table has got and not lost, by the log.
         self._in_table: dict[str, set[str]] = {}
         self._dropped: set[str] = set()
-        #: The replicas that were removed for good.
+        #: The replicas that were removed for good, and those that are struck.
         self._gone: set[str] = set()
+        self._struck: set[str] = set()
         #: The copies that a commit needs.
         self._copies = world.plan.copies
         self.landings = LandingStory()
@@ -190,11 +191,13 @@ class Oracle:
 
     def _session(self, replica: str, session: SessionState) -> None:
         """A replica has begun a boot, was fenced, struck, or removed for good (I1)."""
+        struck = replica in self._struck
+        (self._struck.add if session.state == STRUCK else self._struck.discard)(replica)
         if session.state == REMOVED:
             self.did["removed"] += 1
             self._gone.add(replica)
             self._world.removed(replica)
-            self._left(replica)
+            self._left(replica, struck=struck)
             return
         if replica in self._gone:
             self.violated("I1 UNIQUE", f"{replica} was removed, and boot {session.boot} has begun")
@@ -220,11 +223,11 @@ class Oracle:
         boot = 0 if znode is None else codec.decode_session(znode.data).boot
         return self.logs.now is LogLife.REMADE and tid.boot > boot
 
-    def _left(self, replica: str) -> None:
-        """A removal leaves `copies` replicas, and everything that is committed on their disks (I4)."""
+    def _left(self, replica: str, *, struck: bool) -> None:
+        """A removal leaves `copies` replicas, or all there were, and all that is committed on disks (I4)."""
         tail, horizon = (bound(self._znodes, path) for path in (tree.TAIL, tree.HORIZON))
         staying = [host for host in self._world.hosts if state_of(self._znodes, host.replica) not in LEFT_OUT]
-        if len(staying) < self.roster.copies:
+        if not struck and len(staying) < self.roster.copies:
             self.violated("I4 DURABLE", f"the removal of {replica} leaves {len(staying)} replicas")
         if lost := self._only_elsewhere(staying, tail, horizon):
             self.violated("I4 DURABLE", f"after the removal of {replica} no member has all of {lost}")
@@ -331,7 +334,7 @@ class Oracle:
         if not self._has_catalog(host):
             return LogLife.OLDER
         db = self._on_disk.catalog(host.disk.folder.name)
-        found = self.logs.of_catalog(db, _snapshot(db))
+        found = self.logs.of_catalog(db, snapshot_of(db))
         if len(found) > 1:
             what = f"{host.name} shows commits of two histories behind CSN {self.logs.older}"
             self.violated("I10 AGREE", what)
@@ -351,7 +354,7 @@ class Oracle:
     @contextmanager
     def rebuilding(self, given: Sequence[Host]) -> Iterator[None]:
         """Make the tree again out of the catalogs of these: the log begins with what the newest one has."""
-        reached = {host: _snapshot(self._on_disk.catalog(host.disk.folder.name)) for host in given}
+        reached = {host: snapshot_of(self._on_disk.catalog(host.disk.folder.name)) for host in given}
         newest = max(given, key=lambda host: reached[host])
         base, base_of = reached[newest], self._log_of(newest)
         self._rebuilding = True
@@ -368,6 +371,8 @@ class Oracle:
             self.records[Csn(base + 1)] = codec.decode_record(closing.data)
         self._another_log()
         self._looked.clear()
+        states = {host.replica: state_of(self._znodes, host.replica) for host in self._world.hosts}
+        self._struck = {replica for replica, state in states.items() if state == STRUCK}
         self._members()
 
     def proposed(self, life: AgentLife, proposal: Proposal) -> None:
@@ -438,7 +443,7 @@ class Oracle:
     def _look(self, name: str, disk: SimDisk) -> None:
         """Check that a catalog has all its files on the disk, and never claims less than before (I9)."""
         db = self._on_disk.catalog(disk.folder.name)
-        row = _snapshot(db)
+        row = snapshot_of(db)
         looked = (
             disk.folder.name,
             str(db.execute("SELECT value FROM meta WHERE key = 'disk'").fetchone()[0]),
@@ -452,7 +457,7 @@ class Oracle:
                     self._applied(name, disk, db, csn, tid)
         self._looked[looked] = row
         there = {part for (part,) in db.execute("SELECT part FROM parts")}
-        horizon = _meta(db, "horizon")
+        horizon = meta_of(db, "horizon")
         for part, csn in self._added.items():
             gone = part not in there and not self._removed.get(part, horizon + 1) <= horizon
             if csn <= row and gone:
@@ -462,8 +467,8 @@ class Oracle:
     def _may_be_gone(self, db: sqlite3.Connection, part: str, csn: Csn) -> bool:
         """Whether a catalog need not hold a part any more; ``csn`` made it."""
         if part in self._added:
-            return part in self._removed and self._removed[part] <= _meta(db, "horizon")
-        return csn < _meta(db, "tail")  # a manifest
+            return part in self._removed and self._removed[part] <= meta_of(db, "horizon")
+        return csn < meta_of(db, "tail")  # a manifest
 
     def look_away(self, disk: SimDisk) -> None:
         """The process of a disk has ended, maybe with its machine, which may change the catalog's file."""
@@ -500,7 +505,7 @@ class Oracle:
             return
         folders = [host.disk.folder.name for host in self._world.hosts]
         made = [name for name in folders if (self._world.folder / name / "data" / "catalog.db").exists()]
-        there = sum(_snapshot(self._on_disk.catalog(name)) >= csn for name in made)
+        there = sum(snapshot_of(self._on_disk.catalog(name)) >= csn for name in made)
         if there < self._world.plan.copies:
             self.violated("I17 TRUTHFUL", f"CSN {csn} is told to be on {wait.value}, and is on {there}")
 
@@ -523,7 +528,7 @@ class Oracle:
     def past(self, disk: SimDisk, history_s: float) -> Csn:
         """Return the newest CSN that is older than that by the retention clock of a disk's replica (I12)."""
         db = self._on_disk.catalog(disk.folder.name)
-        until = _meta(db, "retention_ms") - int(history_s * 1000)
+        until = meta_of(db, "retention_ms") - int(history_s * 1000)
         return Csn(db.execute("SELECT max(csn) FROM csns WHERE time_ms <= ?", (until,)).fetchone()[0] or 0)
 
     def times(self, disk: SimDisk, end: Csn) -> dict[Csn, int]:
@@ -548,7 +553,7 @@ class Oracle:
         whole = [
             other
             for other in serving
-            if _snapshot(self._on_disk.catalog(other.disk.folder.name)) >= max(tail, horizon)
+            if snapshot_of(self._on_disk.catalog(other.disk.folder.name)) >= max(tail, horizon)
         ]
         if not whole or (struck and len(serving) < self._world.plan.copies):
             return False
@@ -589,12 +594,3 @@ class Oracle:
 
     def _has_catalog(self, host: Host) -> bool:
         return (host.disk.data / "catalog.db").exists()
-
-
-def _snapshot(db: sqlite3.Connection) -> Csn:
-    return _meta(db, "snapshot_csn")
-
-
-def _meta(db: sqlite3.Connection, key: str) -> Csn:
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return Csn(row[0]) if row else CSN_NONE

@@ -68,6 +68,8 @@ class Held(msgspec.Struct, frozen=True):
         snapshot_csn: Its snapshot CSN.
         held: Tids whose files, rows and prepared marks are durable there.
         refused: Tids that it cannot accept now, with the reason. A tid in neither list is still in transit.
+        arrived: For tids in transit, the bytes of their parts that are there so far; earlier versions do not
+            say.
     """
 
     replica: ReplicaId
@@ -76,6 +78,7 @@ class Held(msgspec.Struct, frozen=True):
     snapshot_csn: Csn
     held: tuple[str, ...]
     refused: dict[str, str] = {}
+    arrived: dict[str, int] = {}
 
 
 class PartWord(msgspec.Struct, frozen=True):

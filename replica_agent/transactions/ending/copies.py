@@ -1,7 +1,8 @@
 """Gets a sealed transaction its durable copies: persists it here, has it pushed to the peers, and counts.
 
 The counting is the pure machine :class:`tidelock.replication.core.copies.Copies`; this shell feeds it and
-hands its decisions to the commits that wait.
+hands its decisions to the commits that wait. It waits for copies as long as bytes of them arrive: how long
+terabytes take is no reason to refuse them, and a peer that has stopped is one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Tid
+from tidelock.csnlog.core.ids import ReplicaId, Tid
 from tidelock.csnlog.core.machine import InvariantError
 from tidelock.errors import NotEnoughReplicasError, TidelockError
 from tidelock.replica_agent.storage.pack_writer import StagedBytes, Stager
@@ -24,6 +25,20 @@ from tidelock.replication.fetch import Fetcher
 from tidelock.replication.push import Pusher
 
 SEAL = faults.step("agent.seal")
+
+
+@dataclass(slots=True, eq=False)
+class _Arriving:
+    """How far the copies of a transaction have come: bytes at each peer, and the loop's time of the last."""
+
+    last_s: float
+    at: dict[ReplicaId, int] = field(default_factory=dict)
+
+    def note(self, replica: ReplicaId, size: int, now_s: float) -> None:
+        """Note what a peer reports; less than before is a transfer that began again."""
+        if size > self.at.get(replica, 0):
+            self.at[replica] = size
+            self.last_s = now_s
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -42,6 +57,8 @@ class CopyMaker:
     on_broken: Callable[[InvariantError], None]
     _waiting: dict[str, asyncio.Future[CountedCopies]] = field(default_factory=dict, init=False)
     _rules: CountingRules | None = field(default=None, init=False)
+    #: Of each transaction that waits: the most bytes that each peer has reported, and when the last came.
+    _arriving: dict[str, _Arriving] = field(default_factory=dict, init=False)
 
     async def make(
         self, tid: Tid, parts: Sequence[PartMeta], memory: Sequence[StagedBytes], timeout_s: float
@@ -49,7 +66,8 @@ class CopyMaker:
         """Return the holders when enough of them are durable.
 
         Raises:
-            NotEnoughReplicasError: The copies were not made within ``timeout_s``.
+            NotEnoughReplicasError: The copies were not made, and no byte of them has arrived for
+                ``timeout_s``.
             TidelockError: The error of :meth:`call_off`.
             DiskFullError, UnavailableError: This replica itself could not store the parts.
         """
@@ -76,7 +94,8 @@ class CopyMaker:
         """Return the holders as counted at a version of ``replicas`` above ``above``.
 
         Raises:
-            NotEnoughReplicasError: There are not enough copies within ``timeout_s``.
+            NotEnoughReplicasError: There are not enough copies, and no byte of them has arrived for
+                ``timeout_s``.
         """
         ready: asyncio.Future[CountedCopies] = asyncio.get_running_loop().create_future()
         self._waiting[str(tid)] = ready
@@ -89,10 +108,16 @@ class CopyMaker:
     async def _counted(
         self, tid: Tid, ready: asyncio.Future[CountedCopies], timeout_s: float
     ) -> CountedCopies:
-        done, _ = await asyncio.wait([ready], timeout=max(0.0, timeout_s))
-        if not done:
-            self._feed(msg.Deadline(tid))
-        return await ready
+        now = asyncio.get_running_loop().time
+        arriving = self._arriving[str(tid)] = _Arriving(now())
+        try:
+            while not ready.done() and (left_s := arriving.last_s + timeout_s - now()) > 0:
+                await asyncio.wait([ready], timeout=left_s)
+            if not ready.done():
+                self._feed(msg.Deadline(tid))
+            return await ready
+        finally:
+            del self._arriving[str(tid)]
 
     def call_off(self, tid: Tid, error: TidelockError) -> None:
         """End the wait for the copies of a transaction with this error; its rows here are awaited first."""
@@ -102,6 +127,10 @@ class CopyMaker:
 
     def acknowledged(self, held: Held) -> None:
         """Note that a peer has answered a push."""
+        now_s = asyncio.get_running_loop().time()
+        for tid, size in held.arrived.items():
+            if (arriving := self._arriving.get(tid)) is not None:
+                arriving.note(held.replica, size, now_s)
         self._feed(msg.Ack(held))
 
     def members(self, rules: CountingRules) -> None:
@@ -143,7 +172,8 @@ class CopyMaker:
 def _not_enough(found: msg.NotEnough) -> NotEnoughReplicasError:
     missing = ", ".join(found.missing)
     text = (
-        f"{found.tid} got {found.have} of {found.need} durable copies within the commit timeout, since "
-        f"{missing} did not confirm; it was rolled back: start these replicas, then run it again"
+        f"{found.tid} got {found.have} of {found.need} durable copies, and no byte more came within the "
+        f"commit timeout, since {missing} did not confirm; it was rolled back: start these replicas, then "
+        "run it again"
     )
     return NotEnoughReplicasError(text, have=found.have, need=found.need, missing=list(found.missing))

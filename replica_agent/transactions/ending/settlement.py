@@ -64,7 +64,10 @@ class Settlement:
             TidelockError: Certainly not committed.
         """
         tx.require_wanted()
-        proposal = await self.proposals.build(tx, deadline - self.clock())
+        left_s = deadline - self.clock()
+        proposal = await self.proposals.build(tx, left_s)
+        if self.clock() > deadline:  # bytes of the copies have arrived all the time
+            deadline = self.clock() + left_s
         if riders:
             proposal = msgspec.structs.replace(proposal, riders=tuple(riders))
         if tx.staged.definitions:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from tests.chaos.launcher import be_supervised
 from tests.support.clusters.forked_workers import fork_workers_here
 from tidelock.csnlog import faults
+from tidelock.replica_agent.config.loading import flags
 from tidelock.replica_agent.main import main
 from tidelock.testing.clock import PROGRAM, replace_clock
 
@@ -32,6 +33,7 @@ _REQUEST_BYTES = 1 << 20
 def serve(channel: socket.socket) -> None:
     """Fork an agent for every request, until the other end is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
+    flags()  # made once for all children
     gc.freeze()  # loaded modules stay, in shared memory
     while request := channel.recv(_REQUEST_BYTES):
         pid = os.fork()

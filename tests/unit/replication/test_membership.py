@@ -140,7 +140,7 @@ async def test_a_replica_leaves_when_others_have_all_that_it_has(shard: Shard, c
     end = int(await shard.nodes[R1].log.barrier())
     await shard.publish(r1=end, r2=end - 1)
     before = await shard.roster(), await shard.session(R3)
-    with pytest.raises(MembershipError, match="at least copies=2 replicas without r3 that have all commits"):
+    with pytest.raises(MembershipError, match="at least 2 replicas without r3 that have all commits"):
         await shard.make(change)
     await shard.publish(r2=end, phase=ReplicaPhase.STARTING)  # a clone that still fetches its parts
     with pytest.raises(MembershipError, match=f"r2 at {end}"):
@@ -151,6 +151,20 @@ async def test_a_replica_leaves_when_others_have_all_that_it_has(shard: Shard, c
     assert not leaving.done()
     await shard.publish(r2=end)
     assert await leaving
+
+
+@pytest.mark.parametrize("change", [RemoveReplica(R3), ReplaceReplica(R3, R4)])
+async def test_a_struck_replica_leaves_when_another_one_has_all(shard: Shard, change: MemberChange) -> None:
+    """A rebuild strikes a replica that is behind. The others may still fetch parts that it alone has."""
+    assert await shard.make(StrikeReplica(R3))
+    shard.silence(R2)
+    end = int(await shard.nodes[R1].log.barrier())
+    await shard.publish(r1=end, phase=ReplicaPhase.STARTING)
+    with pytest.raises(MembershipError, match=f"at least 1 replicas without r3 .*: r1 at {end}"):
+        await shard.make(change)
+    await shard.publish(r1=end)
+    assert await shard.make(change)
+    assert (await shard.session(R3)).state == "removed"
 
 
 async def test_two_strikes_at_once_do_not_pass_each_other(shard: Shard) -> None:

@@ -157,6 +157,18 @@ async def test_the_bytes_that_are_under_way_count(receiving: Receiving) -> None:
     assert receiving.fetcher.coming_bytes() == _GIB + _GIB // 2
 
 
+async def test_an_answer_tells_how_many_bytes_have_arrived(
+    receiving: Receiving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small parts, and what is there of a large one; the home waits as long as that grows."""
+    small, large = _sealed(1).parts[0], _sealed(2, _GIB // 2).parts[0]
+    both = SealedTid(_tid(3), (small, large))
+    assert (await receiving.push(both)).arrived == {str(_tid(3)): len(SMALL)}
+    monkeypatch.setattr(Fetcher, "came", lambda _, parts: 1000 if [*parts] == [large.part] else 0)
+    held = await receiving.push(both, _sealed(4))
+    assert (held.held, held.arrived) == ((str(_tid(4)),), {str(_tid(3)): len(SMALL) + 1000})
+
+
 async def test_a_late_push_brings_back_no_deleted_part(receiving: Receiving) -> None:
     """After a commit is applied, a part that is not known was removed and collected since."""
     deleted, wanted = _sealed(1), _sealed(2)

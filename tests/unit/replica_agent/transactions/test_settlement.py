@@ -115,6 +115,36 @@ class Refusing:
         raise LabelExistsError(f"label {proposal.label} exists", label=proposal.label)
 
 
+class Slow:
+    """Proposals whose copies take long, and a log that says how long it may take."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.left_s: list[float] = []
+
+    async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
+        """Make the copies (`ProposalBuilder`)."""
+        self.now_s += 20 * timeout_s
+        return Proposal(TidRecord(str(tx.tid)), {})
+
+    async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
+        """Commit (`CsnLog`)."""
+        self.left_s.append(timeout_s)
+        return Committed(Csn(7), 7000)
+
+
+async def test_copies_that_took_long_take_no_time_from_the_log() -> None:
+    """They were waited for as long as they came along; then the rest has the time that it had."""
+    world: Any = Slow()
+    unused = cast("Any", None)
+    settlement = Settlement(
+        settings=settings(), log=world, proposals=world, labels=unused, validation=unused, order=unused,
+        clock=lambda: world.now_s,
+    )  # fmt: skip
+    done = await settlement.settle(transaction(), deadline=30.0)
+    assert (done.csn, world.now_s, world.left_s) == (7, 600.0, [30.0])
+
+
 @pytest.mark.parametrize(("batch", "sent"), [(None, 1), (7, 0)])
 async def test_a_label_that_is_judged_as_taken_is_refused_at_once(batch: int | None, sent: int) -> None:
     """The label is read once; a batch is judged before anything is sent, another label after the refusal."""
