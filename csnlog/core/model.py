@@ -49,8 +49,11 @@ class SharePart(
 ):
     """Log entry: as :class:`AddPart`; the new part has the bytes of parts that exist (rule shared-bytes).
 
+    Also rows that have landed, whose bytes may have other columns than the table at the record.
+
     Attributes:
-        source: The part whose bytes they are, or were first: it may be removed, and collected.
+        source: The part whose bytes they are, or were first: it may be removed, and collected. A part that
+            has landed names itself.
         columns_csn: The CSN at which the table had the columns that the bytes have; None: that of the record.
     """
 

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from tidelock.csnlog import faults
+from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import AddPart
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
@@ -53,9 +54,10 @@ _log = structlog.get_logger("landing")
 
 
 class _Boarding(msgspec.Struct, frozen=True, eq=False):
-    """Checked rows of one landing, and its answer."""
+    """Checked rows of one landing, a CSN at which their table had their columns, and the answer."""
 
     rows: CheckedRows
+    at: Csn
     done: asyncio.Future[LandAnswer]
 
     def refuse(self, error: BaseException) -> None:
@@ -106,7 +108,8 @@ class Landings:
                 TableModeError: It is no landing table.
             UnavailableError: Nothing is written; try again, or at another replica.
         """
-        version, schema = self.tables.named(full_name(table), self.waiters.reached)
+        at = self.waiters.reached
+        version, schema = self.tables.named(full_name(table), at)
         schema.require_mode(lands=True)
         _require_small(len(stream), self.settings.inline_part_bytes_max, "inline_part_bytes_max")
         await self.commits.require_followers(deadline)
@@ -118,15 +121,15 @@ class Landings:
             return LandAnswer(0, None, None)
         if schema.unique_key:
             return await self.upserts.land(schema, stream, deadline)
-        return await self._board(rows, deadline)
+        return await self._board(rows, at, deadline)
 
-    async def _board(self, rows: CheckedRows, deadline: float) -> LandAnswer:
+    async def _board(self, rows: CheckedRows, at: Csn, deadline: float) -> LandAnswer:
         if self._waiting_bytes + rows.nbytes > (limit := self.settings.staged_memory_bytes_max):
             raise UnavailableError(
                 f"rows of {self._waiting_bytes} bytes wait for their departure, the limit is "
                 f"staged_memory_bytes_max={limit}; try again, or at another replica"
             )
-        one = _Boarding(rows, asyncio.get_running_loop().create_future())
+        one = _Boarding(rows, at, asyncio.get_running_loop().create_future())
         self._boarding.append(one)
         self._waiting_bytes += rows.nbytes
         self._start()
@@ -169,13 +172,19 @@ class Landings:
             return None if written is None else await self._commit(*written)
 
     def _take(self) -> list[_Boarding]:
-        """Return what departs now: what one transaction may have; the rest gets the next departure."""
+        """Return what departs now: what one transaction may have; the rest gets the next departure.
+
+        A transaction has rows of one version of each table.
+        """
         self._departing = False
         going: list[_Boarding] = []
         size = 0
+        versions: dict[TableId, int] = {}
         while self._boarding:
-            size += self._boarding[0].rows.nbytes
-            if going and size > self.settings.shared_parts_bytes_max:
+            rows = self._boarding[0].rows
+            size += rows.nbytes
+            another = versions.setdefault(rows.schema.id, rows.version) != rows.version
+            if going and (another or size > self.settings.shared_parts_bytes_max):
                 self._start()
                 break
             going.append(self._boarding[0])
@@ -198,8 +207,9 @@ class Landings:
         pushed = False
         try:
             for one in going:
+                tx.use(one.rows.schema.id, one.rows.version)
                 self.transactions.keep(tx, one.rows)
-            await self.staging.encode(tx, [tx], "landed")
+            await self.staging.encode(tx, [tx], landed={one.rows.schema.id: one.at for one in going})
             pushed = True
             proposal = await self.commits.settlement.proposals.build(tx, self.settings.commit_timeout_s)
             self.commits.settlement.require_following()  # another replica may have raised the fence

@@ -90,6 +90,12 @@ def changed(schema: TableSchema, changes: ColumnChanges, limits: ColumnLimits = 
         _require_known(schema, [*changes.drop, *named])
     if changes.files or changes.generated:
         _require_free(schema)
+    if changes.types and schema.lands:
+        raise BadRequestError(
+            f"{schema.name} is a landing table (property landing), and files of rows that have landed may "
+            "come with the types of now: add a column of the wider type, and let rows land there",
+            table=schema.name,
+        )
     for name in changes.drop:
         _require_droppable(schema, name)
     for name in changes.rename:
@@ -215,12 +221,6 @@ def _require_free(schema: TableSchema) -> None:
         raise BadRequestError(
             f"table {schema.name} has the columns that its derived_sql gives, which cannot be changed; drop "
             "it, and create it with other SQL",
-            table=schema.name,
-        )
-    if schema.lands:
-        raise BadRequestError(
-            f"{schema.name} is a landing table (property landing), and rows with its columns may have landed "
-            "that are not committed yet; create a table with the other columns, and let rows land there",
             table=schema.name,
         )
 

@@ -281,7 +281,7 @@ def test_a_change_that_would_break_a_table_is_refused(dbs: list[Database]) -> No
     key = {"unique_key": "k,p"}
     db.create_table("t", columns, partition_by=["p"], sort_by=["s"], properties=key)
     db.create_table("d", {"w": "bigint"}, derived_from="t", derived_sql="select v * 2 as w from inserted")
-    db.create_table("land", {"k": "bigint"}, properties={"landing": "on"})
+    db.create_table("land", {"k": "bigint", "n": "int"}, properties={"landing": "on"})
     refused: list[tuple[str, dict[str, Any], str]] = [
         ("t", {"drop": ["p"]}, "partition_by names it"),
         ("t", {"drop": ["s"]}, "sort_by names it"),
@@ -296,7 +296,8 @@ def test_a_change_that_would_break_a_table_is_refused(dbs: list[Database]) -> No
         ("t", {"drop": ["v"]}, r"default\.d"),
         ("t", {"rename": {"v": "x"}}, r"default\.d"),
         ("d", {"add": {"x": "bigint"}}, "derived_sql"),
-        ("land", {"add": {"x": "bigint"}}, "landing"),
+        ("land", {"types": {"n": "bigint"}}, "landing"),
+        ("land", {"add": {"x": "bigint generated always as (k + 1)"}}, "landing"),
         ("t", {}, "changes nothing"),
     ]
     for table, change, words in refused:

@@ -107,6 +107,11 @@ def all_there(db: Database, table: str, numbers: list[int]) -> bool:
     return not set(numbers) - found(db, table, numbers).keys()
 
 
+def sealed(local: LocalCluster, home: str) -> list[dict[str, Any]]:
+    """Return the transactions of a home whose commits are under way."""
+    return [one for one in ask(local, home, "/transactions") if one["state"] == "sealed"]
+
+
 def is_down(local: LocalCluster, replica: str) -> bool:
     """Return whether no agent of a replica runs."""
     return local.pid(replica) is None
@@ -175,7 +180,7 @@ def test_the_answer_does_not_wait_for_the_log(local: LocalCluster, gates: Gates)
             assert db.land("lands", rows(numbers[0])).csn is None
             gates.await_hit(PEER, HELD)
             assert db.land("lands", rows(numbers[1])).rows == 1
-            [held, *_] = [one for one in ask(local, PEER, "/transactions") if one["state"] == "sealed"]
+            [held, *_] = sealed(local, PEER)
             with pytest.raises(TransactionClosedError, match="landed"):
                 db.kill(held["tid"])
             assert found(db, "lands", numbers) == Counter()
@@ -254,6 +259,56 @@ def test_a_frozen_home_and_its_rescue(local: LocalCluster, gates: Gates) -> None
     local.kill(PEER, signal.SIGCONT)  # it was fenced, and starts again
     eventually(lambda: serving_boot(local, PEER) > boot, what="the home to serve again in its next boot")
     until_there(local, "lands", numbers)
+
+
+@pytest.mark.parametrize("ended", ["", "killed"], ids=["its home commits it", "another one commits it"])
+def test_columns_change_between_answer_and_commit(local: LocalCluster, gates: Gates, ended: str) -> None:
+    """Rows that have landed are shown with the columns of now, as those that were committed before."""
+    table = f"changed_{ended}"
+    with connect(local.url(PEER), replica=PEER) as db, local.connect(THIRD) as other:
+        db.create_table(table, SCHEMA, properties=LANDS)
+        db.land(table, rows(1, v=10))
+        eventually(lambda: all_there(other, table, [1]))
+        with gates.open(PEER, HELD):
+            assert db.land(table, rows(2, v=20)).rows == 1
+            gates.await_hit(PEER, HELD)
+            other.alter_table(table, add={"w": "string"}, rename={"v": "n"}, drop=["p"], types={})
+            if ended:
+                local.kill(PEER)
+                eventually(lambda: local.pid(PEER) is None)
+        shown = {"k": [1, 2], "n": [10, 20], "w": [None, None]}
+        eventually(lambda: other.read(table).sort_by("k").to_pydict() == shown, what="the rows")
+    local.up()
+    changed = pa.table({"k": [3], "n": [30], "w": ["x"]}, schema=other_schema())
+    for replica in local.replicas:
+        with local.connect(replica) as each:
+            eventually(lambda each=each: each.read(table).sort_by("k").to_pydict() == shown)  # type: ignore[misc]
+            assert each.sql(f"select sum(n) as n from {table}").to_pydict() == {"n": [30]}
+    with local.connect() as db:
+        assert db.land(table, changed).rows == 1
+        with pytest.raises(SchemaMismatchError, match="p"):
+            db.land(table, rows(4))
+        eventually(lambda: all_there(db, table, [3]))
+
+
+def other_schema() -> pa.Schema:
+    """Return the columns after the change of the test above."""
+    return pa.schema([pa.field("k", pa.int64(), nullable=False), ("n", pa.int64()), ("w", pa.string())])
+
+
+def test_rows_that_wait_go_with_their_table(local: LocalCluster, gates: Gates) -> None:
+    """Its table is dropped between answer and commit: they are in no table that is brought back."""
+    with connect(local.url(PEER), replica=PEER) as db, local.connect(THIRD) as other:
+        db.create_table("gone", SCHEMA, properties=LANDS)
+        db.land("gone", rows(1))
+        eventually(lambda: all_there(other, "gone", [1]))
+        with gates.open(PEER, HELD):
+            assert db.land("gone", rows(2)).rows == 1
+            gates.await_hit(PEER, HELD)
+            other.drop_table("gone")
+        eventually(lambda: not sealed(local, PEER), what="the end of the landing")
+        other.undrop_table("gone")
+        assert found(other, "gone", [1, 2]) == Counter([1])
 
 
 def test_an_error_between_answer_and_commit(local: LocalCluster, gates: Gates) -> None:

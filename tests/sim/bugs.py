@@ -64,7 +64,7 @@ from tidelock.replication.core.copies import Copies
 from tidelock.replication.core.lag import LagVerdict, LagWatch
 from tidelock.replication.core.lock_rules import LockAsk, OnePartition
 from tidelock.replication.core.messages import FetchPart
-from tidelock.replication.core.model import Held, PartKind, PartMeta, Peer
+from tidelock.replication.core.model import Held, PartMeta, Peer
 from tidelock.replication.core.prefix import Prefix
 from tidelock.replication.core.wire import decode
 from tidelock.replication.locks.sweeper import LockSweeper
@@ -320,10 +320,10 @@ def carry_the_rows_of_a_rider_that_left() -> Iterator[None]:
         return leaving
 
     async def encode_too_many(
-        self: RowStaging, tx: Transaction, owners: Sequence[Transaction], kind: PartKind = "part"
+        self: RowStaging, tx: Transaction, owners: Sequence[Transaction], **landed: Any
     ) -> None:
         others = [] if tx in owners else [one for one in left if one.staged.rows]
-        await encode(self, tx, [*owners, *others], kind)
+        await encode(self, tx, [*owners, *others], **landed)
 
     with (
         mock.patch.object(Carriers, "_carry_once", carry_once),
@@ -354,8 +354,8 @@ def answer_landings_before_they_are_durable() -> Iterator[None]:
     """Rows are acknowledged when they are checked."""
     board = Landings._board
 
-    async def answer(self: Landings, rows: CheckedRows, timeout_s: float) -> LandAnswer:
-        task = asyncio.create_task(board(self, rows, timeout_s))
+    async def answer(self: Landings, rows: CheckedRows, at: Csn, deadline: float) -> LandAnswer:
+        task = asyncio.create_task(board(self, rows, at, deadline))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0)
         return LandAnswer(rows.count, None, None)

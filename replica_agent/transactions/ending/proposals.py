@@ -182,6 +182,6 @@ def _declared(skip: SkipPart | None) -> tuple[SkipPart, ...]:
 
 def _adding(part: PartMeta) -> AddPart:
     values = (part.table, part.part, part.path, part.rows, part.length, part.checksum)
-    if part.source is None:
+    if part.source is None and part.columns_csn is None:
         return AddPart(*values)
-    return SharePart(*values, part.source, part.columns_csn)
+    return SharePart(*values, part.origin, part.columns_csn)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import operator
 import sqlite3
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +44,7 @@ from tidelock.replica_agent.storage.unused_files import remove_files
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
-from tidelock.replication.core.model import PartKind, PartMeta
+from tidelock.replication.core.model import PartMeta
 from tidelock.replication.core.room import DiskUse
 from tidelock.replication.partfs import PartFs, PartSink
 
@@ -191,7 +191,9 @@ class RowStaging:
             self.transactions.keep(tx, rows)
         return rows
 
-    async def encode(self, tx: Transaction, owners: Sequence[Transaction], kind: PartKind = "part") -> None:
+    async def encode(
+        self, tx: Transaction, owners: Sequence[Transaction], landed: Mapping[TableId, Csn] | None = None
+    ) -> None:
         """Encode the rows that transactions keep into parts of ``tx``, in memory.
 
         One part holds the rows of all of them in one partition of one table.
@@ -199,7 +201,8 @@ class RowStaging:
         Args:
             tx: The transaction that gets the parts.
             owners: Those whose rows are encoded; they keep them unless ``tx`` is the only one.
-            kind: The kind of the parts.
+            landed: Of rows that land: for each table a CSN at which it had their columns. Such parts may be
+                committed when it has others (rule columns).
 
         Raises:
             TooLargeError: A part would be too large to be kept in memory.
@@ -211,7 +214,9 @@ class RowStaging:
             self.transactions.take_rows(tx)
         for table, part in parts:
             assert part.data is not None, "a part of small inserts is in memory"
-            meta = msgspec.structs.replace(_meta(table, part), kind=kind)
+            meta = _meta(table, part)
+            if landed is not None:
+                meta = msgspec.structs.replace(meta, kind="landed", columns_csn=landed[table])
             self.transactions.add(tx, StagedBytes(meta, part.data, tx.tid))
 
     async def share(

@@ -73,7 +73,9 @@ class World:
         self.may_commit = asyncio.Event()
         self.may_commit.set()
         self.lives = self.follows = True
-        self.departed: list[tuple[str, list[int], str]] = []
+        self.departed: list[tuple[str, list[int], dict[TableId, Csn]]] = []
+        #: The version that each request finds; the last one stays.
+        self.found = [0]
         self.proposed: list[str] = []
         world = cast("Any", self)
         self.settlement = self.proposals = self.closer = self.commits = world
@@ -85,8 +87,9 @@ class World:
 
     def named(self, name: str, at: Csn) -> tuple[int, TableSchema]:
         """Return a table (`Tables`)."""
-        del at
-        return 0, self.schemas[name.removeprefix("default.")]
+        assert at == self.reached
+        version = self.found.pop(0) if len(self.found) > 1 else self.found[0]
+        return version, self.schemas[name.removeprefix("default.")]
 
     async def checked(self, version: int, schema: TableSchema, body: bytes) -> CheckedRows:
         """Check rows (`RowStaging`)."""
@@ -101,11 +104,14 @@ class World:
         """Delay a commit (`Commits`)."""
         assert deadline > time.monotonic()
 
-    async def encode(self, tx: Transaction, owners: Sequence[Transaction], kind: str) -> None:
+    async def encode(
+        self, tx: Transaction, owners: Sequence[Transaction], landed: dict[TableId, Csn]
+    ) -> None:
         """Encode rows (`RowStaging`)."""
         assert [tx] == [*owners]
         assert tx.state is TxState.SEALED
-        self.departed.append((str(tx.tid), [one.count for one in tx.staged.rows], kind))
+        assert tx.staged.tables == {one.schema.id: one.version for one in tx.staged.rows}
+        self.departed.append((str(tx.tid), [one.count for one in tx.staged.rows], landed))
 
     async def build(self, tx: Transaction, timeout_s: float) -> Any:
         """Make copies (`ProposalBuilder`)."""
@@ -117,7 +123,7 @@ class World:
             AddPart(LANDS, PartId("r1-1-1"), "", 1, 9, "c"),
             AddPart(OTHER, PartId("r1-1-2"), "", 1, 9, "c"),
         )
-        return Proposal(TidRecord(str(tx.tid), parts), {LANDS: 0, OTHER: 0})
+        return Proposal(TidRecord(str(tx.tid), parts), {**tx.staged.tables, OTHER: 0})
 
     def version(self, table: TableId, at: Csn) -> int | None:
         """Return the version of a table (`Tables`)."""
@@ -162,11 +168,11 @@ class World:
 
 
 async def test_those_that_wait_depart_together() -> None:
-    """One transaction has all their rows, of the kind that stays; each is answered with its own."""
+    """One transaction has all their rows, as rows that land; each is answered with its own."""
     world = World()
     answers = await world.land(1, 2, 3)
-    [(tid, counts, kind)] = world.departed
-    assert (sorted(counts), kind) == ([1, 2, 3], "landed")
+    [(tid, counts, landed)] = world.departed
+    assert (sorted(counts), landed) == ([1, 2, 3], {LANDS: 5})
     assert answers == [LandAnswer(count, tid, None) for count in (1, 2, 3)]
     await until(lambda: world.transactions.find(tid).state is TxState.COMMITTED)
 
@@ -195,6 +201,15 @@ async def test_a_departure_takes_what_one_transaction_may_have() -> None:
     answers = await world.land(10, 10, 1, 1)
     assert all(isinstance(answer, LandAnswer) for answer in answers)
     assert [counts for _, counts, _ in world.departed] == [[10], [10, 1, 1]]
+
+
+async def test_a_departure_has_rows_of_one_version() -> None:
+    """A table has changed between two requests: rows of before and of now have other columns."""
+    world = World()
+    world.found = [0, 0, 1, 1]
+    answers = await world.land(1, 2, 3, 4)
+    assert all(isinstance(answer, LandAnswer) for answer in answers)
+    assert [counts for _, counts, _ in world.departed] == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(

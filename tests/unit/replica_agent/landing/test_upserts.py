@@ -41,6 +41,9 @@ ARROW = pa.schema([pa.field("k", pa.string(), nullable=False), ("v", pa.int64())
 SCHEMA = TableSchema.from_request(
     "keyed", ARROW, properties={"landing": "on", "unique_key": "k", "on_duplicate": "replace"}
 )
+WIDER = TableSchema.from_request(
+    "keyed", ARROW.append(pa.field("w", pa.int64())), properties=SCHEMA.properties
+)
 DONE = Committed(Csn(9), 1)
 POISON = "poison"
 
@@ -67,7 +70,7 @@ class World:
         self, tx: Transaction, schema: TableSchema, body: AsyncIterable[bytes], path: str | None
     ) -> None:
         """Bring rows in by key (`Mutations`)."""
-        assert (tx.state, schema, path) == (TxState.OPEN, SCHEMA, None)
+        assert (tx.state, schema in (SCHEMA, WIDER), path) == (TxState.OPEN, True, None)
         if self.conflicts:
             self.conflicts -= 1
             raise SerializationConflictError("another transaction removes the same rows")
@@ -143,6 +146,23 @@ async def test_rows_that_wait_are_one_statement() -> None:
     assert not world.transactions.live()
     assert not world.upserts._waiting
     assert not world.upserts._working
+
+
+async def test_a_statement_has_rows_of_the_same_columns() -> None:
+    """The table got a column while they waited."""
+    world = World()
+    narrow, wide = (
+        stream(batch_of([("a", 1)])),
+        stream(batch_of([("b", 2)]).append_column("w", pa.array([3]))),
+    )
+    until_s = time.monotonic() + 5.0
+    calls = [world.upserts.land(SCHEMA, narrow, until_s) for _ in range(2)]
+    calls += [world.upserts.land(WIDER, wide, until_s) for _ in range(2)]
+    assert [answer.rows for answer in await asyncio.gather(*calls)] == [1] * 4
+    assert {frozenset(statement) for statement in world.statements} == {
+        frozenset({("a", 1)}),
+        frozenset({("b", 2)}),
+    }
 
 
 async def test_a_conflict_is_met_again() -> None:
