@@ -27,6 +27,7 @@ from tidelock.replica_agent.audit.checks import (
     ProgressCheck,
     StructureCheck,
     TableCheck,
+    TagCheck,
     UndecidedCheck,
 )
 from tidelock.replica_agent.audit.deep import DeepCheck
@@ -163,6 +164,7 @@ class Auditor:
             LabelCheck(scratch, self._cluster),
             PinCheck(self._cluster),
             TableCheck(scratch, self._cluster),
+            TagCheck(scratch, self._cluster),
             ProgressCheck(scratch, self._cluster),
         ]
 

@@ -384,6 +384,38 @@ class TableCheck:
         }
 
 
+class TagCheck:
+    """Check that ZooKeeper and the catalog have the same tags."""
+
+    name = judgements.TAGS
+    _TRIES: Final = 5
+
+    def __init__(self, scratch: AuditDatabase, cluster: AuditedAgent) -> None:
+        self._scratch, self._cluster = scratch, cluster
+
+    async def run(self) -> CheckResult:
+        """Read the znode, the end of the log, the catalog once that is applied, and the znode again.
+
+        A catalog that is behind is not compared, nor one beside which tags come and go at each try.
+        """
+        cluster = self._cluster
+        for _ in range(self._TRIES):
+            znodes = Znodes(cluster.store, self.name)
+            await cluster.barrier()
+            version, there = await znodes.tags()
+            complete = await cluster.wait(await cluster.barrier())
+            here = await asyncio.to_thread(self._read)
+            if not complete:
+                break
+            if there is None or (await znodes.tags())[0] == version:
+                found = () if there is None else judgements.differing_tags(there, here)
+                return CheckResult(len(here), frozenset([*found, *znodes.unreadable]))
+        return CheckResult(0, frozenset())
+
+    def _read(self) -> dict[str, Csn]:
+        return {row["name"]: Csn(row["csn"]) for row in self._scratch.rows("SELECT name, csn FROM tags")}
+
+
 class ProgressCheck:
     """Check that this replica has promised no more than it has, and that ZooKeeper keeps what it needs."""
 

@@ -24,6 +24,7 @@ UNDECIDED: Final = "undecided"
 LABELS: Final = "labels"
 PINS: Final = "pins"
 TABLES: Final = "tables"
+TAGS: Final = "tags"
 PROGRESS: Final = "progress"
 
 _REPORT: Final = "keep the agents' logs and report it"
@@ -432,3 +433,26 @@ def _described(one: Definition | None, other: Definition | None = None) -> str:
         return "no definition"
     changed = other is not None and other.version == one.version
     return f"version {one.version}" + (" with other content" if changed else "")
+
+
+# ---------------------------------------------------------------------------------------------------- tags
+
+
+def differing_tags(there: Mapping[str, Csn], here: Mapping[str, Csn]) -> Iterator[AuditFinding]:
+    """Find tags that name different CSNs in ZooKeeper and in the catalog, which were read at one state."""
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) == here.get(name):
+            continue
+        yield AuditFinding(
+            check=TAGS,
+            fault="tag_differs",
+            severity=Severity.ERROR,
+            znode=tree.TAGS,
+            expected=_tagged(name, there),
+            found=_tagged(name, here),
+            next_step="the history of the tag may be collected; let this replica clone, and report it",
+        )
+
+
+def _tagged(name: str, tags: Mapping[str, Csn]) -> str:
+    return f"tag {name} of CSN {tags[name]}" if name in tags else f"no tag {name}"

@@ -6,7 +6,7 @@ A znode that cannot be decoded does not stop the audit: it is a separate finding
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -65,6 +65,18 @@ class Znodes:
             if node is not None and content is not None:
                 found[TableId(name)] = Definition(node.version, content)
         return found
+
+    async def tags(self) -> tuple[int, Mapping[str, Csn] | None]:
+        """Return the version of the znode ``tags``, -1 before the first tag, and its tags.
+
+        None: they cannot be decoded.
+        """
+        (node,) = await self._nodes([tree.TAGS])
+        return (
+            (-1, {})
+            if node is None
+            else (node.version, self._decoded(tree.TAGS, node.data, codec.decode_tags))
+        )
 
     async def csn(self, path: str) -> Csn:
         """Return ``csn/tail`` or ``csn/horizon``; CorruptError when it holds no CSN."""

@@ -264,11 +264,29 @@ def pin_of_nobody(local: LocalCluster) -> Planted:
     return Planted({(replica, "pin_of_nobody") for replica in REPLICAS}, [_with_znodes(local, op)])
 
 
+def tag_that_one_lacks(local: LocalCluster) -> Planted:
+    """A tag that is in ZooKeeper and on the other replicas."""
+    data_dir, sql = local.data_dir("r3"), "SELECT * FROM tags WHERE name = 'audited'"
+    with local.connect("r1") as db:
+        db.tag("audited", move=True)
+    eventually(lambda: len(tampering.rows(data_dir, sql)) == 1)
+    (before,) = tampering.rows(data_dir, sql)
+    with catalog(data_dir) as rows:
+        rows.execute("DELETE FROM tags")
+
+    def put_back() -> None:
+        with catalog(data_dir) as rows:
+            rows.execute("INSERT INTO tags VALUES (?, ?, ?, ?, ?)", before)
+
+    return Planted({("r3", "tag_differs")}, [put_back])
+
+
 PLANTS: dict[str, Callable[[LocalCluster], Planted]] = {
     plant.__name__: plant
     for plant in (
         surplus_file, missing_file, flipped_byte, stale_lock, dangling_label, missing_label, repeated_batch,
         row_without_file, file_without_row, removal_that_one_lacks, outcome_that_one_lacks, pin_of_nobody,
+        tag_that_one_lacks,
     )
 }  # fmt: skip
 
@@ -297,7 +315,7 @@ def test_all_planted_faults_are_found(local: LocalCluster) -> None:
     for told in clean.replicas.values():
         assert told.csn == clean.csn
         empty = {check for check, count in told.checks.items() if not count}
-        assert empty <= {"pins", "undecided", "locks"}
+        assert empty <= {"pins", "undecided", "locks", "tags"}
     with planted(local, *PLANTS) as faults:
         told = command(local, Exit.FOUND, "--deep", "--json")
     found = {(replica, one["fault"]) for one in told["findings"] for replica in one["replicas"]}

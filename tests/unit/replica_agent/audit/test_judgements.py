@@ -212,6 +212,17 @@ def test_a_table_has_one_definition(
     assert [one.table for one in found] == ([TABLE] if differs else [])
 
 
+def test_a_tag_has_one_csn() -> None:
+    """A tag that is moved, one that is missing here, and one that is missing there."""
+    there = {"same": Csn(1), "moved": Csn(2), "there": Csn(3)}
+    here = {"same": Csn(1), "moved": Csn(9), "here": Csn(4)}
+    assert [(one.fault, one.expected, one.found) for one in judgements.differing_tags(there, here)] == [
+        ("tag_differs", "no tag here", "tag here of CSN 4"),
+        ("tag_differs", "tag moved of CSN 2", "tag moved of CSN 9"),
+        ("tag_differs", "tag there of CSN 3", "no tag there"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
