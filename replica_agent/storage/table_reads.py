@@ -66,19 +66,19 @@ class TableReads:
 
     def retentions(self) -> dict[TableId, float]:
         """Return the retention in seconds of each table that has its own, also of a dropped one."""
-        of_any_version = """AND id IN (SELECT id FROM tables WHERE definition LIKE '%"retention_s"%')"""
+        of_any_version = """SELECT DISTINCT id FROM tables WHERE definition LIKE '%"retention_s"%'"""
         rows = self._tables(of_any_version, {"s": self.snapshot_csn()}, ("active", "dropped"))
         found = {row.id: row.definition["properties"].get("retention_s") for row in rows}
         return {name: float(kept_s) for name, kept_s in found.items() if kept_s is not None}
 
     def table(self, table: TableId, at: Csn) -> TableRow | None:
         """Return a table as defined at ``at``, or None if it does not exist there."""
-        rows = self._tables("AND id = :id", {"s": at, "id": table}, _DEFINED)
+        rows = self._tables("VALUES (:id)", {"s": at, "id": table}, _DEFINED)
         return rows[0] if rows else None
 
     def named(self, name: TableName, at: Csn) -> TableRow | None:
         """Return the table that has a name at ``at``, or None."""
-        rows = self._tables("AND id IN (SELECT id FROM tables WHERE name = :name)", {"s": at, "name": name})
+        rows = self._tables("SELECT DISTINCT id FROM tables WHERE name = :name", {"s": at, "name": name})
         return next((row for row in rows if row.name == name), None)
 
     def require_named(self, name: TableName, at: Csn) -> TableRow:
@@ -148,21 +148,24 @@ class TableReads:
 
     def namespaces(self, at: Csn) -> list[TableRow]:
         """Return the namespaces that are defined at ``at``, by name (`namespace_key`)."""
-        return self._tables("AND name LIKE '%.'", {"s": at}, ("namespace",))
+        return self._tables("SELECT DISTINCT id FROM tables WHERE name LIKE '%.'", {"s": at}, ("namespace",))
 
     def tables(self, at: Csn) -> list[TableRow]:
         """Return all tables that exist at ``at``, by name."""
-        return self._tables("", {"s": at})
+        return self._tables("SELECT DISTINCT id FROM tables", {"s": at})
 
     def _tables(
-        self, condition: str, args: dict[str, Any], states: Collection[str] = ("active",)
+        self, ids: str, args: dict[str, Any], states: Collection[str] = ("active",)
     ) -> list[TableRow]:
+        # A definition has kilobytes, and a table may have thousands of them: no other than the last is read.
         sql = f"""
-            SELECT {_TABLE}, state, max(version) FROM tables WHERE from_csn <= :s {condition}
-            GROUP BY id ORDER BY name
+            WITH known (of) AS ({ids})
+            SELECT {_TABLE}, state FROM known CROSS JOIN tables ON id = of AND version =
+                (SELECT version FROM tables WHERE id = of AND from_csn <= :s ORDER BY version DESC LIMIT 1)
+            ORDER BY name
         """  # noqa: S608 - constants
         return [
             TableRow(TableId(table), TableName(name), version, Csn(csn), json.loads(text), schema, common)
-            for table, name, version, csn, text, schema, common, state, _ in self._db.execute(sql, args)
+            for table, name, version, csn, text, schema, common, state in self._db.execute(sql, args)
             if state in states
         ]
