@@ -325,7 +325,7 @@ class FencedError(RefusedError):
 
 
 class NotEnoughReplicasError(RefusedError):
-    """The parts did not reach ``copies`` durable copies within the commit timeout, so it was rolled back."""
+    """The commit lacks durable copies, and no byte of them has come for the commit timeout: rolled back."""
 
     retriable = True
     http_status = 503

@@ -72,11 +72,9 @@ class Znodes:
         None: they cannot be decoded.
         """
         (node,) = await self._nodes([tree.TAGS])
-        return (
-            (-1, {})
-            if node is None
-            else (node.version, self._decoded(tree.TAGS, node.data, codec.decode_tags))
-        )
+        if node is None:
+            return -1, {}
+        return node.version, self._decoded(tree.TAGS, node.data, codec.decode_tags)
 
     async def csn(self, path: str) -> Csn:
         """Return ``csn/tail`` or ``csn/horizon``; CorruptError when it holds no CSN."""

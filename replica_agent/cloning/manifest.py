@@ -265,12 +265,14 @@ def install(
     db.execute(
         """
         CREATE TEMP TABLE kept AS
-        SELECT * FROM parts WHERE state = 'held' AND file IS NOT NULL
+        SELECT part, kind, length, checksum, file, offset, blocks FROM parts
+        WHERE state = 'held' AND file IS NOT NULL
         """
     )
     with _opened(manifest) as source:
         _require_one_history(db, source)
         landed = _landed_here(db, source)
+        _set_undecided_aside(db, source)
         _replace_rows(db, source)
     _keep_landed(db, landed)
     _keep_bytes(db, found)
@@ -372,30 +374,39 @@ def _keep_bytes(db: sqlite3.Connection, found: Collection[FoundPart]) -> None:
             db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (at.file, at.length))
 
 
-def _keep_undecided(db: sqlite3.Connection) -> None:
-    """Keep the parts here that the log may add behind the manifest, as those of undecided transactions.
+def _set_undecided_aside(db: sqlite3.Connection, source: sqlite3.Connection) -> None:
+    """Copy the parts here that the log may add behind the manifest, as those of undecided transactions.
 
     A commit counts a copy as soon as it is confirmed. So this disk may be the last one with the bytes of a
     record that the sender has not applied. What was applied here behind the manifest is in the log still,
     since the manifest is not below the tail. What was undecided here is in the log, or aborts, unless the
     manifest has its commit, or may have forgotten it. What landed is kept apart: its holders bring it.
     """
-    floor = _remembers_from(db, "outcome_floor")
-    tids = db.execute("SELECT DISTINCT creation_tid FROM temp.kept WHERE creation_csn IS NULL").fetchall()
+    db.execute("DROP TABLE IF EXISTS temp.undecided")
+    sql = """
+        CREATE TEMP TABLE undecided AS
+        SELECT * FROM parts WHERE state = 'held' AND file IS NOT NULL AND kind IN ('part', 'manifest')
+            AND (creation_csn IS NULL OR creation_csn > ?)
+    """
+    db.execute(sql, (_meta(source, "snapshot_csn"),))
+    floor = _remembers_from(source, "outcome_floor")
+    tids = db.execute(
+        "SELECT DISTINCT creation_tid FROM temp.undecided WHERE creation_csn IS NULL"
+    ).fetchall()
     forgotten = [(tid,) for (tid,) in tids if Tid.parse(tid).snapshot < floor]
-    db.executemany("DELETE FROM temp.kept WHERE creation_tid = ? AND creation_csn IS NULL", forgotten)
+    db.executemany("DELETE FROM temp.undecided WHERE creation_tid = ? AND creation_csn IS NULL", forgotten)
+    db.execute("UPDATE temp.undecided SET creation_csn = NULL, removal_tid = NULL, removal_csn = NULL")
+
+
+def _keep_undecided(db: sqlite3.Connection) -> None:
+    """Put back what was set aside, but for parts and transactions that the manifest knows."""
     db.execute(
         """
-        UPDATE temp.kept SET creation_csn = NULL, removal_tid = NULL, removal_csn = NULL
-        WHERE creation_csn > (SELECT value FROM meta WHERE key = 'snapshot_csn')
+        INSERT OR IGNORE INTO parts SELECT * FROM temp.undecided
+        WHERE creation_tid NOT IN (SELECT tid FROM outcomes)
         """
     )
-    db.execute(
-        """
-        INSERT OR IGNORE INTO parts SELECT * FROM temp.kept WHERE creation_csn IS NULL
-            AND kind IN ('part', 'manifest') AND creation_tid NOT IN (SELECT tid FROM outcomes)
-        """
-    )
+    db.execute("DROP TABLE temp.undecided")
 
 
 def _remembers_from(db: sqlite3.Connection, *floors: str) -> Csn:

@@ -144,8 +144,8 @@ class LandingUpserts:
         size = 0
         while waiting:
             size += waiting[0].nbytes
-            another = bool(going) and waiting[0].rows.schema != going[0].rows.schema
-            if another or (going and size > self.settings.staged_memory_bytes_max // _STATEMENT_SHARE):
+            limit = self.settings.staged_memory_bytes_max // _STATEMENT_SHARE
+            if going and (size > limit or waiting[0].rows.schema != going[0].rows.schema):
                 break
             going.append(waiting.pop(0))
             self._waiting_bytes -= going[-1].nbytes

@@ -150,6 +150,12 @@ def test_a_file_is_linked_where_its_folder_may_be(
     for replica in local.replicas:
         with local.connect(replica) as other:
             assert seen(other, csn=db.seen_csn) == expected
+    several = import_dir / "several"
+    several.mkdir()
+    for number in range(4):
+        pq.write_table(rows(*range(200)).drop_columns(["city"]), several / f"{number}.parquet")
+    assert db.import_files("t", several, wait="all").rows_inserted == 800
+    assert [path.stat().st_nlink for path in several.iterdir()] == [2] * 4
     tx = db.begin()
     pq.write_table(rows(4).drop_columns(["city"]), linked)
     tx.import_files("t", linked)

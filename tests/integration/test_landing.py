@@ -272,7 +272,7 @@ def test_columns_change_between_answer_and_commit(local: LocalCluster, gates: Ga
         with gates.open(PEER, HELD):
             assert db.land(table, rows(2, v=20)).rows == 1
             gates.await_hit(PEER, HELD)
-            other.alter_table(table, add={"w": "string"}, rename={"v": "n"}, drop=["p"], types={})
+            other.alter_table(table, add={"w": "string"}, rename={"v": "n"}, drop=["p"])
             if ended:
                 local.kill(PEER)
                 eventually(lambda: local.pid(PEER) is None)

@@ -1,8 +1,8 @@
 """Gets a sealed transaction its durable copies: persists it here, has it pushed to the peers, and counts.
 
 The counting is the pure machine :class:`tidelock.replication.core.copies.Copies`; this shell feeds it and
-hands its decisions to the commits that wait. It waits for copies as long as bytes of them arrive: how long
-terabytes take is no reason to refuse them, and a peer that has stopped is one.
+hands its decisions to the commits that wait. It waits for copies as long as bytes of them arrive, so
+that a large commit is not refused for its size.
 """
 
 from __future__ import annotations

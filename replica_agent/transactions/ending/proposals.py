@@ -118,7 +118,8 @@ class ProposalBuilder:
         """Return a proposal whose copies are counted after the change that its commit has met.
 
         Raises:
-            NotEnoughReplicasError: There are not enough copies within ``timeout_s``.
+            NotEnoughReplicasError: There are not enough copies, and no byte of them has arrived for
+                ``timeout_s``.
         """
         assert proposal.roster is not None, "a commit that names no copies was refused because of them"
         counted = await self.copies.count_again(tx.tid, proposal.roster, timeout_s)

@@ -151,10 +151,8 @@ async def test_rows_that_wait_are_one_statement() -> None:
 async def test_a_statement_has_rows_of_the_same_columns() -> None:
     """The table got a column while they waited."""
     world = World()
-    narrow, wide = (
-        stream(batch_of([("a", 1)])),
-        stream(batch_of([("b", 2)]).append_column("w", pa.array([3]))),
-    )
+    narrow = stream(batch_of([("a", 1)]))
+    wide = stream(batch_of([("b", 2)]).append_column("w", pa.array([3])))
     until_s = time.monotonic() + 5.0
     calls = [world.upserts.land(SCHEMA, narrow, until_s) for _ in range(2)]
     calls += [world.upserts.land(WIDER, wide, until_s) for _ in range(2)]

@@ -36,7 +36,7 @@ class _Home:
     async def store(self, *_: object) -> None:
         """Make rows durable (`Stager`)."""
 
-    def make(self) -> Awaitable[CountedCopies]:
+    def make(self) -> asyncio.Future[CountedCopies]:
         """Begin to wait."""
         return asyncio.ensure_future(self.copies.make(TID, [meta("a")], [], PATIENCE_S))
 
@@ -44,24 +44,18 @@ class _Home:
         """Answer a push: so many bytes are there, or (None) all of them and durable."""
         held = (str(TID),) if arrived is None else ()
         coming = {} if arrived is None else {str(TID): arrived}
-        self.copies.acknowledged(
-            Held(ReplicaId(peer), f"d{peer[1:]}", 1, Csn(1), held, {}, coming),
-        )
-
-
-@pytest.fixture
-def run() -> Iterator[Callable[[Callable[[_Home], Awaitable[None]]], None]]:
-    """Run a story in virtual time."""
-    loop = SimLoop(lambda call, done: done.set_result(call()), 1e6)
-
-    async def told(story: Callable[[_Home], Awaitable[None]]) -> None:
-        await story(_Home())
-
-    yield lambda story: loop.run_until_complete(told(story))
-    loop.close()
+        self.copies.acknowledged(Held(ReplicaId(peer), f"d{peer[1:]}", 1, Csn(1), held, {}, coming))
 
 
 Run = Callable[[Callable[[_Home], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Run a story in virtual time."""
+    loop = SimLoop(lambda call, done: done.set_result(call()), 1e6)
+    yield lambda story: loop.run_until_complete(story(_Home()))
+    loop.close()
 
 
 def test_a_commit_waits_as_long_as_bytes_arrive(run: Run) -> None:
@@ -85,7 +79,7 @@ def test_a_commit_whose_copies_stand_still_is_refused(run: Run, arrived: int) ->
     async def story(home: _Home) -> None:
         now = asyncio.get_running_loop().time
         begun = now()
-        waiting = asyncio.ensure_future(home.make())
+        waiting = home.make()
         await asyncio.sleep(1.0)
         home.report("r2", arrived)
         came = now() if arrived else begun
