@@ -265,7 +265,7 @@ def install(
     db.execute(
         """
         CREATE TEMP TABLE kept AS
-        SELECT part, kind, length, checksum, file, offset, blocks FROM parts
+        SELECT part, length, checksum, file, offset, blocks FROM parts
         WHERE state = 'held' AND file IS NOT NULL
         """
     )
@@ -360,8 +360,8 @@ def _keep_bytes(db: sqlite3.Connection, found: Collection[FoundPart]) -> None:
     db.execute(
         """
         UPDATE parts SET state = 'held', file = kept.file, offset = kept.offset, blocks = kept.blocks
-        FROM temp.kept WHERE kept.part = parts.part AND kept.kind = parts.kind
-            AND kept.length = parts.length AND kept.checksum = parts.checksum
+        FROM temp.kept
+        WHERE kept.part = parts.part AND kept.length = parts.length AND kept.checksum = parts.checksum
         """
     )
     for one in found:

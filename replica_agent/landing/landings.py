@@ -13,14 +13,14 @@ Two landings have no order. So a table with a unique key, in which the last row 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import Csn, TableId
-from tidelock.csnlog.core.model import AddPart
+from tidelock.csnlog.core.ids import Csn, TableId, Tid
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
 from tidelock.errors import (
@@ -72,6 +72,8 @@ class Landings:
 
     Attributes:
         upserts: Writes those with a unique key.
+        rescue: Commits the rows of a departure that the log refuses, without those of dropped tables; returns
+            whether that is settled (:meth:`.rescue.Rescue.settle`).
     """
 
     settings: AgentSettings
@@ -82,6 +84,7 @@ class Landings:
     staging: RowStaging
     commits: Commits
     upserts: LandingUpserts
+    rescue: Callable[[Tid], Awaitable[bool]]
     metrics: Metrics
     _boarding: list[_Boarding] = field(default_factory=list, init=False)
     _waiting_bytes: int = field(default=0, init=False)
@@ -235,9 +238,10 @@ class Landings:
                 done = await settlement.propose(tx, proposal, clock() + self.settings.commit_timeout_s)
                 await LANDED.after()
             except TableChangedError as error:
-                proposal = self._again(proposal)
-                if not proposal.tables:
-                    _log.warning("landing_dropped", tid=str(tx.tid), reason="its tables were dropped")
+                if (again := self._again(tx, proposal)) is not None:
+                    proposal = again
+                elif await self.rescue(tx.tid):
+                    _log.warning("landing_dropped", tid=str(tx.tid), reason="tables of it were dropped")
                     await self.commits.closer.roll_back(tx, error, pushed=True)
                     return None
                 await asyncio.sleep(_PAUSE_S)
@@ -250,18 +254,13 @@ class Landings:
         _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
         return None
 
-    def _again(self, proposal: Proposal) -> Proposal:
-        """Return a proposal for the definitions that are applied here, without the rows of dropped tables."""
+    def _again(self, tx: Transaction, proposal: Proposal) -> Proposal | None:
+        """Return a proposal for the definitions that are applied here; None if a table was dropped."""
         at = self.waiters.reached
-        found = {table: self.tables.version(table, at) for table in proposal.tables}
+        since = {part.table: part.columns_csn for part in tx.staged.parts if part.columns_csn is not None}
+        found = {table: self.tables.version_since(table, since[table], at) for table in proposal.tables}
         tables = {table: version for table, version in found.items() if version is not None}
-        entries = tuple(
-            entry
-            for entry in proposal.record.entries
-            if not isinstance(entry, AddPart) or entry.table in tables
-        )
-        record = msgspec.structs.replace(proposal.record, entries=entries)
-        return msgspec.structs.replace(proposal, record=record, tables=tables)
+        return msgspec.structs.replace(proposal, tables=tables) if len(tables) == len(found) else None
 
 
 def _require_small(found: int, limit: int, setting: str) -> None:

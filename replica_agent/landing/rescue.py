@@ -1,7 +1,10 @@
-"""The rescue of rows that landed at a boot which has ended before it could commit them.
+"""The rescue of rows that landed in a transaction which will not be committed.
 
-The home has acknowledged such rows, and nothing but the parts of its aborted transaction holds them. So each
-replica that has confirmed these parts commits their bytes again, as new parts in a transaction of its own.
+Its boot has ended before it could commit them, or the log refuses it, since a table of it was dropped.
+The home has acknowledged such rows, and nothing but the parts of that transaction holds them. So each
+replica that knows of its end, and has confirmed these parts, commits their bytes again, as new parts in a
+transaction of its own. The rows of a table that was dropped since they landed go with it, also if it has
+come back.
 All do so under one label, which names the aborted transaction: the log takes one of them, and the others hear
 that the label exists. A replica that applies the record of that label forgets the parts (`catalog_writes`).
 
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from tidelock.csnlog.core.ids import PartId, Tid
+from tidelock.csnlog.core.ids import PartId, TableId, Tid
 from tidelock.csnlog.core.labels import landing_label
 from tidelock.csnlog.core.skipped import Skips
 from tidelock.csnlog.log import CsnLog
@@ -63,7 +66,7 @@ class Rescue:
     wait_s: float
 
     async def settle(self, tid: Tid) -> bool:
-        """Return whether the parts of an aborted transaction may be forgotten here.
+        """Return whether the parts of a transaction that is certainly not committed may be forgotten here.
 
         Rows that landed with it are committed first, unless another replica has done that.
         """
@@ -85,11 +88,14 @@ class Rescue:
     async def _commit(self, tid: Tid) -> bool:
         at = self.waiters.reached
         landed = self.catalog.reader.landed(str(tid))  # none if the log has brought them by now
-        versions = {meta.table: self.tables.version(meta.table, at) for meta, _ in landed}
-        # The rows of a table that was dropped meanwhile went with it.
-        parts = [(meta, place) for meta, place in landed if versions[meta.table] is not None]
+        versions: dict[TableId, int] = {}
         copies: list[tuple[PartMeta, bytes]] = []
-        for meta, place in parts:
+        for meta, place in landed:
+            # Rows that an earlier version has left here name no CSN of their columns, which did not change.
+            since = tid.snapshot if meta.columns_csn is None else meta.columns_csn
+            if (version := self.tables.version_since(meta.table, since, at)) is None:
+                continue
+            versions[meta.table] = version
             if place is None:
                 raise UnavailableError(f"part {meta.part} is damaged, and is fetched again")
             try:
@@ -97,13 +103,14 @@ class Rescue:
             except CorruptError as error:
                 self.damaged(meta.part, error.message)
                 raise
-            copies.append((msgspec.structs.replace(meta, part=self.numbers.next(), kind="part"), data))
+            copy = msgspec.structs.replace(meta, part=self.numbers.next(), kind="part", columns_csn=since)
+            copies.append((copy, data))
         if not copies:
             return True
         tx = self.transactions.begin(self.waiters.reached, label=landing_label(str(tid)))
         for copy, data in copies:
             self.transactions.add(tx, StagedBytes(copy, data, tx.tid))
-            tx.use(copy.table, versions[copy.table] or 0)
+            tx.use(copy.table, versions[copy.table])
         done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
         rows = sum(copy.rows for copy, _ in copies)
         self.metrics.landing.rescued.inc(rows)

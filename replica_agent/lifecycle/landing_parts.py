@@ -35,17 +35,6 @@ def make_landing(means: Means, replication: ReplicationParts, transactions: Tran
         executor=inserts.staging.encoders,
         clock=time.monotonic,
     )
-    landings = Landings(
-        settings=settings,
-        transactions=transactions.registry,
-        tables=local.tables,
-        waiters=local.waiters,
-        pressure=inserts.pressure,
-        staging=inserts.staging,
-        commits=transactions.commits,
-        upserts=upserts,
-        metrics=means.metrics,
-    )
     rescue = Rescue(
         condition=means.condition,
         log=replication.log,
@@ -60,5 +49,17 @@ def make_landing(means: Means, replication: ReplicationParts, transactions: Tran
         metrics=means.metrics,
         damaged=means.events.corrupt,
         wait_s=settings.wait_bound_s,
+    )
+    landings = Landings(
+        settings=settings,
+        transactions=transactions.registry,
+        tables=local.tables,
+        waiters=local.waiters,
+        pressure=inserts.pressure,
+        staging=inserts.staging,
+        commits=transactions.commits,
+        upserts=upserts,
+        rescue=rescue.settle,
+        metrics=means.metrics,
     )
     return LandingParts(landings=landings, rescue=rescue)

@@ -107,8 +107,11 @@ def refusal(found: FoundPart, words: Sequence[PartHolder], without: Sequence[str
     if readers := [word.replica for word in words if word.word == "reads"]:
         return f"{', '.join(readers)} still reads it, and may hold it: ask again in a moment"
     silent = [word.replica for word in words if word.word == "silent"]
-    if found.is_manifest and (why := _why_not_a_manifest(found, words, silent)) is not None:
-        return why
+    if found.is_manifest and (applied := _have_applied(found, words, silent)):
+        return (
+            f"it is the manifest of its transaction, and {', '.join(applied)} has applied it: the "
+            "transaction counts there; let the others clone from there"
+        )
     if living := [word.replica for word in words if word.replica in silent and word.alive]:
         return (
             f"{', '.join(living)} shows a sign of life, gives no answer, and may hold it: look at its log, "
@@ -116,27 +119,27 @@ def refusal(found: FoundPart, words: Sequence[PartHolder], without: Sequence[str
         )
     if unnamed := [replica for replica in silent if replica not in without]:
         return (
-            f"{', '.join(unnamed)} does not answer and may hold it: start it, or confirm that you go on "
-            f"without it (--confirm-without {unnamed[0]})"
+            f"{', '.join(unnamed)} does not answer and may hold it"
+            f"{', or have applied its transaction' if found.is_manifest else ''}: start it, or confirm that "
+            f"you go on without it (--confirm-without {unnamed[0]})"
         )
     if surplus := [replica for replica in without if replica not in silent]:
         return f"{', '.join(surplus)} is not silent: name only replicas that do not answer"
     return None
 
 
-def _why_not_a_manifest(found: FoundPart, words: Sequence[PartHolder], silent: Sequence[str]) -> str | None:
-    """Return why the changes that a manifest lists cannot be given up: they may be visible somewhere."""
-    if applied := [word.replica for word in words if (word.snapshot_csn or CSN_NONE) >= found.csn]:
-        return (
-            f"it is the manifest of its transaction, and {', '.join(applied)} has applied it: the "
-            "transaction counts there; let the others clone from there"
-        )
-    if silent:
-        return (
-            f"it is the manifest of its transaction, and {', '.join(silent)} does not answer and may have "
-            "applied it: start it, or remove it from the cluster"
-        )
-    return None
+def _have_applied(found: FoundPart, words: Sequence[PartHolder], silent: Sequence[str]) -> list[str]:
+    """Return the replicas from which others can still get the changes that a manifest lists.
+
+    One that is silent for good is not among them, whatever it has applied. It cannot be removed either: that
+    waits for the others, which wait for the manifest. So the operator may go on without it, and it clones
+    when it comes back and learns of the word.
+    """
+    return [
+        word.replica
+        for word in words
+        if word.replica not in silent and (word.snapshot_csn or CSN_NONE) >= found.csn
+    ]
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

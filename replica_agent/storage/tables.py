@@ -52,6 +52,15 @@ class Tables:
         """Return the version of a table's definition at a CSN that is applied here; None without a table."""
         return _at(self._kept(self._versions, table, self.reader.versions), at)
 
+    def version_since(self, table: TableId, since: Csn, at: Csn) -> int | None:
+        """Return the version of a table at a CSN that is applied here, if it was there all the time.
+
+        None if it was dropped above ``since``, although it may have been brought back.
+        """
+        history = self._kept(self._versions, table, self.reader.versions)
+        dropped = any(version is None and since < csn <= at for csn, version in history)
+        return None if dropped else _at(history, at)
+
     def bearer(self, name: TableName, at: Csn) -> TableId | None:
         """Return the table that has a name at a CSN that is applied here, or None."""
         return _at(self._kept(self._bearers, name, self.reader.bearers), at)

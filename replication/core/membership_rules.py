@@ -84,16 +84,22 @@ class MembersReading(msgspec.Struct, frozen=True):
             replica for replica, found in self.replicas.items() if found.session.state not in LEFT_OUT
         )
 
-    def well(self) -> tuple[ReplicaId, ...]:
-        """Return the replicas that can give a commit a copy now."""
+    def living(self) -> tuple[ReplicaId, ...]:
+        """Return the replicas from which others can fetch now; they may drain, or be behind."""
         return tuple(
             replica
             for replica in self.members()
             if self.replicas[replica].alive
             and self.replicas[replica].session.disk
             and self.replicas[replica].session.state in COUNTED
-            and replica not in self.roster.draining
-            and self.behind(replica) <= self.lag_max
+        )
+
+    def well(self) -> tuple[ReplicaId, ...]:
+        """Return the replicas that can give a commit a copy now."""
+        return tuple(
+            replica
+            for replica in self.living()
+            if replica not in self.roster.draining and self.behind(replica) <= self.lag_max
         )
 
     def has_all(self, replica: ReplicaId) -> bool:
@@ -216,9 +222,9 @@ def _require_all(
     )
     return NotYet(
         MembershipError(
-            f"expected at least {need} replicas without {leaving} that have all commits up to CSN "
-            f"{seen.asked}, found {have} (behind, or without all parts: {shown or 'none'}): wait until they "
-            "have caught up, or drain it first, and ask again",
+            f"expected replicas without {leaving} that have all commits up to CSN {seen.asked}, at least "
+            f"{need}, found {have} (behind, or without all parts: {shown or 'none'}): wait until they have "
+            "caught up, and ask again",
             replica=leaving,
             have=have,
             need=need,
@@ -285,7 +291,7 @@ def _taken_out(
         )
     if found.session.state == STRUCK:
         # Its copies do not count, and may be the last ones all the same: a rebuild strikes all that lag.
-        staying, need = tuple(one for one in seen.well() if one != replica), 1
+        staying, need = tuple(one for one in seen.living() if one != replica), 1
     else:
         staying, need = left_after(seen, replica), seen.roster.copies
     if not_yet := _require_all(seen, staying, replica, need):

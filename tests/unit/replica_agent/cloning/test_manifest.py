@@ -233,6 +233,24 @@ async def test_rows_that_landed_here_outlive_a_clone(source: Catalog, own: Catal
     assert rows(tmp_path / "r2/catalog.db", "SELECT tid FROM prepared") == [(str(landing),)]
 
 
+@pytest.mark.parametrize("ahead", ["this replica", "the sender"])
+async def test_rows_that_landed_keep_their_bytes_through_their_commit(
+    source: Catalog, own: Catalog, tmp_path: Path, ahead: str
+) -> None:
+    """One of the two has applied the record that makes them a part of the table, and the other has not."""
+    landing = await land(own, 20)
+    await land(source, 20)
+    record = jobs.AppliedTid(str(landing), (add(20),), None, True)
+    first = own if ahead == "this replica" else source
+    await first.write(lambda db: jobs.apply(db, [jobs.AppliedRecord(Csn(8), 8000, [record], {})]))
+    path, _ = written(tmp_path)
+    await replace(own, path, files=["packs/00/r1-1-90.pack"])
+    kept = own.reader.part(part(20))
+    assert kept is not None
+    assert (kept.state, kept.creation_csn) == ("held", None if ahead == "this replica" else 8)
+    assert "packs/00/r1-1-90.pack" in own.reader.files()[0]
+
+
 @pytest.mark.parametrize("brought", ["by its home", "under the label", "forgotten", "damaged here"])
 async def test_landed_rows_that_may_have_come_do_not_outlive_a_clone(
     source: Catalog, own: Catalog, tmp_path: Path, brought: str

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.aio import until
 from tests.support.rows import settings, stream
-from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId
-from tidelock.csnlog.core.model import AddPart, TidRecord
+from tidelock.csnlog.core.ids import Csn, PartId, ReplicaId, TableId, Tid
+from tidelock.csnlog.core.model import TidRecord
 from tidelock.csnlog.core.results import Committed
 from tidelock.csnlog.log import Proposal
 from tidelock.errors import (
@@ -30,15 +30,17 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.config.metrics import Metrics
 from tidelock.replica_agent.landing.landings import Landings
+from tidelock.replica_agent.storage.pack_writer import StagedBytes
 from tidelock.replica_agent.storage.row_streams import CheckedRows, check_small
 from tidelock.replica_agent.tables.schema import TableSchema
 from tidelock.replica_agent.transactions.ending.commit_batching import GroupCommitGate
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.transaction import Transaction, TxState
+from tidelock.replication.core.model import PartMeta
 from tidelock.wire.writes import LandAnswer
 
 R1 = ReplicaId("r1")
-LANDS, OTHER = TableId("default.lands"), TableId("default.other")
+LANDS = TableId("default.lands")
 ARROW = pa.schema([("k", pa.int64())])
 DONE = Committed(Csn(9), 1)
 SOON_S = 5.0
@@ -64,7 +66,7 @@ class World:
             "lands": TableSchema.from_request("lands", ARROW, properties={"landing": "on"}),
             "plain": TableSchema.from_request("plain", ARROW),
         }
-        self.versions = {LANDS: 0, OTHER: 0}
+        self.versions = {LANDS: 0}
         self.proposal: Proposal | None = None
         #: The ends of copies and commits, one after the other; the last one stays.
         self.copied: list[Exception | None] = [None]
@@ -74,6 +76,9 @@ class World:
         self.may_commit.set()
         self.lives = self.follows = True
         self.departed: list[tuple[str, list[int], dict[TableId, Csn]]] = []
+        #: The transactions whose rows were brought in another one; the ends of that, of which the last stays.
+        self.rescued: list[str] = []
+        self.settled = [True]
         #: The version that each request finds; the last one stays.
         self.found = [0]
         self.proposed: list[str] = []
@@ -82,7 +87,8 @@ class World:
         self.gate, self.clock, self.reached = GroupCommitGate(1.0), time.monotonic, Csn(5)
         self.landings = Landings(
             settings=self.settings, transactions=self.transactions, tables=world, waiters=world,
-            pressure=world, staging=world, commits=world, upserts=world, metrics=Metrics(),
+            pressure=world, staging=world, commits=world, upserts=world, rescue=self.rescue,
+            metrics=Metrics(),
         )  # fmt: skip
 
     def named(self, name: str, at: Csn) -> tuple[int, TableSchema]:
@@ -112,6 +118,12 @@ class World:
         assert tx.state is TxState.SEALED
         assert tx.staged.tables == {one.schema.id: one.version for one in tx.staged.rows}
         self.departed.append((str(tx.tid), [one.count for one in tx.staged.rows], landed))
+        for number, one in enumerate(self.transactions.take_rows(tx)):
+            table = one.schema.id
+            part = PartMeta(
+                PartId(f"r1-1-{number}"), table, "", 1, 9, "c", kind="landed", columns_csn=landed[table]
+            )
+            self.transactions.add(tx, StagedBytes(part, b"part", tx.tid))
 
     async def build(self, tx: Transaction, timeout_s: float) -> Any:
         """Make copies (`ProposalBuilder`)."""
@@ -119,16 +131,18 @@ class World:
         end = self.copied.pop(0) if len(self.copied) > 1 else self.copied[0]
         if end is not None:
             raise end
-        parts = (
-            AddPart(LANDS, PartId("r1-1-1"), "", 1, 9, "c"),
-            AddPart(OTHER, PartId("r1-1-2"), "", 1, 9, "c"),
-        )
-        return Proposal(TidRecord(str(tx.tid), parts), {**tx.staged.tables, OTHER: 0})
+        return Proposal(TidRecord(str(tx.tid), ()), dict(tx.staged.tables))
 
-    def version(self, table: TableId, at: Csn) -> int | None:
-        """Return the version of a table (`Tables`)."""
-        del at
+    def version_since(self, table: TableId, since: Csn, at: Csn) -> int | None:
+        """Return the version of a table that was not dropped (`Tables`)."""
+        assert since == at == self.reached
         return self.versions.get(table)
+
+    async def rescue(self, tid: Tid) -> bool:
+        """Bring the rows of a transaction that the log refuses (`Rescue.settle`)."""
+        assert self.transactions.find(str(tid)).state is TxState.SEALED
+        self.rescued.append(str(tid))
+        return self.settled.pop(0) if len(self.settled) > 1 else self.settled[0]
 
     async def propose(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         """Commit (`Settlement`)."""
@@ -226,29 +240,33 @@ async def test_acknowledged_rows_are_proposed_until_they_are_committed(error: Ex
     assert world.proposed == [answer.tid] * 3
 
 
-async def test_acknowledged_rows_go_with_the_table_that_was_dropped() -> None:
-    """Those of the other tables of the departure are committed, for the definitions of now."""
+async def test_acknowledged_rows_are_proposed_for_the_definition_of_now() -> None:
+    """Columns of the table have changed meanwhile; at first this replica has not heard of it."""
     world = World()
-    world.ends = [TableChangedError("dropped"), DONE]
-    world.versions = {OTHER: 3}
+    world.ends = [TableChangedError("changed")]
     [answer] = await world.land(1)
     assert isinstance(answer, LandAnswer)
+    await until(lambda: len(world.proposed) == 2)
+    world.versions, world.ends = {LANDS: 3}, [TableChangedError("changed"), DONE]
     await until(lambda: world.transactions.find(answer.tid or "").state is TxState.COMMITTED)
     assert world.proposal is not None
-    assert world.proposal.tables == {OTHER: 3}
-    assert [entry.table for entry in world.proposal.record.entries if isinstance(entry, AddPart)] == [OTHER]
+    assert (world.proposal.tables, world.rescued) == ({LANDS: 3}, [])
 
 
-async def test_a_departure_ends_when_all_of_its_tables_were_dropped() -> None:
-    """Nothing is left to commit, and nothing is proposed forever."""
+async def test_acknowledged_rows_go_with_the_table_that_was_dropped() -> None:
+    """Those of the other tables are brought in another transaction, and this one is proposed no more.
+
+    Its manifest would name the parts of the dropped table.
+    """
     world = World()
     world.ends = [TableChangedError("dropped")]
+    world.settled = [False, True]
     world.versions = {}
     [answer] = await world.land(1)
     assert isinstance(answer, LandAnswer)
     await until(lambda: not world.landings._departures)
     assert world.transactions.find(answer.tid or "").state is TxState.ROLLED_BACK
-    assert world.proposed == [answer.tid]
+    assert world.proposed == world.rescued == [answer.tid] * 2
 
 
 async def test_acknowledged_rows_are_left_when_the_log_has_ended() -> None:

@@ -27,13 +27,19 @@ from tidelock.replication.core.model import Location, PartMeta
 
 LANDED = Tid(Csn(1), ReplicaId("r2"), 7, 3)
 OTHER = Tid(Csn(1), ReplicaId("r2"), 7, 4)
-TABLE = TableId("default.t")
+TABLE, GONE = TableId("default.t"), TableId("default.gone")
+#: A CSN at which the tables had the columns of the rows.
+COLUMNS = Csn(3)
 DONE = Committed(Csn(9), 1)
 
 
-def staged(number: int, tid: Tid, kind: Any = "landed") -> jobs.StagedPart:
+def staged(
+    number: int, tid: Tid, kind: Any = "landed", table: TableId = TABLE, columns_csn: Csn | None = COLUMNS
+) -> jobs.StagedPart:
     """Return a part in a pack."""
-    meta = PartMeta(PartId(f"r2-7-{number}"), TABLE, "p=1", 5, 10, f"{number:032x}", kind=kind)
+    meta = PartMeta(
+        PartId(f"r2-7-{number}"), table, "p=1", 5, 10, f"{number:032x}", kind=kind, columns_csn=columns_csn
+    )
     return jobs.StagedPart(meta, Location("packs/00/r1-1-9.pack", number * 10, 10, b"\0" * 8), tid)
 
 
@@ -51,7 +57,7 @@ class World:
         self.reported: list[PartId] = []
         self.committed: list[tuple[str | None, list[PartMeta]]] = []
         self.skips: dict[Csn, SkippedRecord] = {}
-        self.versions = {TABLE: 3}
+        self.versions: dict[tuple[TableId, Csn], int] = {(TABLE, COLUMNS): 3}
         world = cast("Any", self)
         self.rescue = Rescue(
             condition=self.condition, log=world, waiters=world, catalog=catalog, tables=world, files=world,
@@ -60,10 +66,10 @@ class World:
             wait_s=0.1,
         )  # fmt: skip
 
-    def version(self, table: TableId, at: Csn) -> int | None:
-        """Return the version of a table (`Tables`)."""
+    def version_since(self, table: TableId, since: Csn, at: Csn) -> int | None:
+        """Return the version of a table that was not dropped (`Tables`)."""
         assert at == self.reached
-        return self.versions.get(table)
+        return self.versions.get((table, since))
 
     async def barrier(self) -> Csn:
         """Return the end of the log (`CsnLog`)."""
@@ -110,6 +116,26 @@ async def test_the_bytes_are_committed_under_the_label(world: World) -> None:
     ]
     assert {one.kind for one in parts} == {"part"}
     assert not {one.part for one in parts} & {"r2-7-1", "r2-7-2"}
+
+
+async def test_rows_of_a_dropped_table_stay_away(world: World) -> None:
+    """Those of the other tables are committed; when all are gone nothing is, and the parts may go."""
+    await world.catalog.write(lambda db: jobs.add_staged(db, [staged(5, LANDED, table=GONE)], []))
+    assert await world.rescue.settle(LANDED)
+    [(_, parts)] = world.committed
+    assert [(one.table, one.columns_csn) for one in parts] == [(TABLE, COLUMNS)] * 2
+    world.versions = {}
+    assert await world.rescue.settle(LANDED)
+    assert len(world.committed) == 1
+
+
+async def test_rows_that_an_earlier_version_has_left(world: World) -> None:
+    """They had the columns of the time at which they landed, which the table may not have any more."""
+    await world.catalog.write(lambda db: jobs.add_staged(db, [staged(6, OTHER, columns_csn=None)], [OTHER]))
+    world.versions[TABLE, OTHER.snapshot] = 2
+    assert await world.rescue.settle(OTHER)
+    [(_, [part])] = world.committed
+    assert part.columns_csn == OTHER.snapshot
 
 
 async def test_a_transaction_without_landed_rows(world: World) -> None:

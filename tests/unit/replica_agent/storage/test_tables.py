@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidelock.csnlog.core.ids import Csn, ReplicaId, Stamp, TableId
-from tidelock.csnlog.core.model import DefineTable, RecordKind, TidRecord
+from tidelock.csnlog.core.model import ChangeTable, DefineTable, RecordKind, TidRecord
 from tidelock.errors import UnknownTableError
 from tidelock.replica_agent.storage import catalog_writes as jobs
 from tidelock.replica_agent.storage import tables as module
@@ -29,10 +29,14 @@ class Replica:
         self.catalog = catalog
         self.tables = Tables(catalog.reader)
 
-    async def define(self, csn: int, version: int, table: TableId = TABLE, **properties: str) -> None:
-        """Apply a record that defines a table, as the agent does: the catalog first."""
+    async def define(
+        self, csn: int, version: int, table: TableId = TABLE, *, dropped: bool = False, **properties: str
+    ) -> None:
+        """Apply a record that defines or drops a table, as the agent does: the catalog first."""
         schema = TableSchema.from_request(table, pa.schema([("k", pa.int64())]), [], [], properties)
         entry = DefineTable(table, version, schema.definition())
+        if dropped:
+            entry = ChangeTable(table, version, {**schema.definition(), "dropped": True})
         forms = jobs.TableForms(entry.definition, schema.arrow_bytes(), schema.common_metadata())
         tid = f"{csn - 1}-r1-1-{csn}"
         applied = jobs.AppliedTid(tid, [entry], None, True)
@@ -72,6 +76,19 @@ async def test_a_new_definition_holds_from_its_csn_on(replica: Replica) -> None:
         found = [replica.tables.schema(TABLE, Csn(csn)) for csn in (5, 7, 8, 9)]
         assert [version for version, _ in found] == [0, 0, 1, 1]
         assert [schema.properties["compaction"] for _, schema in found] == ["off", "off", "on", "on"]
+
+
+async def test_a_table_that_was_gone_in_between(replica: Replica) -> None:
+    """It has a version after it was brought back, and is not the one of before for what waits for it."""
+    await replica.define(5, 0)
+    await replica.define(6, 1)
+    await replica.define(7, 2, dropped=True)
+    await replica.define(9, 3)
+    found = {
+        (since, at): replica.tables.version_since(TABLE, Csn(since), Csn(at))
+        for since, at in ((5, 6), (6, 6), (6, 7), (6, 9), (7, 9), (9, 9), (4, 6))
+    }
+    assert found == {(5, 6): 1, (6, 6): 1, (6, 7): None, (6, 9): None, (7, 9): 3, (9, 9): 3, (4, 6): 1}
 
 
 async def test_the_catalog_is_asked_once_for_each_definition(
