@@ -27,6 +27,7 @@ import os
 import re
 import shutil
 import struct
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -292,13 +293,13 @@ class PartFs:
         return Location(path, 0, digest.length, digest.blocks()), digest.checksum()
 
     def scratch(self, *, use: DiskUse = DiskUse.NEW) -> ScratchFile:
-        """Open a new file in ``tmp/`` for the use of a statement while it runs.
+        """Return a new file in ``tmp/`` for the use of a statement while it runs.
 
         Args:
-            use: The purpose of the bytes: below its mark the file is not opened.
+            use: The purpose of the bytes: below its mark there is no file.
 
         Raises:
-            DiskFullError, UnavailableError: The file was not opened.
+            DiskFullError, UnavailableError: There is none.
         """
         self.room.admit(use, 0)
         return ScratchFile(self.data_dir / "tmp" / f"scratch.{next(self._temporary)}", self.room)
@@ -389,32 +390,44 @@ class PartFs:
 
 
 class ScratchFile:
-    """A file for this process and its children only, made by :meth:`PartFs.scratch`; never durable."""
+    """A file for this process and its children only, made by :meth:`PartFs.scratch`; never durable.
+
+    It is there from the first write on, and not after it was removed: a task that is cancelled does not wait
+    for the thread in which it writes.
+    """
 
     def __init__(self, path: Path, room: DiskRoom) -> None:
         self.path, self._room = path, room
-        try:
-            self._file = path.open("xb", buffering=0)
-        except OSError as error:
-            raise _failure(error, f"creating {path.name}", room) from error
+        self._lock = threading.Lock()
+        self._file: io.FileIO | None = None
+        self._removed = False
 
     def write(self, data: Bytes) -> None:
-        """Append bytes.
+        """Append bytes; of a file that was removed nothing is written.
 
         Raises:
             DiskFullError, UnavailableError: The file cannot be used any more.
         """
-        try:
-            _write_all(self._file, data)
-        except OSError as error:
-            raise _failure(error, f"writing {self.path.name}", self._room) from error
+        with self._lock:
+            if self._removed:
+                return
+            try:
+                if self._file is None:
+                    self._file = self.path.open("xb", buffering=0)
+                _write_all(self._file, data)
+            except OSError as error:
+                raise _failure(error, f"writing {self.path.name}", self._room) from error
 
     def remove(self) -> None:
         """Delete the file; the next sweep finds a file that cannot be deleted now."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-        with contextlib.suppress(OSError):
-            self.path.unlink()
+        with self._lock:
+            self._removed = True
+            if self._file is None:
+                return
+            with contextlib.suppress(OSError):
+                self._file.close()
+            with contextlib.suppress(OSError):
+                self.path.unlink()
 
 
 class PartSink:

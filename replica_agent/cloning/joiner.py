@@ -161,7 +161,7 @@ class Joiner:
             await asyncio.to_thread(manifests.check_skips, file.path, self.skips)
             await RECEIVE.after()
         except BaseException:
-            file.remove()
+            await asyncio.to_thread(file.remove)
             raise
         return file
 

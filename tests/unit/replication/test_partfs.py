@@ -395,6 +395,20 @@ def test_a_deletion_that_failed_is_made_durable_by_the_next(
     assert flushed == [(files.data_dir / location.file).parent] * 2
 
 
+def test_a_scratch_file_leaves_nothing_when_its_task_is_cancelled(files: PartFs) -> None:
+    """The thread that opens it, or writes to it, runs on, and may even begin after the file was removed."""
+    folder = files.data_dir / "tmp"
+    scratch = files.scratch()
+    assert not [*folder.iterdir()]
+    scratch.write(b"one")
+    scratch.write(b" two")
+    assert [path.read_bytes() for path in folder.iterdir()] == [b"one two"]
+    for one in (scratch, files.scratch()):
+        one.remove()
+        one.write(b"late")
+    assert not [*folder.iterdir()]
+
+
 def test_an_abandoned_second_try_leaves_the_first(files: PartFs) -> None:
     """A part that is fetched again replaces its file when it is whole, and never before."""
     first = write(files, b"first")
