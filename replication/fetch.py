@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Collection, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ import msgspec
 import structlog
 
 from tidelock.csnlog import faults
-from tidelock.csnlog.core.ids import PartId, ReplicaId
+from tidelock.csnlog.core.ids import PartId, ReplicaId, Tid
 from tidelock.errors import CorruptError, DiskFullError, TidelockError, UnavailableError
 from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.digest import checksum
@@ -49,10 +50,10 @@ _log = structlog.get_logger("fetch")
 
 
 class _FetchLane(msgspec.Struct, frozen=True):
-    """The places for small and for large parts; the longest wait ends first. ``groups`` reads small ones."""
+    """The places for small and for large parts. ``groups`` reads small ones."""
 
     small: FetchPlaces
-    large: asyncio.Semaphore
+    large: FetchPlaces
     groups: PartGroups
 
 
@@ -94,7 +95,8 @@ class Fetcher:
         on_wrong_bytes: Called when a replica has sent bytes that are not the bytes of the part.
         range_bytes: Bytes of one request for a large part.
         small_bytes_max: Parts up to this size share requests, and are stored in packs.
-        concurrency: Large parts fetched at once; as many again of those that a clone lacks.
+        concurrency: Large parts fetched at once; as many again of those that a clone lacks. Transactions that
+            are not committed take turns.
         small_concurrency: The same for small parts, of :data:`SMALL_BYTES_MAX` bytes at most. They share
             requests, and wait for the disk together: a replica that was away stores many with one fsync. With
             few of them it would never catch up with busy peers.
@@ -134,7 +136,7 @@ class Fetcher:
     def _lane(self) -> _FetchLane:
         return _FetchLane(
             FetchPlaces(self.small_concurrency, SMALL_BYTES_MAX),
-            asyncio.Semaphore(self.concurrency),
+            FetchPlaces(self.concurrency, sys.maxsize),  # these are not in memory
             PartGroups(self.client),
         )
 
@@ -245,7 +247,8 @@ class Fetcher:
             if small and item.wanted.csn is not None and not done:
                 await asyncio.sleep(self.grace_s)
             while not done:
-                async with item.lane.small.taken(meta.length) if small else item.lane.large, item.turn:
+                places = item.lane.small if small else item.lane.large
+                async with places.taken(meta.length, _owner(item)), item.turn:
                     done = await self._share(item) or await self._ask_all(item, small=small)
                 if done or item.stopped or await self._is_collected(item):
                     break
@@ -397,6 +400,14 @@ class Fetcher:
             item.wrong[replica] = item.wrong.get(replica, 0) + 1
         if len(sources) == 1:  # with several sources only one may be wrong
             self.on_wrong_bytes(next(iter(sources)), item.wanted.meta.part)
+
+
+def _owner(item: _Fetch) -> Tid | None:
+    """Return with which parts one waits for its turn: those of its transaction, or of all committed ones.
+
+    The log applies the committed ones in their order.
+    """
+    return item.wanted.tid if item.wanted.csn is None else None
 
 
 def _use(item: _Fetch) -> DiskUse:

@@ -1,15 +1,18 @@
-"""Places for small parts that are being fetched: a bound of their number and of their bytes in memory."""
+"""Places for parts that are being fetched: a bound of their number and of their bytes in memory."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
 class FetchPlaces:
-    """A semaphore for parts; who waits longest is next. Use it from one event loop.
+    """A semaphore for parts. Use it from one event loop.
+
+    The owners of parts take turns, so that a transaction of a few parts does not wait for all parts of one
+    that has thousands. Of one owner the part that waits longest is next.
 
     Args:
         parts_max: Most parts that have a place at once.
@@ -19,13 +22,14 @@ class FetchPlaces:
     def __init__(self, parts_max: int, bytes_max: int) -> None:
         self._parts_left, self._parts_max = parts_max, parts_max
         self._bytes_left = bytes_max
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        #: By owner, the next one first: the parts that wait.
+        self._waiting: dict[Hashable, deque[tuple[int, asyncio.Future[None]]]] = {}
 
     @asynccontextmanager
-    async def taken(self, length: int) -> AsyncIterator[None]:
+    async def taken(self, length: int, owner: Hashable) -> AsyncIterator[None]:
         """Wait for a place of a part of so many bytes, and keep it during the block."""
         if self._waiting or not self._fits(length):
-            await self._turn(length)
+            await self._turn(length, owner)
         else:
             self._take(length)
         try:
@@ -33,10 +37,10 @@ class FetchPlaces:
         finally:
             self._give_back(length)
 
-    async def _turn(self, length: int) -> None:
+    async def _turn(self, length: int, owner: Hashable) -> None:
         """Wait until those before have a place, and there is one; it is taken then."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((length, turn))
+        self._waiting.setdefault(owner, deque()).append((length, turn))
         try:
             await turn
         except asyncio.CancelledError:
@@ -59,8 +63,17 @@ class FetchPlaces:
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and (self._waiting[0][1].done() or self._fits(self._waiting[0][0])):
-            length, turn = self._waiting.popleft()
-            if not turn.done():
-                self._take(length)
-                turn.set_result(None)
+        while self._waiting:
+            owner, parts = next(iter(self._waiting.items()))
+            length, turn = parts[0]
+            if not turn.done() and not self._fits(length):
+                return
+            parts.popleft()
+            if not parts:
+                del self._waiting[owner]
+            if turn.done():  # it was cancelled, and its owner keeps the turn
+                continue
+            if parts:
+                self._waiting[owner] = self._waiting.pop(owner)
+            self._take(length)
+            turn.set_result(None)

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 from tidelock.csnlog import faults
 from tidelock.csnlog.core.ids import Csn, TableId
-from tidelock.errors import CorruptError, SerializationConflictError, TransactionClosedError, UnavailableError
+from tidelock.csnlog.core.results import Committed
+from tidelock.errors import (
+    CommitUnknownError,
+    CorruptError,
+    SerializationConflictError,
+    TransactionClosedError,
+    UnavailableError,
+)
 from tidelock.replica_agent.compaction.planner import Group
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.config.states import AgentState, Condition
@@ -26,7 +33,7 @@ from tidelock.replica_agent.storage.csn_waiters import CsnWaiters
 from tidelock.replica_agent.transactions.ending.commit import Commits, WaitFor
 from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
-from tidelock.replica_agent.transactions.transaction import Transaction
+from tidelock.replica_agent.transactions.transaction import Transaction, TxState
 from tidelock.replication.core.room import DiskUse
 
 COMPACT = faults.step("agent.compact")
@@ -75,12 +82,21 @@ class Runner:
             await COMPACT.before()
             await self._rewrite_while_serving(tx, table, group)
             await COMPACT.after()
-            done = await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
+            done = await self._commit(tx)
         except BaseException:
             await asyncio.shield(self._roll_back(tx))
             raise
         assert done is not None, "parts were removed"
         return done.csn
+
+    async def _commit(self, tx: Transaction) -> Committed | None:
+        """Commit; wait as long as the bounds of the commit itself let it: large copies may take long."""
+        while True:
+            try:
+                return await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
+            except CommitUnknownError:
+                if tx.state is not TxState.SEALED or self.condition.state is not AgentState.SERVING:
+                    raise
 
     async def _rewrite_while_serving(self, tx: Transaction, table: TableId, group: Group) -> None:
         """Rewrite the group; give it up, also in the middle of a sort, when that is in vain."""

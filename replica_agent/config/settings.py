@@ -284,7 +284,7 @@ class AgentSettings(IdentitySettings, CompactionSettings, BaseSettings):
     push_timeout_s: Positive = Field(10.0, description="A push without answer for so long is sent again.")
     fetch_range_bytes: Bytes = Field(16 << 20, description="Bytes of one ranged fetch.")
     fetch_concurrency: Count = Field(
-        4, description="Large parts fetched at once, and as many again of those that a clone lacks."
+        4, description="Large parts fetched at once, as many again for a clone; transactions take turns."
     )
     fetch_small_concurrency: Count = Field(
         1000,

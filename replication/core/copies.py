@@ -100,6 +100,10 @@ class Copies(Machine[msg.CopiesEvent, msg.CopiesInstruction, CopiesState]):
         self._rules, self._places = state.rules, dict(state.rules.places)
         self._open = {str(one.tid): one for one in state.open}
 
+    def would_count(self, replica: ReplicaId, disk: str) -> bool:
+        """Return whether a copy there is one more than the home's own: another group, and the disk of now."""
+        return self._disk_of(replica) == disk and self._places[replica].group != self._rules.home
+
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is one that no correct history leads to."""
         self._check_step()

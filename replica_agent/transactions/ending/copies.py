@@ -1,8 +1,8 @@
 """Gets a sealed transaction its durable copies: persists it here, has it pushed to the peers, and counts.
 
 The counting is the pure machine :class:`tidelock.replication.core.copies.Copies`; this shell feeds it and
-hands its decisions to the commits that wait. It waits for copies as long as bytes of them arrive, so
-that a large commit is not refused for its size.
+hands its decisions to the commits that wait. It waits for copies as long as bytes of copies that count
+arrive, so that a large commit is not refused for its size.
 """
 
 from __future__ import annotations
@@ -127,10 +127,11 @@ class CopyMaker:
 
     def acknowledged(self, held: Held) -> None:
         """Note that a peer has answered a push."""
-        now_s = asyncio.get_running_loop().time()
-        for tid, size in held.arrived.items():
-            if (arriving := self._arriving.get(tid)) is not None:
-                arriving.note(held.replica, size, now_s)
+        if self.machine.would_count(held.replica, held.disk):
+            now_s = asyncio.get_running_loop().time()
+            for tid, size in held.arrived.items():
+                if (arriving := self._arriving.get(tid)) is not None:
+                    arriving.note(held.replica, size, now_s)
         self._feed(msg.Ack(held))
 
     def members(self, rules: CountingRules) -> None:

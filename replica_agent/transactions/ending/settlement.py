@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -38,6 +39,28 @@ _T = TypeVar("_T")
 _CALL_S = 0.1
 
 
+@dataclass(slots=True)
+class _Deadline:
+    """The time at which a settlement gives up; the wait for copies has its own bound, and does not count."""
+
+    at: float
+    clock: Callable[[], float]
+
+    @property
+    def left_s(self) -> float:
+        return self.at - self.clock()
+
+    def not_passed(self) -> bool:
+        return self.left_s >= 0
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[float]:
+        """Yield the time that is left, and leave as much after the block."""
+        left_s = self.left_s
+        yield left_s
+        self.at = self.clock() + left_s
+
+
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Settlement:
     """Lets the log decide transactions.
@@ -64,50 +87,49 @@ class Settlement:
             TidelockError: Certainly not committed.
         """
         tx.require_wanted()
-        left_s = deadline - self.clock()
-        proposal = await self.proposals.build(tx, left_s)
-        if self.clock() > deadline:  # bytes of the copies have arrived all the time
-            deadline = self.clock() + left_s
+        until = _Deadline(deadline, self.clock)
+        with until.stopped() as left_s:
+            proposal = await self.proposals.build(tx, left_s)
         if riders:
             proposal = msgspec.structs.replace(proposal, riders=tuple(riders))
         if tx.staged.definitions:
-            return await self._settle_in_order(tx, proposal, deadline)
-        return await self._settle_validated(tx, proposal, deadline)
+            return await self._settle_in_order(tx, proposal, until)
+        return await self._settle_validated(tx, proposal, until)
 
-    async def _settle_in_order(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+    async def _settle_in_order(self, tx: Transaction, proposal: Proposal, until: _Deadline) -> Committed:
         """Commit definitions of tables; look at them again after each commit that comes in between."""
         version = tx.staged.defined_at
 
         async def place() -> None:
             nonlocal version
             async with tx.cuttable_wait():
-                version = await self.order.place(tx, deadline - self.clock())
+                version = await self.order.place(tx, until.left_s)
 
         async def commit_in_order() -> Committed:
             assert version is not None, "the definitions have a place"
-            return await self._settle_validated(tx, ordered(proposal, version), deadline)
+            return await self._settle_validated(tx, ordered(proposal, version), until)
 
         if version is None:
             await place()
         return await retried(
             commit_in_order,
             after=(TableChangedError, TableExistsError),
-            may_retry=self._before(deadline),
+            may_retry=until.not_passed,
             between=place,
         )
 
-    async def _settle_validated(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+    async def _settle_validated(self, tx: Transaction, proposal: Proposal, until: _Deadline) -> Committed:
         if not tx.depends_on_reads:
-            return await self.propose(tx, proposal, deadline)
+            return await self._propose(tx, proposal, until)
 
         async def validate_and_commit() -> Committed:
             async with tx.cuttable_wait():
-                version = await self.validation.validate(tx, deadline - self.clock())
+                version = await self.validation.validate(tx, until.left_s)
             validated = msgspec.structs.replace(proposal, head_version=version)
-            return await self.propose(tx, validated, deadline)
+            return await self._propose(tx, validated, until)
 
         # After a commit in between it validates again.
-        return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=self._before(deadline))
+        return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=until.not_passed)
 
     async def propose(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         """Commit; if the label is not in the state that was assumed, read it and judge it again.
@@ -115,23 +137,26 @@ class Settlement:
         A refusal by that judgement is final. If members, disks or ``copies`` have changed since the copies
         were counted, count them again. Errors as of :meth:`settle`.
         """
+        return await self._propose(tx, proposal, _Deadline(deadline, self.clock))
 
+    async def _propose(self, tx: Transaction, proposal: Proposal, until: _Deadline) -> Committed:
         async def place_label() -> None:
             nonlocal proposal
-            proposal = await self._place_label(tx, proposal, deadline)
+            proposal = await self._place_label(tx, proposal, until)
 
         if tx.batch is not None:
             await place_label()
 
         async def count_again() -> None:
             nonlocal proposal
-            proposal = await self.proposals.count_again(tx, proposal, deadline - self.clock())
+            with until.stopped() as left_s:
+                proposal = await self.proposals.count_again(tx, proposal, left_s)
 
         async def commit_counted() -> Committed:
             return await retried(
-                lambda: self._commit_once(tx, proposal, deadline),
+                lambda: self._commit_once(tx, proposal, until),
                 after=(MembersChangedError,),
-                may_retry=self._before(deadline),
+                may_retry=until.not_passed,
                 between=count_again,
             )
 
@@ -140,21 +165,21 @@ class Settlement:
         return await retried(
             commit_counted,
             after=(LabelExistsError, LabelMovedError),
-            may_retry=self._before(deadline),
+            may_retry=until.not_passed,
             between=place_label,
         )
 
-    async def _place_label(self, tx: Transaction, proposal: Proposal, deadline: float) -> Proposal:
+    async def _place_label(self, tx: Transaction, proposal: Proposal, until: _Deadline) -> Proposal:
         assert tx.label is not None
-        left = max(_CALL_S, deadline - self.clock())
+        left = max(_CALL_S, until.left_s)
         async with tx.cuttable_wait():
             move = await self.labels.place(tx.label, tx.batch, proposal.tid, left)
         return msgspec.structs.replace(proposal, move=move)
 
-    async def _commit_once(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
+    async def _commit_once(self, tx: Transaction, proposal: Proposal, until: _Deadline) -> Committed:
         tx.require_wanted()
         try:
-            return await self.log.commit(proposal, timeout_s=max(_CALL_S, deadline - self.clock()))
+            return await self.log.commit(proposal, timeout_s=max(_CALL_S, until.left_s))
         except CommitUnknownError:
             _log.warning("commit_unknown", tid=proposal.tid)
             return await retried(
@@ -215,9 +240,6 @@ class Settlement:
         """Raise UnavailableError unless the log decides transactions now, as far as this replica knows."""
         if self.log.state is not LogState.FOLLOWING:
             raise UnavailableError(f"this replica does not follow the log now ({self.log.state.value})")
-
-    def _before(self, deadline: float) -> Callable[[], bool]:
-        return lambda: self.clock() <= deadline
 
 
 async def retried(

@@ -1,4 +1,4 @@
-"""Places for small parts: bounds of number and bytes, in order, and given back whatever happens."""
+"""Places for parts: bounds of number and bytes, in turns, and given back whatever happens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Holders:
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._gates: dict[str, asyncio.Event] = {}
 
-    async def enter(self, name: str, length: int) -> None:
+    async def enter(self, name: str, length: int, owner: str = "one") -> None:
         """Want a place for a part of so many bytes; return when the task has had its first steps."""
         self._gates[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._keep(name, length))
+        self.tasks[name] = asyncio.create_task(self._keep(name, length, owner))
         await asyncio.sleep(0)
 
     async def leave(self, name: str) -> None:
@@ -29,8 +29,8 @@ class Holders:
         await self.tasks[name]
         await asyncio.sleep(0)
 
-    async def _keep(self, name: str, length: int) -> None:
-        async with self.places.taken(length):
+    async def _keep(self, name: str, length: int, owner: str) -> None:
+        async with self.places.taken(length, owner):
             self.inside.append(name)
             try:
                 await self._gates[name].wait()
@@ -58,6 +58,27 @@ async def test_places_are_bounded_by_bytes_and_in_order() -> None:
     await until(lambda: holders.inside == ["b", "c"])
 
 
+async def test_the_owners_of_parts_take_turns() -> None:
+    """An import of many parts is under way; a transaction of two does not wait for all of them."""
+    holders = Holders(FetchPlaces(1, 100))
+    for name, owner in (
+        ("a1", "A"),
+        ("a2", "A"),
+        ("a3", "A"),
+        ("a4", "A"),
+        ("b1", "B"),
+        ("b2", "B"),
+        ("c1", "C"),
+    ):
+        await holders.enter(name, 10, owner)
+    order = []
+    while holders.inside:
+        order += holders.inside
+        await holders.leave(holders.inside[0])
+    assert order == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+    assert not holders.places._waiting
+
+
 async def test_a_part_that_is_larger_than_all_places_goes_alone() -> None:
     """It is not kept waiting forever, and nothing is beside it."""
     holders = Holders(FetchPlaces(9, 100))
@@ -74,7 +95,7 @@ async def test_a_part_that_is_not_wanted_any_more_loses_no_place() -> None:
     """Cancelled while it waits or in the moment of its turn, it leaves the place to the next one."""
     holders = Holders(FetchPlaces(1, 100))
     for name in "abcd":
-        await holders.enter(name, 100)
+        await holders.enter(name, 100, owner="one" if name == "a" else "two")
     holders.tasks["b"].cancel()
     holders._gates["a"].set()
     await holders.tasks["a"]  # the turn of c has come, and it has not run since

@@ -13,11 +13,12 @@ import pytest
 from tests.support.aio import until
 from tests.support.rows import settings
 from tidelock.csnlog.core.ids import Csn, TableId
-from tidelock.errors import UnavailableError
+from tidelock.errors import CommitUnknownError, UnavailableError
 from tidelock.replica_agent.compaction import runner as module
 from tidelock.replica_agent.compaction.planner import Group
 from tidelock.replica_agent.compaction.runner import Runner
 from tidelock.replica_agent.config.states import AgentState, Condition
+from tidelock.replica_agent.transactions.transaction import TxState
 
 TABLE = TableId("default.t")
 GROUP = cast("Group", SimpleNamespace(path="", parts=("r1-1-1", "r1-1-2"), rows=2))
@@ -29,6 +30,8 @@ class Merging:
     def __init__(self) -> None:
         self.begun = self.ended = self.touched = self.rolled_back = self.committed = 0
         self.sorted = asyncio.Event()
+        #: So many calls return before the commit is decided.
+        self.undecided = 0
         self.now_s = 0.0
         self.condition = Condition("r1", AgentState.SERVING)
         world = cast("Any", self)
@@ -49,7 +52,9 @@ class Merging:
     def begin(self, *_: object, **__: object) -> object:
         """Begin a transaction."""
         self.begun += 1
-        return SimpleNamespace(tid=SimpleNamespace(snapshot=Csn(9)), staged=SimpleNamespace(removed={}))
+        return SimpleNamespace(
+            tid=SimpleNamespace(snapshot=Csn(9)), staged=SimpleNamespace(removed={}), state=TxState.SEALED
+        )
 
     def compactable(self, *_: object) -> list[tuple[str]]:
         """Return the parts that can be merged."""
@@ -80,6 +85,8 @@ class Merging:
     async def commit(self, *_: object, **__: object) -> object:
         """Commit it."""
         self.committed += 1
+        if self.committed <= self.undecided:
+            raise CommitUnknownError("its copies are on their way")
         return SimpleNamespace(csn=Csn(10))
 
     async def roll_back(self, _: object) -> None:
@@ -129,6 +136,14 @@ async def test_a_merge_outlives_short_suspensions(merging: Merging) -> None:
     merging.sorted.set()
     assert await asyncio.wait_for(running, 30) == 10
     assert (merging.rolled_back, merging.committed) == (0, 1)
+
+
+async def test_a_merge_waits_for_copies_that_take_long(merging: Merging) -> None:
+    """Each call of the commit has a limit, and the commit goes on; only an agent that stops gives it up."""
+    merging.sorted.set()
+    merging.undecided = 3
+    assert await asyncio.wait_for(merging.runner.run(TABLE, GROUP), 30) == 10
+    assert (merging.rolled_back, merging.committed) == (0, 4)
 
 
 async def test_a_merge_ends_with_its_agent(merging: Merging) -> None:

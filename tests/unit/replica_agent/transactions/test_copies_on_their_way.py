@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.sim.loop import SimLoop
@@ -16,7 +17,7 @@ from tidelock.csnlog.core.ids import Csn, ReplicaId
 from tidelock.errors import NotEnoughReplicasError
 from tidelock.replica_agent.transactions.ending.copies import CopyMaker
 from tidelock.replication.core.copies import Copies
-from tidelock.replication.core.model import CountedCopies, Held
+from tidelock.replication.core.model import CopyPlace, CountedCopies, Held
 
 #: How long it waits without a byte, in virtual seconds.
 PATIENCE_S = 30.0
@@ -92,6 +93,30 @@ def test_a_commit_whose_copies_stand_still_is_refused(run: Run, arrived: int) ->
         with pytest.raises(NotEnoughReplicasError, match="no byte more came"):
             await waiting
         assert PATIENCE_S <= now() - came <= PATIENCE_S + 1.0
+
+    run(story)
+
+
+def test_bytes_at_a_peer_whose_copy_does_not_count_are_no_progress(run: Run) -> None:
+    """It has another disk than the member list shows, is in the rack of the home, or drains."""
+
+    async def story(home: _Home) -> None:
+        now = asyncio.get_running_loop().time
+        begun = now()
+        waiting = home.make()
+        in_rack = rules(2, 1, r2="d9", r3="d3")
+        places = tuple(
+            (one, CopyPlace(place.disk, HOME)) if one == "r3" else (one, place)
+            for one, place in in_rack.places
+        )
+        home.copies.members(msgspec.structs.replace(in_rack, places=places))
+        for number in range(1, 4):
+            await asyncio.sleep(PATIENCE_S / 3)
+            for peer in ("r2", "r3", "r4"):
+                home.report(peer, 1000 * number)
+        with pytest.raises(NotEnoughReplicasError):
+            await waiting
+        assert now() - begun < PATIENCE_S + 2
 
     run(story)
 

@@ -116,33 +116,50 @@ class Refusing:
 
 
 class Slow:
-    """Proposals whose copies take long, and a log that says how long it may take."""
+    """Proposals whose copies take long, and a log that says how long it may take.
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
+    Args:
+        took_s: How long the copies take, each time.
+    """
+
+    def __init__(self, took_s: float) -> None:
+        self.took_s, self.now_s = took_s, 0.0
         self.left_s: list[float] = []
 
     async def build(self, tx: Transaction, timeout_s: float) -> Proposal:
         """Make the copies (`ProposalBuilder`)."""
-        self.now_s += 20 * timeout_s
-        return Proposal(TidRecord(str(tx.tid)), {})
+        assert timeout_s == 30.0
+        self.now_s += self.took_s
+        return Proposal(TidRecord(str(tx.tid)), {}, roster=1)
+
+    async def count_again(self, tx: Transaction, proposal: Proposal, timeout_s: float) -> Proposal:
+        """Count the copies (`ProposalBuilder`)."""
+        del tx
+        assert timeout_s == 29.0
+        self.now_s += self.took_s
+        return msgspec.structs.replace(proposal, roster=2)
 
     async def commit(self, proposal: Proposal, *, timeout_s: float) -> Committed:
-        """Commit (`CsnLog`)."""
+        """Commit (`CsnLog`); at first the members have changed."""
         self.left_s.append(timeout_s)
+        self.now_s += 1.0
+        if proposal.roster == 1:
+            raise MembersChangedError("the roster has changed", version=1)
         return Committed(Csn(7), 7000)
 
 
-async def test_copies_that_took_long_take_no_time_from_the_log() -> None:
+@pytest.mark.parametrize("took_s", [600.0, 29.9], ids=["twenty times as long", "all of the time"])
+async def test_copies_that_took_long_take_no_time_from_the_log(took_s: float) -> None:
     """They were waited for as long as they came along; then the rest has the time that it had."""
-    world: Any = Slow()
+    world: Any = Slow(took_s)
     unused = cast("Any", None)
     settlement = Settlement(
         settings=settings(), log=world, proposals=world, labels=unused, validation=unused, order=unused,
         clock=lambda: world.now_s,
     )  # fmt: skip
     done = await settlement.settle(transaction(), deadline=30.0)
-    assert (done.csn, world.now_s, world.left_s) == (7, 600.0, [30.0])
+    assert (done.csn, world.now_s) == (7, 2 * took_s + 2)
+    assert world.left_s == pytest.approx([30.0, 29.0])
 
 
 @pytest.mark.parametrize(("batch", "sent"), [(None, 1), (7, 0)])
