@@ -176,7 +176,8 @@ class Session:
             expected = isinstance(error, attempt.expected)
             told = {"told": error.details.get("csn"), "batch": error.details.get("batch")} if expected else {}
             self.process.fail(attempt.value, error=type(error).__name__, **told)
-            self.note("write", "fail", began_ns, error=error, expected=expected)
+            tid, home = (None, self.replica) if tx is None else (tx.tid, tx.holder)
+            self.note("write", "fail", began_ns, error=error, tid=tid, home=home, expected=expected)
             if expected or not (again or isinstance(error, GIVE_UP) or self._left(error)):
                 raise
             return None, again
@@ -355,7 +356,10 @@ class Session:
         home: str | None = None,
         expected: bool = False,
     ) -> None:
-        """Write a call into the journal."""
+        """Write a call into the journal.
+
+        The checks of refusals and outcomes see only what has a home and a tid.
+        """
         self.world.journal.note(
             "call",
             workload=self.workload,

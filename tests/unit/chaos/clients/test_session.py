@@ -6,16 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import pyarrow as pa
 import pytest
 
+from chaos import faults
+from chaos.checks.outcomes import wrong
+from chaos.checks.refusals import refusals
 from chaos.clients import session as session_module
 from chaos.clients.session import TRIES, Attempt, Found, RolledBack, Session
+from chaos.reading.bands import acts_of, bands
 from chaos.record.history import History, ended, lines
 from chaos.record.journal import Journal, load
 from chaos.world import World
+from tests.unit.chaos.lines import run as replicas_of_a_run
 from tidelock.client import Transaction
 from tidelock.client.values.results import Decision
 from tidelock.errors import (
@@ -25,6 +30,7 @@ from tidelock.errors import (
     FencedError,
     LabelExistsError,
     NoConnectionError,
+    NotEnoughReplicasError,
     SnapshotTooOldError,
     TransactionClosedError,
     UnavailableError,
@@ -133,6 +139,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[_
         yield make
 
 
+def refused_begin(**_: object) -> NoReturn:
+    """Refuse to begin a transaction."""
+    raise FencedError("x")
+
+
 def _attempts(**options: Any) -> Callable[[], Attempt]:
     elements = iter(range(100))
 
@@ -164,6 +175,29 @@ def test_each_attempt_is_an_operation_of_its_own(run: Callable[[_Database], _Run
     facts = {"workload": "sets", "f": "write", "end": "ok", "tid": "4-r2-1-9", "csn": 7, "home": "r2"}
     assert facts.items() <= last.items()
     assert last["began_ns"] <= last["ns"]
+
+
+def test_a_refusal_is_judged_with_its_home_and_its_tid(run: Callable[[_Database], _Run]) -> None:
+    """The check of refusals skips a call without a home, and the one of outcomes a call without a tid."""
+    on = run(_Database(NotEnoughReplicasError("1 of 2 durable copies"), None))
+    on.session.write(_attempts())
+    whole = [replicas_of_a_run(), *on.calls]
+    moments = bands(whole)
+    [found] = refusals(whole, moments, acts_of(moments, faults.ALL))
+    assert (found.story.partition(":")[0], found.tids) == ("r2 refused", ("4-r2-1-9",))
+    [wrong_one] = wrong(on.calls[:1], {"4-r2-1-9": {"r1": ("committed", 7)}})
+    assert wrong_one.claim == "I17 TRUTHFUL: what was refused is not committed"
+
+
+def test_a_begin_that_is_refused_has_the_home_that_was_asked(run: Callable[[_Database], _Run]) -> None:
+    """Its client works with one replica; else nobody knows which one has refused."""
+    database = _Database(None)
+    database.begin = refused_begin  # type: ignore[method-assign]
+    on = run(database)
+    on.session.write(_attempts(), tries=1)
+    on.session.replica = "r1"
+    on.session.write(_attempts(), tries=1)
+    assert [(call.get("home"), call.get("tid")) for call in on.calls] == [(None, None), ("r1", None)]
 
 
 def test_the_loop_ends_after_some_tries(run: Callable[[_Database], _Run]) -> None:
