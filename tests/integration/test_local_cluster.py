@@ -164,9 +164,9 @@ def test_a_cluster_is_found_without_an_address(tmp_path: Path, monkeypatch: pyte
         listed = told("parts", "orders")["parts"]
         assert sum(one["length"] for one in listed) == found["bytes"]
         defined, load = told("history")
-        assert defined["tables"]["default.orders"]["version"] == 0
+        assert (defined["table"], defined["action"]) == ("default.orders", "create")
         assert (load["csn"], load["label"]) == (csn, "load")
-        assert load["tables"]["default.orders"]["rows_added"] == 3
+        assert (load["action"], load["rows_added"]) == ("insert", 3)
 
         tidelock("down")
         with socket.create_server(("127.0.0.1", base)):

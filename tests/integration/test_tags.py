@@ -290,6 +290,36 @@ def test_tags_on_the_command_line(local: LocalCluster, db: Database, table: str)
     assert db.tags() == []
 
 
+def test_the_history_of_changes_outlives_the_log(local: LocalCluster, db: Database, table: str) -> None:
+    """Who, what, when: also when the records are gone, after a restart, and at a replica that has cloned."""
+    with db.begin(label=f"load {table}", meta={"by": "ann"}) as tx:
+        tx.insert(table, rows(1, 2))
+    csn = tx.csn
+    assert csn is not None
+    db.delete(table, "n = 1")
+    goes_on(local, db, csn + 1)
+    eventually(lambda: int(db.status()["tail"]) > csn, what="a log that begins behind the load")
+    local.kill("r3")
+    shutil.rmtree(local.data_dir("r3"))
+    for replica in ("r1", "r2"):
+        local.kill(replica)
+    local.up(timeout_s=READY_TIMEOUT_S, replace_disks=["r3"])
+    for replica in REPLICAS:
+        run = partial(CliRunner().invoke, cli.app)
+        done = run(["history", table, "--url", local.url(replica), "--json"])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert [(one["action"], one["rows_added"], one["rows_removed"]) for one in found] == [
+            ("create", 0, 0),
+            ("insert", 2, 0),
+            ("change", 1, 2),
+        ]
+        assert (found[1]["csn"], found[1]["label"]) == (csn, f"load {table}")
+        assert json.loads(found[1]["meta"]) == {"by": "ann"}
+        shown = run(["history", "--from", str(csn), "--limit", "1", "--url", local.url(replica)])
+        assert f"load {table}" in shown.stdout
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_reads_the_folder_of_a_tag(

@@ -1,24 +1,20 @@
-"""The commands that describe a table and list commits: `table`, `parts`, `history`."""
+"""The commands that describe a table: `table`, `parts`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.support.replicas.fake_agent import TIME_MS, FakeCluster
+from tests.support.replicas.fake_agent import FakeCluster
 from tidelock.cli import app as cli
 from tidelock.cli.describing import partitions_of
-from tidelock.cli.history import commits_of
 from tidelock.client import connect
 from tidelock.exits import Exit
-from tidelock.wire.log import AddedPart, LogEntry, LoggedTable, LoggedTransaction, ManifestInfo, RemovedPart
 
 ROWS = pa.table({"k": [1, 2, 3]})
 WHEN = "2023-11-14T22:13:20.000Z"
@@ -48,22 +44,6 @@ def insert(cluster: FakeCluster, times: int = 1, label: str | None = None) -> li
                 tx.insert("t", ROWS)
             tids.append(tx.tid)
     return tids
-
-
-def logged(tid: str, **fields: Any) -> LoggedTransaction:
-    """Return a transaction of the log that has changed rows, without entries."""
-    nothing = {"entries": [], "manifest": None, "holders": ["r1"], "label": None, "data_change": True}
-    return LoggedTransaction(tid, **{**nothing, "meta": None, "batch": None, **fields})
-
-
-def added(table: str, rows: int, part: str = "r1-1-1") -> AddedPart:
-    """Return the entry of a part that joins a table."""
-    return AddedPart(table, part, "", rows, 100, "0" * 32)
-
-
-def commits(*tids: LoggedTransaction) -> list[dict[str, Any]]:
-    """Return the commits of a record with these transactions."""
-    return commits_of(LogEntry(7, "commit", "r1", TIME_MS, [*tids]))
 
 
 def test_a_table_is_shown_with_its_counts_at_a_csn(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
@@ -134,107 +114,3 @@ def test_partitions_are_counted_in_the_order_of_their_paths() -> None:
         {"path": "k=1", "rows": 1, "bytes": 10, "parts": 1},
         {"path": "k=2", "rows": 7, "bytes": 70, "parts": 2},
     ]
-
-
-def test_the_last_commits_are_listed(fake_cluster: FakeCluster, tidelock: Tidelock) -> None:
-    """When, which transaction, its label, and how many rows it has added to which table."""
-    tids = [*insert(fake_cluster), *insert(fake_cluster, label="load")]
-    assert told(tidelock("history", "--json")) == [
-        {
-            "csn": csn,
-            "time": WHEN,
-            "tid": tid,
-            "home": "r1",
-            "label": label,
-            "batch": None,
-            "meta": None,
-            "tables": {"default.t": {"rows_added": 3, "parts_removed": 0, "version": None}},
-            "manifest_entries": None,
-        }
-        for csn, tid, label in zip((3, 4), tids, (None, "load"), strict=True)
-    ]
-    [line] = [line for line in tidelock("history").stdout.splitlines() if tids[1] in line]
-    assert [cell.strip() for cell in line.strip("│").split("│")] == [
-        *(WHEN, "4", tids[1], "load", "default.t", "3", "0")
-    ]
-
-
-def test_history_goes_back_over_records_without_a_commit(
-    fake_cluster: FakeCluster, tidelock: Tidelock
-) -> None:
-    """An idle cluster writes records that only carry the time; the last commits are found behind them."""
-    tids = insert(fake_cluster, times=3)
-    fake_cluster.csn += 500
-    assert [one["tid"] for one in told(tidelock("history", "--limit", 2, "--json"))] == tids[1:]
-    assert [one["tid"] for one in told(tidelock("history", "--json"))] == tids
-    assert [one["csn"] for one in told(tidelock("history", "--from", 4, "--limit", 1, "--json"))] == [4]
-    assert told(tidelock("history", "--from", 6, "--json")) == []
-
-
-def test_a_cluster_without_commits_has_an_empty_history(tidelock: Tidelock) -> None:
-    """The search for commits ends where the log begins."""
-    assert told(tidelock("history", "--json")) == []
-
-
-def test_a_commit_tells_what_it_did_to_each_table() -> None:
-    """Rows that were added, parts that were removed, and a definition, table by table."""
-    entries = [
-        LoggedTable("default.u", 0, {}),
-        added("default.t", 2),
-        added("default.t", 3, "r1-1-2"),
-        RemovedPart("default.t", "r1-1-0"),
-    ]
-    [commit] = commits(logged("1-r1-1-1", entries=entries))
-    assert commit["tables"] == {
-        "default.u": {"rows_added": 0, "parts_removed": 0, "version": 0},
-        "default.t": {"rows_added": 5, "parts_removed": 1, "version": None},
-    }
-
-
-def test_merges_are_no_commits_of_users() -> None:
-    """Compaction changes no row, so that history leaves it out."""
-    assert commits(logged("1-r1-1-1", entries=[added("default.t", 2)], data_change=False)) == []
-
-
-def test_rows_of_a_carrier_are_counted_for_its_riders_only() -> None:
-    """Small transactions share parts; the home's own transaction with these parts is not shown."""
-    carrier = logged("1-r1-1-9", entries=[added("default.t", 5)])
-    riders = [
-        logged(f"1-r1-1-{number}", carrier=carrier.tid, rows={"default.t": rows})
-        for number, rows in ((1, 2), (2, 3))
-    ]
-    found = commits(carrier, *riders)
-    assert [(one["tid"], one["tables"]["default.t"]["rows_added"]) for one in found] == [
-        ("1-r1-1-1", 2),
-        ("1-r1-1-2", 3),
-    ]
-
-
-def test_a_large_transaction_is_shown_by_its_number_of_entries(
-    fake_cluster: FakeCluster, tidelock: Tidelock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The log names only the manifest, so that tables and rows are unknown, and said to be."""
-    large = logged("1-r1-1-1", manifest=ManifestInfo("r1-1-2", 9, "0" * 32, 1234), label="q", batch=7)
-    assert commits(large)[0]["tables"] is None
-    assert commits(large)[0]["manifest_entries"] == 1234
-    fake_cluster.outcomes[large.tid] = fake_cluster.csn
-    monkeypatch.setattr(fake_cluster["r1"], "_logged", lambda *_: large)
-    shown = tidelock("history").stdout
-    assert "1,234 entries in a manifest" in shown
-    assert "q, batch 7" in shown
-
-
-def test_rows_of_a_file_are_in_the_history_of_the_command_line(
-    fake_cluster: FakeCluster, tidelock: Tidelock, tmp_path: Path
-) -> None:
-    """A load by the command line is found again by its label."""
-    fake_cluster.add_table("u")
-    path = tmp_path / "rows.parquet"
-    pq.write_table(ROWS, path)
-    assert tidelock("insert", f"t={path}", f"u={path}", "--label", "load").exit_code == Exit.OK
-    [commit] = told(tidelock("history", "--json"))
-    assert commit["label"] == "load"
-    assert {table: done["rows_added"] for table, done in commit["tables"].items()} == {
-        "default.t": 3,
-        "default.u": 3,
-    }
