@@ -34,7 +34,7 @@ from tidelock.replication.backoff import wait_s
 from tidelock.replication.core.digest import checksum
 from tidelock.replication.core.model import Peer, Wanted
 from tidelock.replication.core.room import DiskUse
-from tidelock.replication.fetch_places import FetchPlaces
+from tidelock.replication.fetch_places import FetchPlaces, Place
 from tidelock.replication.part_groups import PartGroups
 from tidelock.replication.partfs import PartFs, PartSink
 from tidelock.replication.peers import PeerClient
@@ -61,16 +61,18 @@ class _FetchLane(msgspec.Struct, frozen=True):
 class _Fetch:
     """One part that is being fetched.
 
-    ``sink`` keeps the received bytes of a large part, ``sources`` the replicas that sent them, ``undo`` the
-    path of its file while no row names that. ``landing`` is set while the part is made durable, which is not
-    interrupted; ``stopped`` says that the part is not wanted any more, ``no_room`` that the last attempt
-    ended since the own disk is full. ``lane`` has the places that it waits for. ``turn`` is the lock of all
-    parts with the same bytes: the first one is fetched, and the others take its bytes.
+    ``sink`` keeps the received bytes of a large part, ``sources`` the replicas that sent them, ``undo``
+    the path of its file while no row names that. ``landing`` is set while the part is made durable, which
+    is not interrupted; ``stopped`` says that the part is not wanted any more, ``no_room`` that the last
+    attempt ended since the own disk is full. ``lane`` has the places that it waits for, ``place`` is the
+    one that it has. ``turn`` is the lock of all parts with the same bytes: the first one is fetched, and
+    the others take its bytes.
     """
 
     wanted: Wanted
     lane: _FetchLane
     turn: asyncio.Lock
+    place: Place = field(init=False)
     task: asyncio.Task[None] | None = None
     sink: PartSink | None = None
     undo: str | None = None
@@ -248,7 +250,7 @@ class Fetcher:
                 await asyncio.sleep(self.grace_s)
             while not done:
                 places = item.lane.small if small else item.lane.large
-                async with places.taken(meta.length, _owner(item)), item.turn:
+                async with places.taken(meta.length, _owner(item)) as item.place, item.turn:
                     done = await self._share(item) or await self._ask_all(item, small=small)
                 if done or item.stopped or await self._is_collected(item):
                     break
@@ -362,6 +364,8 @@ class Fetcher:
             await self.store.note_undo(item.undo)
             sink = await _in_thread(self._begin, item)
         while sink.length < meta.length:
+            if sink.length:  # a part may have the bytes of hours
+                await item.place.pass_on(_owner(item))
             end = min(sink.length + self.range_bytes, meta.length)
             async with aclosing(self.client.read_part(peer.data, meta, sink.length, end)) as chunks:
                 async for chunk in chunks:

@@ -95,7 +95,9 @@ class Runner:
             try:
                 return await self.commits.commit(tx.tid, wait=WaitFor.HOME, timeout_s=None)
             except CommitUnknownError:
-                if tx.state is not TxState.SEALED or self.condition.state is not AgentState.SERVING:
+                deciding = tx.ending.commit_task
+                decided = tx.state is not TxState.SEALED or deciding is None or deciding.done()
+                if decided or self.condition.state not in {AgentState.SERVING, AgentState.SUSPENDED}:
                     raise
 
     async def _rewrite_while_serving(self, tx: Transaction, table: TableId, group: Group) -> None:

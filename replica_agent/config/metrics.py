@@ -132,7 +132,7 @@ class LandingMetrics:
         )
         self.rescued = Counter(
             "tidelock_rescued_rows",
-            "Rows that landed at another boot, which ended, and were committed here.",
+            "Rows that landed in a transaction that could not commit, and were committed here in another.",
             registry=registry,
         )
 

@@ -13,7 +13,7 @@ Two landings have no order. So a table with a unique key, in which the last row 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -43,6 +43,7 @@ from tidelock.replica_agent.transactions.registry import Transactions
 from tidelock.replica_agent.transactions.statements.back_pressure import BackPressure
 from tidelock.replica_agent.transactions.statements.row_staging import RowStaging
 from tidelock.replica_agent.transactions.transaction import StagedChanges, Transaction
+from tidelock.replication.backoff import wait_s
 from tidelock.wire.writes import LandAnswer
 
 #: The commit of rows that are acknowledged.
@@ -196,6 +197,7 @@ class Landings:
 
     async def _write(self, going: list[_Boarding]) -> tuple[Transaction, Proposal] | None:
         """Make the parts and their copies, and answer; None if that failed, or nobody waits any more."""
+        going = self._without_dropped(going)
         if not going:
             return None
         try:
@@ -229,6 +231,21 @@ class Landings:
                 one.done.set_result(LandAnswer(one.rows.count, str(tx.tid), None))
         return tx, proposal
 
+    def _without_dropped(self, going: Sequence[_Boarding]) -> list[_Boarding]:
+        """Refuse the rows of tables that were dropped while they waited: they would go with the table."""
+        kept: list[_Boarding] = []
+        for one in going:
+            schema = one.rows.schema
+            if self.tables.version_since(schema.id, one.at, self.waiters.reached) is None:
+                error = TableChangedError(
+                    f"table {schema.name} was dropped while the rows waited; nothing is written",
+                    table=schema.name,
+                )
+                one.refuse(error)
+            else:
+                kept.append(one)
+        return kept
+
     async def _commit(self, tx: Transaction, proposal: Proposal) -> Committed | None:
         """Commit rows that are acknowledged; give up only when the log has ended for this boot."""
         settlement, clock = self.commits.settlement, self.commits.clock
@@ -238,12 +255,10 @@ class Landings:
                 done = await settlement.propose(tx, proposal, clock() + self.settings.commit_timeout_s)
                 await LANDED.after()
             except TableChangedError as error:
-                if (again := self._again(tx, proposal)) is not None:
-                    proposal = again
-                elif await self.rescue(tx.tid):
-                    _log.warning("landing_dropped", tid=str(tx.tid), reason="tables of it were dropped")
-                    await self.commits.closer.roll_back(tx, error, pushed=True)
+                if (again := self._again(tx, proposal)) is None:
+                    await self._bring_the_rest(tx, error)
                     return None
+                proposal = again
                 await asyncio.sleep(_PAUSE_S)
             except Exception as error:
                 _log.warning("landing_waits", tid=str(tx.tid), reason=str(error))
@@ -251,8 +266,24 @@ class Landings:
             else:
                 await self.commits.closer.commit(tx, done)
                 return done
-        _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
+        self._leave_to_holders(tx)
         return None
+
+    async def _bring_the_rest(self, tx: Transaction, error: TableChangedError) -> None:
+        """Commit the rows of the tables that are left in another transaction; the log refuses this one."""
+        failures = 0
+        while self.commits.settlement.log_lives():
+            if await self.rescue(tx.tid):
+                _log.warning("landing_dropped", tid=str(tx.tid), reason="tables of it were dropped")
+                await self.commits.closer.roll_back(tx, error, pushed=True)
+                return
+            failures += 1
+            await asyncio.sleep(wait_s(failures, self.settings.retry_wait_max_s))
+        self._leave_to_holders(tx)
+
+    @staticmethod
+    def _leave_to_holders(tx: Transaction) -> None:
+        _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
 
     def _again(self, tx: Transaction, proposal: Proposal) -> Proposal | None:
         """Return a proposal for the definitions that are applied here; None if a table was dropped."""

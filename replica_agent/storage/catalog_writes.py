@@ -295,7 +295,7 @@ def apply(db: sqlite3.Connection, records: Sequence[AppliedRecord]) -> list[str]
     """
     unused: list[str] = []
     time_ms = int(db.execute("SELECT value FROM meta WHERE key = 'time_ms'").fetchone()[0])
-    lost = {part for (part,) in db.execute("SELECT part FROM skips")}
+    lost = LostParts(db)
     for record in records:
         if record.time_ms < time_ms:
             _heal_times(db, record.time_ms)
@@ -400,8 +400,43 @@ def skip(db: sqlite3.Connection, entry: SkipPart, reached: Csn | None = None) ->
     return release_files(db, [gone[0]]) if gone else []
 
 
+class LostParts:
+    """The parts that are declared lost, as records are applied.
+
+    What a lost manifest has listed is not known. A replica that has applied it may have removed such parts
+    before the word, in records that the others apply without them.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._parts: set[str] = set()
+        self._manifests: list[Csn] = []
+        for part, table, csn in db.execute("SELECT part, table_name, csn FROM skips"):
+            self._note(part, table, csn)
+
+    def add(self, entry: SkipPart) -> None:
+        """Note one more."""
+        self._note(entry.part, entry.table, entry.csn)
+
+    def _note(self, part: str, table: str, csn: Csn) -> None:
+        self._parts.add(part)
+        if not table:
+            self._manifests.append(csn)
+
+    def has(self, part: str) -> bool:
+        """Return whether a part itself was declared lost."""
+        return part in self._parts
+
+    def may_have_had(self, part: str, csn: Csn) -> bool:
+        """Return whether a part that is removed at a CSN may be one that a lost manifest has listed."""
+        if not any(manifest < csn for manifest in self._manifests):
+            return False
+        sql = "SELECT 1 FROM parts WHERE part = ? AND creation_csn IS NOT NULL"
+        return self._db.execute(sql, (part,)).fetchone() is None
+
+
 def _apply_tid(
-    db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid, lost: set[str]
+    db: sqlite3.Connection, record: AppliedRecord, applied: AppliedTid, lost: LostParts
 ) -> list[str]:
     tid, csn, change = applied.tid, record.csn, applied.data_change
     unused: list[str] = []
@@ -409,8 +444,8 @@ def _apply_tid(
         match entry:
             case SkipPart():
                 unused += skip(db, entry, csn)
-                lost.add(entry.part)
-            case AddPart() | RemovePart() if entry.part in lost:
+                lost.add(entry)
+            case AddPart() | RemovePart() if lost.has(entry.part):
                 pass  # an operator has declared the part lost: it is neither there nor to be removed
             case AddPart():
                 # An early copy may be known by its bytes alone: the record says its table and partition.
@@ -437,7 +472,8 @@ def _apply_tid(
                     "WHERE part = ? AND creation_csn < ? AND removal_csn IS NULL",
                     (tid, csn, change, entry.part, csn),
                 )
-                if done.rowcount != 1:  # I7: two removals of one part would double the rows that replace it
+                # I7: two removals of one part would double the rows that replace it.
+                if done.rowcount != 1 and not lost.may_have_had(entry.part, csn):
                     msg = (
                         f"part {entry.part} of {entry.table} is removed by {tid} at CSN {csn}, but is not "
                         "there to be removed; this replica stops at the CSN before"

@@ -290,7 +290,7 @@ def test_a_part_that_is_lost_after_its_record_stops_no_clone(cluster: ClusterFac
 def test_a_lost_manifest_that_was_applied_makes_its_replica_clone(
     cluster: ClusterFactory, tmp_path: Path
 ) -> None:
-    """A word of a version before, which went on without r2: r2 alone had applied the transaction."""
+    """An operator has gone on without r2, which alone had applied the transaction."""
     gates = Gates(
         tmp_path / "gates",
         {"r1": {"replication.apply.before": "pause"}, BLOCKED: dict.fromkeys(_NO_PARTS, "always")},

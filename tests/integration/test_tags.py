@@ -291,7 +291,7 @@ def test_tags_on_the_command_line(local: LocalCluster, db: Database, table: str)
 
 
 def test_the_history_of_changes_outlives_the_log(local: LocalCluster, db: Database, table: str) -> None:
-    """Who, what, when: also when the records are gone, after a restart, and at a replica that has cloned."""
+    """It says the same when the records are gone, after a restart, and at a replica that has cloned."""
     with db.begin(label=f"load {table}", meta={"by": "ann"}) as tx:
         tx.insert(table, rows(1, 2))
     csn = tx.csn

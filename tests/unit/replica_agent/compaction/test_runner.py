@@ -32,6 +32,7 @@ class Merging:
         self.sorted = asyncio.Event()
         #: So many calls return before the commit is decided.
         self.undecided = 0
+        self.ended_unknown = False
         self.now_s = 0.0
         self.condition = Condition("r1", AgentState.SERVING)
         world = cast("Any", self)
@@ -53,7 +54,10 @@ class Merging:
         """Begin a transaction."""
         self.begun += 1
         return SimpleNamespace(
-            tid=SimpleNamespace(snapshot=Csn(9)), staged=SimpleNamespace(removed={}), state=TxState.SEALED
+            tid=SimpleNamespace(snapshot=Csn(9)),
+            staged=SimpleNamespace(removed={}),
+            state=TxState.SEALED,
+            ending=SimpleNamespace(commit_task=SimpleNamespace(done=lambda: self.ended_unknown)),
         )
 
     def compactable(self, *_: object) -> list[tuple[str]]:
@@ -144,6 +148,15 @@ async def test_a_merge_waits_for_copies_that_take_long(merging: Merging) -> None
     merging.undecided = 3
     assert await asyncio.wait_for(merging.runner.run(TABLE, GROUP), 30) == 10
     assert (merging.rolled_back, merging.committed) == (0, 4)
+
+
+async def test_a_merge_whose_commit_has_ended_unknown_is_left(merging: Merging) -> None:
+    """The next boot learns what became of it."""
+    merging.sorted.set()
+    merging.undecided, merging.ended_unknown = 3, True
+    with pytest.raises(CommitUnknownError):
+        await asyncio.wait_for(merging.runner.run(TABLE, GROUP), 30)
+    assert (merging.rolled_back, merging.committed) == (1, 1)
 
 
 async def test_a_merge_ends_with_its_agent(merging: Merging) -> None:

@@ -135,7 +135,7 @@ class World:
 
     def version_since(self, table: TableId, since: Csn, at: Csn) -> int | None:
         """Return the version of a table that was not dropped (`Tables`)."""
-        assert since == at == self.reached
+        assert since <= at == self.reached
         return self.versions.get(table)
 
     async def rescue(self, tid: Tid) -> bool:
@@ -261,12 +261,44 @@ async def test_acknowledged_rows_go_with_the_table_that_was_dropped() -> None:
     world = World()
     world.ends = [TableChangedError("dropped")]
     world.settled = [False, True]
-    world.versions = {}
+    world.may_commit.clear()
     [answer] = await world.land(1)
     assert isinstance(answer, LandAnswer)
+    world.versions = {}
+    world.may_commit.set()
     await until(lambda: not world.landings._departures)
     assert world.transactions.find(answer.tid or "").state is TxState.ROLLED_BACK
-    assert world.proposed == world.rescued == [answer.tid] * 2
+    assert (world.proposed, world.rescued) == ([answer.tid], [answer.tid] * 2)
+
+
+async def test_rows_whose_table_was_dropped_while_they_waited_are_refused() -> None:
+    """They are not acknowledged; those of other tables depart."""
+    world = World(landing_ahead_max=1)
+    world.may_commit.clear()
+    await world.land(1)
+    waiting = asyncio.create_task(world.land(2))
+    await until(lambda: world.landings._waiting_bytes > 0)
+    world.versions, world.reached = {}, Csn(7)
+    world.may_commit.set()
+    [refused] = await waiting
+    assert isinstance(refused, TableChangedError)
+    assert len(world.departed) == 1
+
+
+async def test_rows_of_a_dropped_table_are_left_when_the_log_has_ended() -> None:
+    """Their holders bring the others then."""
+    world = World()
+    world.ends, world.settled, world.versions = [TableChangedError("dropped")], [False], {LANDS: 0}
+    world.may_commit.clear()
+    [answer] = await world.land(1)
+    world.versions = {}
+    world.may_commit.set()
+    await until(lambda: len(world.rescued) >= 1)
+    world.lives = False
+    await until(lambda: not world.landings._departures)
+    [left] = world.transactions.live()
+    assert left.state is TxState.SEALED
+    assert isinstance(answer, LandAnswer)
 
 
 async def test_acknowledged_rows_are_left_when_the_log_has_ended() -> None:

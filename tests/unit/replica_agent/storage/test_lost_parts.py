@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tidelock.csnlog.core.ids import NO_STAMP, Csn, PartId, ReplicaId, TableId, Tid
@@ -130,6 +131,19 @@ async def test_a_removal_after_the_word_passes(catalog: Catalog) -> None:
     for one in (SKIPS, ADDS, record(6, OTHER, RemovePart(TABLE, LOST), RemovePart(TABLE, KEPT))):
         await catalog.write(lambda db, one=one: jobs.apply(db, [one]))  # type: ignore[misc]
     assert catalog.reader.parts(TABLE, Csn(6)) == []
+
+
+async def test_a_removal_of_what_a_lost_manifest_listed_passes(catalog: Catalog) -> None:
+    """Its replica had applied the manifest, and has removed and merged such parts before it was lost."""
+    word = msgspec.structs.replace(SKIP, table=TableId(""), part=PartId("r1-1-9"), rows=0)
+    await catalog.write(lambda db: jobs.skip(db, word))
+    merge = record(5, OTHER, RemovePart(TABLE, PartId("r1-1-8")), added(KEPT))
+    removal = record(6, OPERATOR, RemovePart(TABLE, KEPT))
+    await catalog.write(lambda db: jobs.apply(db, [merge, removal]))
+    assert catalog.reader.meta("snapshot_csn") == 6
+    again = record(7, Tid(Csn(1), ReplicaId("r1"), 1, 4), RemovePart(TABLE, KEPT))
+    with pytest.raises(CorruptError, match="not there to be removed"):  # of a part that is known
+        await catalog.write(lambda db: jobs.apply(db, [again]))
 
 
 async def test_a_wanted_part_is_not_wanted_any_more(catalog: Catalog) -> None:
