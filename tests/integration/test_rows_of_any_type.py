@@ -20,7 +20,7 @@ from tests.support.histories.evidence import nothing_left
 from tests.support.waiting import eventually
 from tidelock.client import Database
 from tidelock.cluster import LocalCluster
-from tidelock.errors import SchemaMismatchError, TableExistsError
+from tidelock.errors import BadRequestError, SchemaMismatchError, TableExistsError
 
 pd = pytest.importorskip("pandas", reason="pandas comes with the extra `spark`")
 NUMBERS = itertools.count(1)
@@ -196,3 +196,21 @@ def test_a_table_is_made_only_once(db: Database, local: LocalCluster) -> None:
             assert found["columns"] == made["columns"]
             with pytest.raises(TableExistsError):
                 other.create_table(table, {"id": "bigint"})
+
+
+def test_rows_of_other_types_are_refused_where_that_is_asked_for(db: Database) -> None:
+    """`cast="exact"` takes the types of the table alone, in a transaction and as a statement of its own."""
+    table = f"t{next(NUMBERS)}"
+    db.create_table(table, {"k": "bigint", "v": "double"})
+    narrow = pa.table({"k": pa.array([1], pa.int32()), "v": [1.0]})
+    with pytest.raises(SchemaMismatchError, match="k is int32, expected int64"):
+        db.insert(table, narrow, cast="exact")
+    with db.begin() as tx, pytest.raises(SchemaMismatchError, match="k is int32, expected int64"):
+        tx.insert(table, narrow, cast="exact")
+    assert db.read(table).num_rows == 0
+    db.insert(table, pa.table({"k": [1], "v": [1.0]}), cast="exact")
+    db.insert(table, narrow, cast="safe")
+    db.insert(table, [{"k": 2, "v": 0.5, "new": "a"}], cast="exact", merge_schema=True)
+    assert sorted(db.read(table)["k"].to_pylist()) == [1, 1, 2]
+    with pytest.raises(BadRequestError, match='expected cast="safe" or "exact"'):
+        db.insert(table, narrow, cast="loose")  # type: ignore[arg-type]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
-from tidelock.client.values.schema_merge import filled, new_columns
+from tidelock.client.values.schema_merge import filled, new_columns, require_exact
+from tidelock.errors import SchemaMismatchError
 from tidelock.wire.tables import TableColumn
 
 COLUMNS = (
@@ -31,3 +33,11 @@ def test_rows_get_nulls_where_the_table_has_no_default() -> None:
     assert found.schema.field("n").type == pa.list_(pa.int32())
     reader = pa.table({"s": ["a"], "Größe": [1.0], "n": pa.array([[1]], pa.list_(pa.int32()))}).to_reader()
     assert filled(reader, COLUMNS) is reader
+
+
+def test_rows_of_exactly_the_types_of_the_table() -> None:
+    """Every other type is named at once; columns that only the rows have are for the table to refuse."""
+    exact = pa.schema([("k", pa.int64()), ("n", pa.list_(pa.int32())), ("other", pa.int8())])
+    require_exact(exact, COLUMNS, "t")
+    with pytest.raises(SchemaMismatchError, match="k is int32, expected int64; Größe is float"):
+        require_exact(pa.schema([("k", pa.int32()), ("Größe", pa.float32())]), COLUMNS, "t")

@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
 from tidelock.casts import decoded_type
 from tidelock.column_names import same
 from tidelock.column_types import to_arrow
+from tidelock.errors import SchemaMismatchError
 from tidelock.wire.tables import TableColumn
+
+#: Which values of other types than the columns have are taken: those that lose nothing, or none.
+Cast: TypeAlias = Literal["safe", "exact"]
+
+
+def require_exact(rows: pa.Schema, columns: Sequence[TableColumn], table: str) -> None:
+    """Raise SchemaMismatchError if columns of rows have other types than the table; all are named.
+
+    Columns that only one of them has are judged by the table.
+    """
+    expected = {column.name: to_arrow(column.type) for column in columns}
+    wrong = [
+        f"{field.name} is {field.type}, expected {expected[field.name]}"
+        for field in rows
+        if field.name in expected and field.type != expected[field.name]
+    ]
+    if wrong:
+        raise SchemaMismatchError(
+            f"rows have other types than the columns of table {table}: {'; '.join(wrong)}. "
+            'Cast them, or take cast="safe", which takes values that lose nothing',
+            table=table,
+        )
 
 
 def new_columns(rows: pa.Schema, columns: Sequence[TableColumn]) -> pa.Schema:

@@ -16,6 +16,7 @@ from tidelock.client.reads.scan import Params
 from tidelock.client.values.arguments import Values
 from tidelock.client.values.data import Data, repeatable
 from tidelock.client.values.results import ChangedRows, CommitResult
+from tidelock.client.values.schema_merge import Cast
 from tidelock.client.writes.lake_files import Lake
 from tidelock.client.writes.transaction import Transaction, Wait
 from tidelock.client.writes.whole_writes import ReservedBlocks, WholeWrite, small_streams
@@ -75,11 +76,12 @@ class AutocommitStatements:
         data: Data,
         *,
         merge_schema: bool = False,
+        cast: Cast = "safe",
         label: str | None = None,
         wait: Wait = "home",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Insert rows in a separate transaction; `merge_schema`: the table gets the columns that it lacks.
+        """Insert rows in a separate transaction; `merge_schema` and `cast` as in `Transaction.insert`.
 
         The transaction is begun again, on another replica if need be, for at most `timeout_s` (default: the
         client's). That happens only while the rows are certain to be inserted once, and only if the rows can
@@ -88,12 +90,12 @@ class AutocommitStatements:
 
         Raises as `Transaction.insert` and `Transaction.commit`.
         """
-        if not merge_schema:
+        if not merge_schema and cast == "safe":
             return self.write({table: data}, label=label, wait=wait, timeout_s=timeout_s)
 
         def once() -> CommitResult:
             with self._begin(BeginRequest(label=label)) as tx:
-                tx.insert(table, data, merge_schema=True)
+                tx.insert(table, data, merge_schema=merge_schema, cast=cast)
                 return tx.commit(wait=wait, timeout_s=timeout_s)
 
         limit_s = self._connection.transport.timeouts.answer_s if timeout_s is None else timeout_s

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import starmap
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, get_args
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from tidelock.client.values.arguments import Values, literals, past_point
 from tidelock.client.values.columns import Columns, checks_of, generated_in, schema_of
 from tidelock.client.values.data import Data, open_rows
 from tidelock.client.values.results import InsertResult
-from tidelock.client.values.schema_merge import filled, new_columns
+from tidelock.client.values.schema_merge import Cast, filled, new_columns, require_exact
 from tidelock.client.writes.statements import Statements
 from tidelock.column_types import to_text
 from tidelock.errors import BadRequestError, TableExistsError, UnknownTableError
@@ -330,8 +330,13 @@ class TableStatements(Statements):
         self._count(InsertResult(made.rows or 0, 0))
         return made
 
-    def insert(self, table: str, data: Data, *, merge_schema: bool = False) -> InsertResult:
+    def insert(
+        self, table: str, data: Data, *, merge_schema: bool = False, cast: Cast = "safe"
+    ) -> InsertResult:
         """Stage rows as `Statements.insert` does; `merge_schema`: the table gets the columns that it lacks.
+
+        Values of other types than the columns are taken if they lose nothing (`cast="safe"`), or never
+        (`cast="exact"`).
 
         New columns come behind the others, may be null, and have the types of the rows, as in `create_table`.
         Columns of the table that the rows lack become null, or get their default. The change of the table is
@@ -343,12 +348,19 @@ class TableStatements(Statements):
             BadRequestError: The columns of the table cannot be changed (docs/tables.md#columns), or a name
                 differs in case alone from one that it has.
             UnsupportedTypeError: A new column has a type that no column can have.
+            SchemaMismatchError: With `cast="exact"`: a column has another type than that of the table.
             TidelockError: Other errors, as `Statements.insert`.
         """
-        if not merge_schema:
+        if cast not in get_args(Cast):
+            raise BadRequestError(f'expected cast="safe" or "exact", found {cast!r}')
+        if not merge_schema and cast == "safe":
             return super().insert(table, data)
         rows = open_rows(data)
         columns = self.definition(table).columns
+        if cast == "exact":
+            require_exact(rows.schema, columns, table)
+        if not merge_schema:
+            return super().insert(table, rows)
         added = new_columns(rows.schema, columns)
         if added.names:
             columns = self.alter_table(table, add=added).columns
