@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -14,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.replicas.fake_agent import FakeCluster
 from tidelock.client import Database
 from tidelock.client.values.arguments import milliseconds, past_point
-from tidelock.errors import BadRequestError
+from tidelock.errors import BadRequestError, TidelockError
 from tidelock.wire.rows import instant
 
 TEN = 1_795_341_600_000  # 2026-11-22T10:00:00Z
@@ -106,6 +110,55 @@ def test_each_read_of_the_past_takes_iso_text(
     with pytest.raises(BadRequestError, match="no time zone"):
         ask(fake_db, "2026-11-22T12:00:00")
     assert [r for agent in fake_cluster.agents.values() for r in agent.requests] == sent
+
+
+#: A call of each other method that takes a point in time, by the names of the method and of the argument.
+ASKED: dict[tuple[str, str], Callable[[Database, Any], object]] = {
+    ("clone_table", "at"): lambda db, at: db.clone_table("t", "u", at=at),
+    ("restore_table", "at"): lambda db, at: db.restore_table("t", at=at),
+    ("tag", "at"): lambda db, at: db.tag("q1", at=at),
+    ("export", "at"): lambda db, at: db.export("t", "folder", at=at),
+    ("diff", "since"): lambda db, at: db.diff("t", at),
+    ("diff", "until"): lambda db, at: db.diff("t", 1, at),
+    ("subscribe", "as_of"): lambda db, at: next(iter(db.subscribe("t", as_of=at))),
+    ("subscribe", "until"): lambda db, at: next(iter(db.subscribe("t", until=at))),
+}
+
+
+def test_every_argument_for_a_time_is_known_here() -> None:
+    """A method that gets one more has to be asked below, or above."""
+    above = {(name, "at") for name in ("snapshot", "read", "scan", "sql", "csn_at")}
+    found = {
+        (name, parameter.name)
+        for name, method in inspect.getmembers(Database, inspect.isfunction)
+        if not name.startswith("_")
+        for parameter in inspect.signature(method).parameters.values()
+        if re.search("datetime|Point", str(parameter.annotation))
+    }
+    assert found == ASKED.keys() | above
+
+
+@pytest.mark.parametrize("asked", ASKED, ids="-".join)
+def test_each_statement_about_the_past_takes_iso_text(
+    fake_cluster: FakeCluster, fake_db: Database, tmp_path: Path, asked: tuple[str, str]
+) -> None:
+    """Text with a zone is sent as its milliseconds; without one it is refused, and no statement is sent."""
+    call = ASKED[asked]
+
+    def sent() -> list[str]:
+        requests = [request for agent in fake_cluster.agents.values() for request in agent.requests]
+        return [
+            f"{one.path} {one.json} {one.query}"
+            for one in requests
+            if one.path not in {"/status", "/transactions"} and not one.path.endswith("/rollback")
+        ]
+
+    with pytest.raises(BadRequestError, match="no time zone"):
+        call(fake_db, "2026-11-22T12:00:00")
+    assert sent() == []
+    with contextlib.suppress(TidelockError, StopIteration):
+        call(fake_db, "2026-11-22T12:00:00+02:00")
+    assert asked == ("subscribe", "until") or any(str(TEN) in text for text in sent()), sent()
 
 
 def test_a_question_about_history_takes_iso_text(fake_cluster: FakeCluster, fake_db: Database) -> None:
