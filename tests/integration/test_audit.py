@@ -268,8 +268,8 @@ def tag_that_one_lacks(local: LocalCluster) -> Planted:
     """A tag that is in ZooKeeper and on the other replicas."""
     data_dir, sql = local.data_dir("r3"), "SELECT * FROM tags WHERE name = 'audited'"
     with local.connect("r1") as db:
-        db.tag("audited", move=True)
-    eventually(lambda: len(tampering.rows(data_dir, sql)) == 1)
+        tag = db.tag("audited", move=True)
+    eventually(lambda: [row[1] for row in tampering.rows(data_dir, sql)] == [tag.csn])
     (before,) = tampering.rows(data_dir, sql)
     with catalog(data_dir) as rows:
         rows.execute("DELETE FROM tags")
