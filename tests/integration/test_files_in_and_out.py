@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.clusters.agreeing import agreeing, session
+from tests.support.clusters.agreeing import agreeing, all_follow, session
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.lab import Gates
 from tests.support.waiting import eventually
@@ -35,6 +35,12 @@ SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string()
 
 HOME = "r1"
 POINTS = [f"partfs.{step}.{side}" for step in ("fsync", "rename") for side in ("before", "after")]
+#: Further ones that a file which is sent passes at the home, and at a peer that gets its copy.
+SENT = [*POINTS, "partfs.write.before", "agent.catalog.before", "agent.catalog.after"]
+PEER, COPIED = (
+    "r2",
+    [f"replication.{step}.{side}" for step in ("accept", "fetch") for side in ("before", "after")],
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +51,16 @@ def import_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
-    """Gates at which the home can be killed while it makes a link."""
-    return Gates(tmp_path_factory.mktemp("gates"), {HOME: dict.fromkeys(POINTS, "crash")})
+    """Gates at which the home is killed while it makes a link or gets a file, and a peer with its copy."""
+    faults = {HOME: dict.fromkeys(SENT, "crash"), PEER: dict.fromkeys(COPIED, "crash")}
+    return Gates(tmp_path_factory.mktemp("gates"), faults)
 
 
 @pytest.fixture(scope="module")
 def local(module_cluster: ClusterFactory, import_dir: Path, gates: Gates) -> Iterator[LocalCluster]:
     """Three replicas, which agree at the end, with nothing left over."""
-    settings, environment_of = QUICK | {"import_dir": str(import_dir)}, {HOME: gates.environment(HOME)}
+    settings = QUICK | {"import_dir": str(import_dir), "inline_part_bytes_max": 4096}
+    environment_of = {replica: gates.environment(replica) for replica in (HOME, PEER)}
     yield from agreeing(module_cluster(replicas=3, settings=settings, environment_of=environment_of))
 
 
@@ -185,6 +193,53 @@ def test_a_home_that_dies_while_it_links_leaves_nothing(
         again.import_files("t", path, wait="all")
         assert path.stat().st_nlink == 2
         assert seen(again) == [(1, "v1")]
+
+
+@pytest.mark.scenario("S53")
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=pytest.mark.slow if point in POINTS else ()) for point in SENT]
+)
+def test_a_home_that_dies_while_files_are_sent_leaves_nothing(
+    local: LocalCluster, db: Database, tmp_path: Path, gates: Gates, point: str
+) -> None:
+    """One of several files is under way: no row of any is there, and the import can be called again."""
+    db.create_table("t", SCHEMA.remove(2))
+    before = db.seen_csn
+    for number in range(3):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(rows(*range(1000 * number, 1000 * number + 1000)).drop_columns(["city"]), path)
+    tx = db.begin()
+    assert tx.tid.split("-")[1] == HOME
+    with gates.open(HOME, point), pytest.raises(TidelockError):
+        tx.import_files("t", tmp_path)
+    local.kill(HOME)
+    local.start(HOME)
+    for replica in local.replicas:
+        with local.connect(replica) as other:
+            assert seen(other, csn=before) == []
+    with local.connect(HOME) as again:
+        assert again.import_files("t", tmp_path, wait="all").rows_inserted == 3000
+        assert [row[0] for row in seen(again)] == [*range(3000)]
+
+
+@pytest.mark.scenario("S53")
+@pytest.mark.parametrize("point", COPIED)
+def test_a_peer_that_dies_with_its_copy_of_an_import(
+    local: LocalCluster, db: Database, tmp_path: Path, gates: Gates, point: str
+) -> None:
+    """The other peer has a copy, so the import commits; the one that died gets the files afterwards."""
+    db.create_table("t", SCHEMA.remove(2))
+    all_follow(local)
+    path = tmp_path / "rows.parquet"
+    pq.write_table(rows(*range(1000)).drop_columns(["city"]), path)
+    with gates.open(PEER, point):
+        csn = db.import_files("t", path).csn
+        gates.await_hit(PEER, point)
+    local.kill(PEER)
+    local.start(PEER)
+    for replica in local.replicas:
+        with local.connect(replica) as other:
+            assert len(seen(other, csn=csn)) == 1000
 
 
 def test_an_import_is_a_statement_of_a_transaction(db: Database, tmp_path: Path) -> None:
