@@ -6,6 +6,7 @@ the loop is an operation of its own in the history, and each call is a line of t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -176,7 +177,7 @@ class Session:
             expected = isinstance(error, attempt.expected)
             told = {"told": error.details.get("csn"), "batch": error.details.get("batch")} if expected else {}
             self.process.fail(attempt.value, error=type(error).__name__, **told)
-            tid, home = (None, self.replica) if tx is None else (tx.tid, tx.holder)
+            tid, home = self._begun(tx)
             self.note("write", "fail", began_ns, error=error, tid=tid, home=home, expected=expected)
             if expected or not (again or isinstance(error, GIVE_UP) or self._left(error)):
                 raise
@@ -192,6 +193,13 @@ class Session:
         )
         self.note("write", "ok", began_ns, tid=done.tid, csn=done.csn, home=tx.holder)
         return done, False
+
+    def _begun(self, tx: Transaction | None) -> tuple[str | None, str | None]:
+        """Return tid and home of a transaction that has ended; if it had no home, the one that was asked."""
+        if tx is not None:
+            with contextlib.suppress(TidelockError):
+                return tx.tid, tx.holder
+        return None, self.replica
 
     def _resolve(
         self, error: CommitUnknownError, attempt: Attempt, found: Found, began_ns: int

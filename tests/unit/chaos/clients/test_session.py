@@ -189,6 +189,20 @@ def test_a_refusal_is_judged_with_its_home_and_its_tid(run: Callable[[_Database]
     assert wrong_one.claim == "I17 TRUTHFUL: what was refused is not committed"
 
 
+def test_a_transaction_without_a_home_has_no_tid(
+    run: Callable[[_Database], _Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its begin waits for its first statement, which finds no replica."""
+
+    def closed(_: _Transaction) -> str:
+        raise TransactionClosedError("the transaction is rolled_back")
+
+    monkeypatch.setattr(_Transaction, "tid", property(closed))
+    on = run(_Database(FencedError("x")))
+    assert on.session.write(_attempts(), tries=1) is None
+    assert [(call["error"], call.get("tid")) for call in on.calls] == [("FencedError", None)]
+
+
 def test_a_begin_that_is_refused_has_the_home_that_was_asked(run: Callable[[_Database], _Run]) -> None:
     """Its client works with one replica; else nobody knows which one has refused."""
     database = _Database(None)
