@@ -128,7 +128,11 @@ def test_a_hive_folder_is_imported_as_it_is_and_comes_out_again(
     assert sorted(found["k"].to_pylist()) == [1, 2, 3, 4, 5]
     sql = f"select k, v, city from read_parquet('{tmp_path / 'r3'}/**/*.parquet', hive_partitioning = true)"
     assert sorted(duckdb.execute(sql).fetchall()) == sorted(expected)
-    assert db.statistics("t").rows == 5
+    known = db.statistics("t")
+    assert (known.rows, [(one.name, one.min, one.max, one.nulls) for one in known.columns]) == (
+        5,
+        [("k", "1", "5", 0), ("v", "v1", "v5", 0), ("city", "Bern", "Zürich/1", 2)],
+    )
 
 
 def test_a_file_is_linked_where_its_folder_may_be(
