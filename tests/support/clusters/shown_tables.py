@@ -80,8 +80,17 @@ def of_table(found: pa.Table) -> tuple[list[str], list[tuple[Any, ...]]]:
     return found.column_names, sorted(rows, key=repr)
 
 
-def of_files(address: str, csn: int | str, table: str, folder: str = "") -> list[tuple[str, pa.Table]]:
+def of_files(address: str, csn: int | str, table: str) -> list[tuple[str, pa.Table]]:
     """Read every file of a table's folder with pyarrow alone, without a schema: its partition, its rows.
+
+    Arguments as of :func:`files_of`.
+    """
+    found = files_of(address, csn, table)
+    return [(folder, pq.read_table(pa.BufferReader(file))) for folder, file in found]
+
+
+def files_of(address: str, csn: int | str, table: str, folder: str = "") -> list[tuple[str, bytes]]:
+    """Fetch every file of a table's folder over HTTP: its partition, its bytes.
 
     Args:
         address: host:port of the snapshot file system of a replica.
@@ -94,15 +103,15 @@ def of_files(address: str, csn: int | str, table: str, folder: str = "") -> list
     path = f"{root}/{folder}".rstrip("/")
     answer = send(address, "GET", f"/webhdfs/v1{quote(path)}?op=LISTSTATUS")
     assert answer.status == 200, answer
-    found: list[tuple[str, pa.Table]] = []
+    found: list[tuple[str, bytes]] = []
     for status in answer.json()["FileStatuses"]["FileStatus"]:
         inner = f"{folder}/{status['pathSuffix']}".lstrip("/")
         if status["type"] == "DIRECTORY":
-            found += of_files(address, csn, table, inner)
+            found += files_of(address, csn, table, inner)
         elif not status["pathSuffix"].startswith("_"):
             file = send(address, "GET", quote(f"{root}/{inner}"))
             assert (file.status, len(file.body)) == (200, status["length"]), file.body[:300]
-            found.append((folder, pq.read_table(pa.BufferReader(file.body))))
+            found.append((folder, file.body))
     return found
 
 
