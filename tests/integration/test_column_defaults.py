@@ -167,6 +167,7 @@ def test_an_added_column_and_a_return_write_no_file(local: LocalCluster, dbs: li
     columns = "k bigint not null, p int not null, text string"
     db.create_table("t", columns, partition_by=["p"], properties=off)
     noise = random.Random(1)
+    old = 0
     for keys, size in (
         ([1, 2], 1),
         ([3], 1),

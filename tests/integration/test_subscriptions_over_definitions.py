@@ -6,7 +6,7 @@ columns that the table has there. The replica tells one part at a time, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -128,7 +128,7 @@ def test_a_subscriber_lives_through_changes_of_columns(dbs: list[Database]) -> N
     subscriber = Subscriber(dbs[1], "t")
     with db.subscribe("t", progress_every=0.1) as feed:
         subscriber.follow(feed, until=feed.as_of)
-        for change in (
+        changes: tuple[Callable[[], int | None], ...] = (
             lambda: db.insert("t", rows(k=[1], a=["x"])).csn,
             lambda: db.alter_table("t", add="b smallint not null default 3").csn,
             lambda: db.update("t", {"a": "'y'"}).csn,
@@ -136,7 +136,8 @@ def test_a_subscriber_lives_through_changes_of_columns(dbs: list[Database]) -> N
             lambda: db.insert("t", rows(k=[2], b=["z"])).csn,
             lambda: db.alter_table("t", types={"a": "bigint"}, drop=["b"]).csn,
             lambda: db.delete("t", "k = 1").csn,
-        ):
+        )
+        for change in changes:
             csn = change()
             assert csn is not None
             subscriber.follow(feed, until=csn)
@@ -157,12 +158,13 @@ def test_a_subscription_ends_behind_the_last_change_of_its_table(
     subscriber.follow(live, until=first)
     db.delete("t", "k = 1")
     last = db.insert("t", rows(k=[2, 3])).csn or 0
-    lost = {
+    ends: dict[str, Callable[[], int | None]] = {
         "rename": lambda: db.rename_table("t", "u").csn,
         "move": lambda: db.rename_table("t", "sales.t").csn,
         "drop": lambda: db.drop_table("t"),
-        "replace": lambda: db.create_table("t", "k string", or_replace=True).csn,
-    }[end]()
+        "replace": lambda: db.create_table("t", "k string", or_replace=True)["csn"],
+    }
+    lost = ends[end]()
     assert lost is not None
     if end == "replace":
         db.insert("t", rows(k=["of the next table"]))
