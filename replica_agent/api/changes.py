@@ -52,7 +52,8 @@ class ChangeRoutes:
         since, until = _range(asked)
         with self.service.failures.noted(None, "the read of changes"):
             table = full_name(request.match_info["table"])
-            wanted = await self.service.changes.rows(table, since, until, net=asked.net)
+            named_at = None if asked.named_at is None else Csn(asked.named_at)
+            wanted = await self.service.changes.rows(table, since, until, net=asked.net, named_at=named_at)
             async with self.service.sql.statement(wanted) as running:
                 return await send_rows(request, running)
 

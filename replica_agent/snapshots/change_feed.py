@@ -49,7 +49,8 @@ class ChangeFeed:
         Args:
             name: The name of the table at ``until``.
             since: CSN after which they begin.
-            until: CSN up to which they go; None: the CSN that is applied here.
+            until: CSN up to which they go; None: the CSN that is applied here, or the last one at which the
+                table has its name, if it lost it above ``since``.
             files_max: Most parts; at most `changes_files_max`, which None means too.
             bytes_max: Most bytes of the parts; at most `changes_bytes_max`, which None means too.
             wait_s: Without ``until``: longest wait for a commit above ``since``, at most `wait_bound_s`.
@@ -71,6 +72,8 @@ class ChangeFeed:
         if until is None and end == since:
             await self.waiters.wait(Csn(since + 1), wait_s)
             end = self.waiters.reached
+        if until is None and (last := self._with_name(name, since, end)) > since:
+            end = last
         schema = await self._table(name, since, end)
 
         def read() -> CsnChangePage:
@@ -94,15 +97,37 @@ class ChangeFeed:
             if self.tables.version(table, csn) is not None
         }
 
-    async def rows(self, name: TableName, since: Csn, until: Csn, *, net: bool) -> ChangesRequest:
+    async def rows(
+        self, name: TableName, since: Csn, until: Csn, *, net: bool, named_at: Csn | None = None
+    ) -> ChangesRequest:
         """Return the request to an SQL process for the changed rows in (since, until], or their net effect.
 
         The range stays readable for a while. Errors as :meth:`page`.
+
+        Args:
+            name: The name of the table at ``named_at``.
+            since: CSN after which they begin.
+            until: The last CSN.
+            net: Whether they are the difference of the two snapshots.
+            named_at: The CSN of the name and the columns, not below ``until``; None: ``until``, or if the
+                table was dropped above ``since``, the last CSN before that. Its rows are then deletes.
         """
-        await self._reach(since, until)
-        schema = await self._table(name, since, until)
+        if named_at is not None and named_at < until:
+            msg = f"named_at={named_at} is below CSN {until}, to which the changes go; give a later one"
+            raise BadRequestError(msg)
+        await self._reach(since, until if named_at is None else named_at)
+        if named_at is None:
+            gone = self.tables.bearer(name, until) is None
+            named_at = self._with_name(name, since, until) if gone else until
+        schema = await self._table(name, since, named_at)
         self.implicit_pins.read_from(since)
-        return ChangesRequest(until, since, schema.id, self.settings.changes_files_max, net)
+        return ChangesRequest(named_at, since, schema.id, self.settings.changes_files_max, net, until)
+
+    def _with_name(self, name: TableName, since: Csn, until: Csn) -> Csn:
+        """Return the last CSN at which the table that has a name at ``since`` has it; else ``until``."""
+        table = self.tables.bearer(name, since)
+        lost = None if table is None else self.tables.lost(name, table, until)
+        return until if lost is None else Csn(lost - 1)
 
     async def _table(self, name: TableName, since: Csn, until: Csn) -> TableSchema:
         """Return the table that has a name at ``until``, whose changes since ``since`` are kept.
@@ -111,17 +136,19 @@ class ChangeFeed:
             UnknownTableError: None has it; or at ``since`` another table had it, whose rows are not those
                 that the changes begin with.
         """
-        schema = self.tables.named(name, until)[1]
-        await self.snapshots.require(since, schema.id)
         before = self.tables.bearer(name, since)
-        if before is not None and before != schema.id:
+        lost = None if before is None else self.tables.lost(name, before, until)
+        if before is not None and lost is not None:
+            await self.snapshots.require(since, before)
             raise UnknownTableError(
-                f"the table that had the name {name} at CSN {since} has it no more at CSN {until}: it was "
-                "dropped or got another name. Read its changes up to there; the table that has the name now "
-                "begins with its creation",
+                f"the table that had the name {name} at CSN {since} has it no more at CSN {until}: at CSN "
+                f"{lost} it was dropped or got another name. Read its changes up to CSN {lost - 1}; a table "
+                "that has the name now begins with its creation",
                 table=name,
                 csn=until,
             )
+        schema = self.tables.named(name, until)[1]
+        await self.snapshots.require(since, schema.id)
         return schema
 
     async def _reach(self, since: Csn, until: Csn | None) -> Csn:

@@ -58,7 +58,7 @@ class ChangedRows:
     """The changed rows of one request; :meth:`SqlSession.translate` explains its errors.
 
     Raises:
-        UnknownTableError: The table does not exist at the last CSN.
+        UnknownTableError: The table does not exist at the CSN of its columns.
     """
 
     def __init__(self, session: SqlSession, request: ChangesRequest) -> None:
@@ -107,7 +107,7 @@ class ChangedRows:
             return reader.page(
                 request.table,
                 since,
-                request.csn,
+                request.csn if request.until is None else request.until,
                 files_max=request.files_max,
                 bytes_max=_ANY_BYTES,
                 merges=request.net and self._came_back(),

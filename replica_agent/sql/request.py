@@ -80,11 +80,12 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
     """The changed rows of a table in (since, csn]; see :mod:`tidelock.replica_agent.sql.changes`.
 
     Attributes:
-        csn: The last CSN.
+        csn: The CSN at which the table has the columns of the answer; mostly the last one.
         since: The CSN after which the changes begin.
         table: The table.
         files_max: Parts whose descriptions are kept in memory at a time; a single CSN may have more.
-        net: The difference of the rows at ``csn`` and those at ``since``, as if one commit had made it.
+        net: The difference of the rows at the end and those at ``since``, as if one commit had made it.
+        until: The last CSN; None: ``csn``.
         tid: None: the changes are those of commits.
         adopted: None, likewise.
         defined: None, likewise.
@@ -95,6 +96,7 @@ class ChangesRequest(msgspec.Struct, frozen=True, tag="changes"):
     table: TableId
     files_max: int
     net: bool = False
+    until: Csn | None = None
     tid: None = None
     adopted: tuple[()] = ()
     defined: tuple[()] = ()

@@ -65,6 +65,16 @@ class Tables:
         """Return the table that has a name at a CSN that is applied here, or None."""
         return _at(self._kept(self._bearers, name, self.reader.bearers), at)
 
+    def lost(self, name: TableName, table: TableId, at: Csn) -> Csn | None:
+        """Return the CSN at which a table has lost a name last, up to a CSN; None if it has it there."""
+        lost: Csn | None = None
+        for since, bearer in self._kept(self._bearers, name, self.reader.bearers):
+            if since <= at:
+                if bearer == table:
+                    return lost
+                lost = since
+        return None
+
     def find(self, name: TableName, at: Csn) -> TableId:
         """Return the table that has a name at a CSN that is applied here; UnknownTableError without one."""
         found = self.bearer(name, at)

@@ -275,11 +275,17 @@ class Transactions:
             tx.lease.renew(self.clock())
 
     def require_open(self, tx: Transaction) -> None:
-        """Raise a TransactionClosedError that says why, unless the transaction takes statements."""
+        """Raise an error that says why, unless the transaction takes statements.
+
+        Raises:
+            TableChangedError: A table that it has used was changed or dropped.
+            TransactionClosedError: It has ended, or accepts rollback only for another reason.
+        """
         if tx.state is TxState.OPEN:
             return
         error = tx.ending.error
-        if isinstance(error, TransactionClosedError):  # its lease ran out, or a client has killed it
+        # Its lease ran out, or a client has killed it; or a table was dropped, which nobody was told so far.
+        if isinstance(error, TransactionClosedError | TableChangedError):
             raise error
         why = f": {error.message}" if error else ""
         hint = "roll it back" if tx.state is TxState.FAILED else "begin a new one"

@@ -21,7 +21,7 @@ from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.project import pages
 from tests.support.waiting import eventually
 from tidelock.cli import app as cli
-from tidelock.client import Database
+from tidelock.client import Database, Rows
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
     BadRequestError,
@@ -169,6 +169,50 @@ def test_changed_rows_are_told_whatever_was_rewritten(db: Database, table: str) 
     )
     nothing = db.changes(table, fourth).to_table()
     assert (nothing.num_rows, nothing.schema) == (0, told.schema)
+
+
+def test_of_each_csn_deletes_come_before_inserts(db: Database) -> None:
+    """In all partitions: with parts that only come, only go or are rewritten, with a key or without one."""
+    plain, keyed = (f"t{next(NUMBERS)}" for _ in range(2))
+    columns = "p int not null, k bigint not null, v bigint"
+    db.create_table(plain, columns, partition_by=["p"], properties={"compaction": "off"})
+    key = {"unique_key": "p,k", "on_duplicate": "replace", "compaction": "off"}
+    db.create_table(keyed, columns, partition_by=["p"], properties=key)
+
+    def some(*partitions: int, k: range, v: int) -> pa.Table:
+        pairs = [(p, one, v) for p in partitions for one in k]
+        return pa.Table.from_pylist([{"p": p, "k": k, "v": v} for p, k, v in pairs]).cast(
+            pa.schema([("p", pa.int32()), ("k", pa.int64()), ("v", pa.int64())])
+        )
+
+    for table in (plain, keyed):
+        start = csn_of(db.insert(table, some(2, 3, 4, 5, k=range(20), v=0)).csn)
+        with db.begin() as tx:
+            tx.insert(table, some(1, 6, k=range(5), v=1))  # partitions that only get rows
+            tx.delete(table, "p in (2, 5)")  # that only lose rows
+            tx.update(table, {"v": "v + 1"}, "p in (3, 4) and k % 2 = 0")  # that are rewritten
+            tx.upsert(table, some(3, k=range(19, 30), v=9), on=["p", "k"])
+        with db.begin() as more:
+            more.update(table, {"p": "p + 1"} if table == plain else {"v": "v + 100"}, "k < 3")
+            more.insert(table, some(0, 9, k=range(3), v=2))
+        feed = db.changes(table, start, csn_of(more.csn))
+        last = csn_of(tx.csn), csn_of(more.csn)
+        with db.subscribe(table, start, snapshot=False, until=last[1], batch_rows=7) as messages:
+            told = pa.concat_tables(one.to_table() for one in messages if isinstance(one, Rows))
+        pieces = pa.Table.from_batches(feed.to_batches())
+        for found in (feed.to_table(), pieces, told, db.diff(table, start, last[1]).to_table()):
+            order = list(
+                zip(found["_commit_csn"].to_pylist(), found["_change_type"].to_pylist(), strict=True)
+            )
+            come = [(csn, kind in {"insert", "update_postimage"}) for csn, kind in order]
+            assert come == sorted(come), "the CSNs rise, and of each all that goes comes first"
+            kinds_of = {"delete", "insert"} | (
+                {"update_preimage", "update_postimage"} if table == keyed else set()
+            )
+            assert {kind for csn, kind in order if csn == order[0][0]} == kinds_of
+            assert len(set(come)) == (2 if order[0][0] == last[1] else 4)
+            partitions = {*range(8 if table == plain else 7), 9}
+            assert set(found["p"].to_pylist()) == partitions
 
 
 def test_limits_of_an_answer(local: LocalCluster, db: Database, table: str) -> None:

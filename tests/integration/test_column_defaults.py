@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
-from tests.support.clusters.agreeing import agreeing
+from tests.support.clusters.agreeing import agreeing, all_follow
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.clusters.shown_tables import Model, require_shown
 from tidelock.client import Database
@@ -139,6 +141,70 @@ def test_an_added_column_shows_its_default_in_rows_of_before(
             {"s": "was here", "size": -1.0, "n": 3},
             {"s": "was here", "size": -0.5, "n": 20},
         ]
+
+
+def stored(local: LocalCluster) -> dict[str, dict[str, tuple[int, int, str]]]:
+    """Return the files of parts of each replica: inode, time of the last change, and a hash of the bytes."""
+    found: dict[str, dict[str, tuple[int, int, str]]] = {}
+    for replica in local.replicas:
+        folder = local.data_dir(replica)
+        files = [path for top in ("parts", "packs") for path in (folder / top).rglob("*") if path.is_file()]
+        found[replica] = {
+            str(path.relative_to(folder)): (
+                path.stat().st_ino,
+                path.stat().st_mtime_ns,
+                hashlib.sha256(path.read_bytes()).hexdigest(),
+            )
+            for path in files
+        }
+    return found
+
+
+def test_an_added_column_and_a_return_write_no_file(local: LocalCluster, dbs: list[Database]) -> None:
+    """Parts keep their ids and bytes, and the files on each disk are the same ones, small and large."""
+    db = dbs[0]
+    off = {"compaction": "off"}
+    columns = "k bigint not null, p int not null, text string"
+    db.create_table("t", columns, partition_by=["p"], properties=off)
+    noise = random.Random(1)
+    old = 0
+    for keys, size in (
+        ([1, 2], 1),
+        ([3], 1),
+        ([4, 5, 6], 2_000_000),
+    ):  # the last ones are too much for a pack
+        texts = [noise.randbytes(size).hex() for _ in keys]
+        rows = pa.table({"k": keys, "p": pa.array([len(keys)] * len(keys), pa.int32()), "text": texts})
+        old = db.insert("t", rows, wait="all").csn or 0
+    all_follow(local)
+    before = stored(local)
+    assert all({path.split("/")[0] for path in files} == {"parts", "packs"} for files in before.values())
+    parts = [(one.part, one.path, one.rows, one.length, one.checksum) for one in db.parts("t")]
+    assert len(parts) == 3
+    csns = [db.alter_table("t", add="s string not null default 'was here', n bigint default 7").csn]
+    csns += [db.alter_table("t", add={"x": "double"}, rename={"k": "key"}, default={"n": "8"}).csn]
+    csns += [db.alter_table("t", drop=["x"], order=["n"], nullable=["key"]).csn]
+    all_follow(local)
+    assert stored(local) == before
+    dropped = db.drop_table("t") or 0
+    back = db.undrop_table("t", to="back").csn
+    all_follow(local)
+    assert stored(local) == before
+    for other in dbs:
+        for csn in (old, *csns):
+            found = other.parts("t", csn=csn)
+            assert [(one.part, one.path, one.rows, one.length, one.checksum) for one in found] == parts
+        # The parts of a table that comes back have ids of their own, and the files of before.
+        found = other.parts("back", csn=back)
+        assert sorted((one.path, one.rows, one.length, one.checksum) for one in found) == sorted(
+            one[1:] for one in parts
+        )
+        expected = [{"n": 7, "s": "was here", "rows": 6}]
+        assert (
+            other.sql("select n, s, count(*) as rows from back group by all", csn=back).to_pylist()
+            == expected
+        )
+        assert "default.t" not in [one.name for one in other.tables(csn=dropped)]
 
 
 def test_rows_bring_their_columns_along(dbs: list[Database]) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent, ManifestWriterV2
+from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
@@ -187,6 +192,103 @@ def test_rows_that_would_come_back_or_get_lost_are_refused(db: Database, tmp_pat
     with pytest.raises(SchemaMismatchError):
         db.import_files("t", DeltaTable(tmp_path / "typed"))
     assert shown(db) == []
+
+
+def mark_a_row_as_deleted(folder: Path, position: int) -> None:
+    """Add a version to a Delta table in which a file has a deletion vector, as Spark and others write it."""
+    [add] = [
+        line["add"]
+        for line in map(json.loads, (folder / "_delta_log" / f"{0:020}.json").read_text("utf-8").splitlines())
+        if "add" in line
+    ]
+    # An array of one bitmap of 32 bits, with one container of one value, in the portable form of Roaring.
+    bitmap = struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, position)
+    vector = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
+    file = folder / "deletion_vector_1.bin"
+    file.write_bytes(
+        b"\x01" + struct.pack(">I", len(vector)) + vector + struct.pack(">I", zlib.crc32(vector))
+    )
+    told = {
+        "storageType": "p",
+        "pathOrInlineDv": file.as_uri(),
+        "offset": 1,
+        "sizeInBytes": len(vector),
+        "cardinality": 1,
+    }
+    features = ["deletionVectors"]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    lines: list[dict[str, Any]] = [
+        {"protocol": {**protocol, "readerFeatures": features, "writerFeatures": features}},
+        {"remove": {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}},
+        {"add": {**add, "deletionVector": told}},
+    ]
+    log = folder / "_delta_log" / f"{1:020}.json"
+    log.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+
+
+def test_a_delta_table_with_deletion_vectors_is_refused(
+    local: LocalCluster, db: Database, tmp_path: Path
+) -> None:
+    """A row that is only marked as deleted would come back; versions of before are taken."""
+    write_deltalake(tmp_path, rows(1, 2, 3))
+    mark_a_row_as_deleted(tmp_path, 1)
+    table = DeltaTable(tmp_path)
+    [vector] = table.deletion_vectors()
+    assert vector["selection_vector"].to_pylist() == [[True, False, True]]
+    db.create_table("t", SCHEMA)
+    with pytest.raises(BadRequestError, match=r"only marked as deleted .*; rewrite its files"):
+        db.import_files("t", table)
+    with db.begin() as tx:
+        with pytest.raises(BadRequestError, match="deletion vectors"):
+            tx.import_files("t", table)
+        tx.rollback()
+    done = CliRunner().invoke(cli.app, ["import", "t", str(tmp_path), "--url", local.url("r1")])
+    assert done.exit_code != 0
+    assert "deletion vectors" in done.output
+    assert shown(db) == []
+    db.import_files("t", DeltaTable(tmp_path, version=0))
+    assert shown(db) == rows(1, 2, 3).to_pylist()
+
+
+@pytest.mark.parametrize("kind", [DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES])
+def test_an_iceberg_table_with_files_of_deletes_is_refused(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: DataFileContent
+) -> None:
+    """Deleted rows would come back, whichever kind of deletes; a snapshot of before is taken."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")
+    catalog.create_namespace("n")
+    table = catalog.create_table("n.t", SCHEMA)
+    table.append(rows(1, 2, 3))
+    before = table.current_snapshot()
+    assert before is not None
+    [task] = table.scan().plan_files()
+    path = tmp_path / "deletes.parquet"
+    if kind is DataFileContent.POSITION_DELETES:
+        pq.write_table(pa.table({"file_path": [task.file.file_path], "pos": [1]}), path)
+    else:
+        pq.write_table(pa.table({"n": [2]}), path)
+    deletes = DataFile.from_args(
+        content=kind,
+        file_path=f"file://{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=path.stat().st_size,
+        equality_ids=[1] if kind is DataFileContent.EQUALITY_DELETES else None,
+    )
+    deletes.spec_id = table.spec().spec_id
+    with monkeypatch.context() as patched:  # the library writes manifests of data alone
+        patched.setattr(ManifestWriterV2, "content", lambda _: ManifestContent.DELETES)
+        with table.transaction() as changing, changing.update_snapshot().fast_append() as update:
+            update.append_data_file(deletes)
+    if kind is DataFileContent.POSITION_DELETES:  # the library cannot read the other kind
+        assert table.scan().to_arrow()["n"].to_pylist() == [1, 3]
+    db.create_table("t", SCHEMA)
+    with pytest.raises(BadRequestError, match=r"n\.t cannot become parts as they are: .*(?i:delete)"):
+        db.import_files("t", table)
+    assert shown(db) == []
+    db.import_files("t", table.scan(snapshot_id=before.snapshot_id))
+    assert shown(db) == rows(1, 2, 3).to_pylist()
 
 
 def test_the_command_line_opens_both(local: LocalCluster, db: Database, tmp_path: Path) -> None:

@@ -6,17 +6,25 @@ snapshots and the change feed show at past CSNs, on every replica, is compared w
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import duckdb
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.clusters.agreeing import agreeing
 from tests.support.clusters.cluster import QUICK, ClusterFactory
+from tests.support.clusters.shown_tables import files_of, of_files, tables_of_folders
+from tests.support.replicas.readers import send
 from tests.support.waiting import eventually
+from tidelock.cli import app as cli
 from tidelock.client import Database, Transaction
 from tidelock.cluster import LocalCluster
 from tidelock.errors import (
@@ -58,6 +66,7 @@ def shown(db: Database, csn: int) -> dict[str, list[int]]:
     """Return the rows of every table at a CSN, as a client, as SQL and as the folders show them."""
     found: dict[str, list[int]] = {}
     with db.snapshot(csn=csn) as snapshot:
+        address = urlsplit(snapshot.root).netloc
         for row in snapshot.tables():
             name = row["name"]
             found[name] = sorted(snapshot.read(name)["k"].to_pylist())
@@ -67,6 +76,9 @@ def shown(db: Database, csn: int) -> dict[str, list[int]]:
             files = snapshot.parts(name)
             assert sum(part["rows"] for part in files) == len(found[name])
             assert all(part["file"].startswith(f"{name.replace('.', '/')}/") for part in files)
+            read = [key for _, file in of_files(address, csn, name) for key in file["k"].to_pylist()]
+            assert sorted(read) == found[name]
+        assert tables_of_folders(address, csn) == sorted(found)
     return found
 
 
@@ -109,6 +121,85 @@ def test_a_replaced_table_has_no_row_of_the_former_one(dbs: list[Database]) -> N
         assert other.read("a", csn=after - 1).to_pydict() == {"k": [1]}
         assert other.read("a", csn=after).to_pydict() == {"x": []}
         assert [row["name"] for row in other.tables(csn=after)] == ["default.a"]
+
+
+def test_plain_programs_read_an_earlier_csn_in_its_folders(dbs: list[Database], tmp_path: Path) -> None:
+    """The files of then, after a rename, a move, a replacement and a drop, by pyarrow and by DuckDB."""
+    db = dbs[0]
+    for name in ("renamed", "moved", "replaced", "dropped"):
+        db.create_table(name, COLUMNS)
+        db.insert(name, rows(1, 2))
+    db.delete("dropped", "k = 1")
+    before = db.insert("replaced", rows(3)).csn or 0
+    then = {"default.renamed": [1, 2], "default.moved": [1, 2], "default.replaced": [1, 2, 3]}
+    then |= {"default.dropped": [2]}
+    db.rename_table("renamed", "other")
+    db.rename_table("moved", "sales.moved")
+    db.create_table("replaced", {"x": "string"}, or_replace=True)
+    db.insert("replaced", pa.table({"x": ["new"]}))
+    after = db.drop_table("dropped") or 0
+    for number, other in enumerate(dbs):
+        assert shown(other, before) == then
+        with other.snapshot(csn=before) as snapshot:
+            address = urlsplit(snapshot.root).netloc
+            for name, expected in then.items():
+                folder = tmp_path / str(number) / name
+                folder.mkdir(parents=True)
+                for index, (_, file) in enumerate(files_of(address, before, name)):
+                    (folder / f"{index}.parquet").write_bytes(file)
+                found = duckdb.connect().execute(
+                    f"select k from read_parquet('{folder}/*.parquet') order by k"
+                )
+                assert [key for (key,) in found.fetchall()] == expected
+            for gone in ("default/other", "sales/moved"):
+                path = f"/webhdfs/v1/snapshots/{before}/{gone}?op=LISTSTATUS"
+                assert send(address, "GET", path).status == 404
+        with other.snapshot(csn=after) as snapshot:
+            address = urlsplit(snapshot.root).netloc
+            assert tables_of_folders(address, after) == ["default.other", "default.replaced", "sales.moved"]
+            [(_, new)] = of_files(address, after, "replaced")
+            assert new.to_pydict() == {"x": ["new"]}
+            path = f"/webhdfs/v1/snapshots/{after}/default/dropped?op=LISTSTATUS"
+            assert send(address, "GET", path).status == 404
+
+
+def test_the_command_line_explains_a_part_at_each_csn(local: LocalCluster, dbs: list[Database]) -> None:
+    """Not there before its commit, visible until it is removed, and why; also after its table is dropped."""
+    db = dbs[0]
+    db.create_table("a", COLUMNS)
+    added = db.insert("a", rows(1, 2))
+    [part] = db.parts("a")
+    removed = db.delete("a", "k > 0", wait="all")
+    assert added.csn is not None
+    assert removed.csn is not None
+    dropped = db.drop_table("a") or 0
+    for other in dbs:
+        other.snapshot(min_csn=dropped).close()
+
+    def run(*args: str, replica: str = "r2", code: int = 0) -> str:
+        done = CliRunner().invoke(cli.app, ["explain", *args, "--url", local.url(replica)])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    for csn, visible, why in (
+        (added.csn - 1, False, f"it was added at CSN {added.csn}, above {added.csn - 1}"),
+        (added.csn, True, f"it was added at CSN {added.csn}, not above {added.csn}"),
+        (removed.csn - 1, True, f"it is removed at {removed.csn}"),
+        (removed.csn, False, f"{removed.tid} removed it at CSN {removed.csn}, not above {removed.csn}"),
+        (dropped, False, f"{removed.tid} removed it at CSN {removed.csn}, not above {dropped}"),
+    ):
+        for replica in local.replicas:
+            told = json.loads(run(part.part, "--at", str(csn), "--json", replica=replica))
+            assert (told["part"], told["csn"], told["visible"], told["rows"]) == (part.part, csn, visible, 2)
+            assert why in told["why"]
+            assert told["asked"] == replica
+            assert (told["added_tid"], told["removed_csn"]) == (added.tid, removed.csn)
+        printed = " ".join(run(part.part, "--at", str(csn)).split())
+        assert f"visible: {visible}" in printed
+        assert why in printed
+    assert json.loads(run(part.part, "--json"))["csn"] >= dropped
+    assert "1000000" in run(part.part, "--at", "1000000", code=1)
+    assert "does not know it" in json.loads(run("r1-1-99999", "--at", str(added.csn), "--json"))["why"]
 
 
 def test_properties_are_those_of_their_csn(dbs: list[Database]) -> None:

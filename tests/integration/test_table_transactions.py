@@ -144,6 +144,39 @@ def test_a_refused_definition_leaves_the_transaction_as_it_was(dbs: list[Databas
     assert keys(db, "a") == [1]
 
 
+@pytest.mark.parametrize("change", ["drop", "replace"])
+@pytest.mark.parametrize("read", [True, False])
+def test_of_rows_for_two_tables_none_stays_if_one_is_dropped(
+    dbs: list[Database], change: str, read: bool
+) -> None:
+    """Whichever replica is its home, and whether its rows were written out already or are in memory."""
+    db = dbs[0]
+    for name in ("a", "b"):
+        db.create_table(name, COLUMNS)
+    first = db.insert("a", rows(1), wait="all").csn or 0
+    using = [other.begin(fresh=True) for other in dbs]
+    for number, tx in enumerate(using):
+        tx.insert("a", rows(10 + number))
+        tx.insert("b", rows(10 + number))
+        if read:
+            assert keys(tx, "a") == [1, 10 + number]
+    if change == "drop":
+        csn = db.drop_table("b") or 0
+    else:
+        csn = db.create_table("b", COLUMNS, or_replace=True)["csn"]
+    for tx in using:
+        with pytest.raises(TableChangedError, match=r"default\.b"):
+            tx.commit()
+        tx.rollback()
+    there: dict[str, list[int]] = {"default.a": [1]} | ({} if change == "drop" else {"default.b": []})
+    last = db.insert("a", rows(2), wait="all").csn or 0
+    for other in dbs:
+        assert at(other, first) == {"default.a": [1], "default.b": []}
+        assert at(other, csn) == there
+        assert at(other, last) == there | {"default.a": [1, 2]}
+        assert other.changes("a", first, last).to_table()["k"].to_pylist() == [2]
+
+
 def test_keys_and_derived_tables_hold_inside_the_transaction(dbs: list[Database]) -> None:
     """The transaction that creates such tables checks keys, and fills derived tables."""
     db = dbs[0]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class ChangedRowsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChangedRowsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Body of POST /tables/{table}/changes/rows: `from` and `to`, or `csn`.
 
     Attributes:
@@ -15,12 +15,15 @@ class ChangedRowsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         to: The last CSN.
         csn: The changes of this commit alone.
         net: Answer the difference of the rows at `to` and the rows at `from`, not commit by commit.
+        named_at: The CSN, not below `to`, at which the table has its name and the columns of the answer;
+            default: `to`. So the pages of a range have the same columns.
     """
 
     since: int | None = msgspec.field(name="from", default=None)
     to: int | None = None
     csn: int | None = None
     net: bool = False
+    named_at: int | None = None
 
 
 class ChangedPart(msgspec.Struct, frozen=True):

@@ -80,21 +80,52 @@ def of_table(found: pa.Table) -> tuple[list[str], list[tuple[Any, ...]]]:
     return found.column_names, sorted(rows, key=repr)
 
 
-def of_files(address: str, csn: int | str, table: str, folder: str = "") -> list[tuple[str, pa.Table]]:
-    """Read every file of a table's folder with pyarrow alone, without a schema: its partition, its rows."""
-    path = f"/snapshots/{csn}/default/{table}/{folder}".rstrip("/")
+def of_files(address: str, csn: int | str, table: str) -> list[tuple[str, pa.Table]]:
+    """Read every file of a table's folder with pyarrow alone, without a schema: its partition, its rows.
+
+    Arguments as of :func:`files_of`.
+    """
+    found = files_of(address, csn, table)
+    return [(folder, pq.read_table(pa.BufferReader(file))) for folder, file in found]
+
+
+def files_of(address: str, csn: int | str, table: str, folder: str = "") -> list[tuple[str, bytes]]:
+    """Fetch every file of a table's folder over HTTP: its partition, its bytes.
+
+    Args:
+        address: host:port of the snapshot file system of a replica.
+        csn: The CSN.
+        table: `name` or `namespace.name`.
+        folder: The folder inside of the table's own.
+    """
+    namespace, _, name = table.rpartition(".")
+    root = f"/snapshots/{csn}/{namespace or 'default'}/{name}"
+    path = f"{root}/{folder}".rstrip("/")
     answer = send(address, "GET", f"/webhdfs/v1{quote(path)}?op=LISTSTATUS")
     assert answer.status == 200, answer
-    found: list[tuple[str, pa.Table]] = []
+    found: list[tuple[str, bytes]] = []
     for status in answer.json()["FileStatuses"]["FileStatus"]:
         inner = f"{folder}/{status['pathSuffix']}".lstrip("/")
         if status["type"] == "DIRECTORY":
-            found += of_files(address, csn, table, inner)
+            found += files_of(address, csn, table, inner)
         elif not status["pathSuffix"].startswith("_"):
-            file = send(address, "GET", quote(f"/snapshots/{csn}/default/{table}/{inner}"))
+            file = send(address, "GET", quote(f"{root}/{inner}"))
             assert (file.status, len(file.body)) == (200, status["length"]), file.body[:300]
-            found.append((folder, pq.read_table(pa.BufferReader(file.body))))
+            found.append((folder, file.body))
     return found
+
+
+def tables_of_folders(address: str, csn: int | str) -> list[str]:
+    """Return the names of the tables that have a folder at a CSN."""
+
+    def inside(path: str) -> list[str]:
+        answer = send(address, "GET", f"/webhdfs/v1{path}?op=LISTSTATUS")
+        assert answer.status == 200, answer
+        listed = answer.json()["FileStatuses"]["FileStatus"]
+        return [str(status["pathSuffix"]) for status in listed if status["type"] == "DIRECTORY"]
+
+    root = f"/snapshots/{csn}"
+    return sorted(f"{above}.{name}" for above in inside(root) for name in inside(f"{root}/{above}"))
 
 
 def require_shown(local: LocalCluster, replica: str, csn: int | str, table: str, model: Model) -> None:

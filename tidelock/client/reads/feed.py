@@ -149,7 +149,7 @@ class Changes:
             TooLargeError: The changes of a commit need more memory, disk or time than an agent allows for one
                 statement.
         """
-        with contextlib.closing(self._streams(self.stream)) as streams:
+        with contextlib.closing(self._streams(self._of_range)) as streams:
             for stream in streams:
                 with contextlib.closing(stream):
                     yield from stream
@@ -158,13 +158,16 @@ class Changes:
         """Return the changed rows; see `to_batches`. A truncated answer is requested from another replica."""
         return pa.concat_tables(self._streams(self._read))
 
-    def stream(self, after: int, to: int, member: KnownMember) -> BatchStream:
-        """Ask one replica for the changed rows in (after, to]; StandbyError if it is behind."""
+    def stream(self, after: int, to: int, member: KnownMember, *, named_at: int | None = None) -> BatchStream:
+        """Ask one replica for the changed rows in (after, to]; StandbyError if it is behind.
+
+        Their columns are those of the table at `named_at`, where it has the name, by default at `to`.
+        """
         path = f"/tables/{segment(self.table)}/changes/rows"
         response = self._connection.transport.stream(
             member.api,
             path,
-            ChangedRowsRequest(after, to, net=self.net),
+            ChangedRowsRequest(after, to, net=self.net, named_at=named_at),
             elsewhere=self._connection.members.others,
         )
         return BatchStream(response, member.api)
@@ -195,8 +198,12 @@ class Changes:
                 any_read = True
             after = page.to
 
+    def _of_range(self, after: int, to: int, member: KnownMember) -> BatchStream:
+        """Ask for a page of the range: all of them have the columns of its end."""
+        return self.stream(after, to, member, named_at=None if to == self.to_csn else self.to_csn)
+
     def _read(self, after: int, to: int, member: KnownMember) -> pa.Table:
-        return self.stream(after, to, member).read_all()
+        return self._of_range(after, to, member).read_all()
 
     def _pages(self, files_max: int | None, bytes_max: int | None) -> Iterator[ChangePage]:
         with self._readable():

@@ -140,6 +140,7 @@ class Subscription(Iterator[Message]):
         UnavailableError: No replica can answer. Nothing is lost: the next call goes on where this one failed.
         SnapshotTooOldError: The pin was lost (this client was away for longer than its lease, or an operator
             has raised the horizon), and history was deleted meanwhile. Never fewer changes.
+        UnknownTableError: The table was dropped, replaced or renamed, and all changes before that were told.
         TooLargeError: The changes of one commit need more than an agent allows for one statement.
         BadRequestError: Another thread is reading.
         TidelockError: Any other; after all but UnavailableError the subscription is closed.
@@ -276,8 +277,8 @@ class Subscription(Iterator[Message]):
     def _next_page(self) -> ChangePage:
         """Return the changes that come next, up to the end; without any after a wait.
 
-        Here, and nowhere else, the end is learnt. So a table that is dropped or altered will end its
-        subscriptions here: as `until` does, at the CSN of that commit.
+        Here, and nowhere else, the end is learnt. A table that was dropped, replaced or renamed has no page
+        behind the CSN before that: the next question for one is refused.
         """
         left_s = self._told_s + self._limits.progress_every_s - time.monotonic()
         wait_s = max(0.0, min(left_s, self._connection.members.wait_bound_s, POLL_S))
