@@ -13,7 +13,7 @@ from tidelock.column_types import to_arrow
 from tidelock.errors import SchemaMismatchError
 from tidelock.wire.tables import TableColumn
 
-#: Which values of other types than the columns have are taken: those that lose nothing, or none.
+#: Values of other types than the columns have: those that lose nothing are taken, or none.
 Cast: TypeAlias = Literal["safe", "exact"]
 
 
