@@ -365,7 +365,7 @@ class Fetcher:
             sink = await _in_thread(self._begin, item)
         while sink.length < meta.length:
             if sink.length:  # a part may have the bytes of hours
-                await item.place.pass_on(_owner(item))
+                await item.lane.large.pass_on(item.place, _owner(item))
             end = min(sink.length + self.range_bytes, meta.length)
             async with aclosing(self.client.read_part(peer.data, meta, sink.length, end)) as chunks:
                 async for chunk in chunks:

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 
 class FetchPlaces:
@@ -34,7 +35,7 @@ class FetchPlaces:
             await self._turn(length, owner)
         else:
             self._take(length)
-        place = Place(self, length)
+        place = Place(length)
         try:
             yield place
         finally:
@@ -101,6 +102,7 @@ class FetchPlaces:
         return first if first is not None else next(one for one in self._waiting if one is not None)
 
 
+@dataclass(slots=True)
 class Place:
     """A place of a part.
 
@@ -109,11 +111,5 @@ class Place:
         held: The part has the place; not while it waits for another turn.
     """
 
-    __slots__ = ("_places", "held", "length")
-
-    def __init__(self, places: FetchPlaces, length: int) -> None:
-        self._places, self.length, self.held = places, length, True
-
-    async def pass_on(self, owner: Hashable) -> None:
-        """Let a part that waits have the place, if one does, and wait for another turn."""
-        await self._places.pass_on(self, owner)
+    length: int
+    held: bool = True

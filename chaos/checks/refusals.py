@@ -27,8 +27,6 @@ LEGITIMATE: Final = (
     errors.CheckViolationError,
     errors.TooManyPartsError,  # back pressure: compaction is behind
 )
-#: Of a transaction that was ended since another one has dropped a table that it uses.
-_DROPPED: Final = "was dropped at CSN"
 
 
 class Refusals(Check):
@@ -58,7 +56,7 @@ def refusals(
         home = line.get("home")
         if home is None or kind is None or not issubclass(kind, errors.RefusedError):
             continue
-        if issubclass(kind, LEGITIMATE) or _DROPPED in line.get("message", ""):
+        if issubclass(kind, LEGITIMATE):
             continue
         around = [band for band in at(moments, line["ns"]) if _touches(acts[band.fault], home)]
         before = [

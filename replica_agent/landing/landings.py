@@ -256,8 +256,9 @@ class Landings:
                 await LANDED.after()
             except TableChangedError as error:
                 if (again := self._again(tx, proposal)) is None:
-                    await self._bring_the_rest(tx, error)
-                    return None
+                    if await self._bring_the_rest(tx, error):
+                        return None
+                    break
                 proposal = again
                 await asyncio.sleep(_PAUSE_S)
             except Exception as error:
@@ -266,24 +267,23 @@ class Landings:
             else:
                 await self.commits.closer.commit(tx, done)
                 return done
-        self._leave_to_holders(tx)
+        _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
         return None
 
-    async def _bring_the_rest(self, tx: Transaction, error: TableChangedError) -> None:
-        """Commit the rows of the tables that are left in another transaction; the log refuses this one."""
+    async def _bring_the_rest(self, tx: Transaction, error: TableChangedError) -> bool:
+        """Commit the rows of the tables that are left in another transaction; the log refuses this one.
+
+        Return False if the log has ended for this boot before that.
+        """
         failures = 0
         while self.commits.settlement.log_lives():
             if await self.rescue(tx.tid):
                 _log.warning("landing_dropped", tid=str(tx.tid), reason="tables of it were dropped")
                 await self.commits.closer.roll_back(tx, error, pushed=True)
-                return
+                return True
             failures += 1
             await asyncio.sleep(wait_s(failures, self.settings.retry_wait_max_s))
-        self._leave_to_holders(tx)
-
-    @staticmethod
-    def _leave_to_holders(tx: Transaction) -> None:
-        _log.warning("landing_left", tid=str(tx.tid), reason="this boot has ended; a holder commits it")
+        return False
 
     def _again(self, tx: Transaction, proposal: Proposal) -> Proposal | None:
         """Return a proposal for the definitions that are applied here; None if a table was dropped."""

@@ -3,10 +3,10 @@
 Its boot has ended before it could commit them, or the log refuses it, since a table of it was dropped.
 The home has acknowledged such rows, and nothing but the parts of that transaction holds them. So each
 replica that knows of its end, and has confirmed these parts, commits their bytes again, as new parts in a
-transaction of its own. The rows of a table that was dropped since they landed go with it, also if it has
+transaction of its own. All do so under one label, which names the first transaction: the log takes one of
+them, and the others hear that the label exists. A replica that applies the record of that label forgets the
+parts (`catalog_writes`). The rows of a table that was dropped since they landed go with it, also if it has
 come back.
-All do so under one label, which names the aborted transaction: the log takes one of them, and the others hear
-that the label exists. A replica that applies the record of that label forgets the parts (`catalog_writes`).
 
 A label is kept for a time, and then a replica that was down for longer could bring the rows once more. So
 nobody begins before it has applied the log to an end that was read after the abort was known: if somebody has

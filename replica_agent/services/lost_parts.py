@@ -107,7 +107,7 @@ def refusal(found: FoundPart, words: Sequence[PartHolder], without: Sequence[str
     if readers := [word.replica for word in words if word.word == "reads"]:
         return f"{', '.join(readers)} still reads it, and may hold it: ask again in a moment"
     silent = [word.replica for word in words if word.word == "silent"]
-    if found.is_manifest and (applied := _have_applied(found, words, silent)):
+    if found.is_manifest and (applied := _have_applied(found, words)):
         return (
             f"it is the manifest of its transaction, and {', '.join(applied)} has applied it: the "
             "transaction counts there; let the others clone from there"
@@ -128,7 +128,7 @@ def refusal(found: FoundPart, words: Sequence[PartHolder], without: Sequence[str
     return None
 
 
-def _have_applied(found: FoundPart, words: Sequence[PartHolder], silent: Sequence[str]) -> list[str]:
+def _have_applied(found: FoundPart, words: Sequence[PartHolder]) -> list[str]:
     """Return the replicas from which others can still get the changes that a manifest lists.
 
     One that is silent for good is not among them, whatever it has applied. It cannot be removed either: that
@@ -138,7 +138,7 @@ def _have_applied(found: FoundPart, words: Sequence[PartHolder], silent: Sequenc
     return [
         word.replica
         for word in words
-        if word.replica not in silent and (word.snapshot_csn or CSN_NONE) >= found.csn
+        if word.word != "silent" and (word.snapshot_csn or CSN_NONE) >= found.csn
     ]
 
 

@@ -176,6 +176,16 @@ def test_a_file_is_linked_where_its_folder_may_be(
     eventually(lambda: linked.stat().st_nlink == 1, what="the end of the link")
 
 
+def dies_in_an_import(local: LocalCluster, db: Database, gates: Gates, point: str, path: Path) -> None:
+    """Have the home die at a point of an import that a transaction makes, and start it again."""
+    tx = db.begin()
+    assert tx.tid.split("-")[1] == HOME
+    with gates.open(HOME, point), pytest.raises(TidelockError):
+        tx.import_files("t", path)
+    local.kill(HOME)
+    local.start(HOME)
+
+
 @pytest.mark.scenario("S53")
 @pytest.mark.parametrize("point", POINTS)
 def test_a_home_that_dies_while_it_links_leaves_nothing(
@@ -185,12 +195,7 @@ def test_a_home_that_dies_while_it_links_leaves_nothing(
     db.create_table("t", SCHEMA.remove(2))
     path = import_dir / f"{point}.parquet"
     pq.write_table(rows(1).drop_columns(["city"]), path)
-    tx = db.begin()
-    assert tx.tid.split("-")[1] == HOME
-    with gates.open(HOME, point), pytest.raises(TidelockError):
-        tx.import_files("t", path)
-    local.kill(HOME)
-    local.start(HOME)
+    dies_in_an_import(local, db, gates, point, path)
     eventually(lambda: path.stat().st_nlink == 1, what="the end of the link")
     with local.connect(HOME) as again:
         assert seen(again, csn=db.seen_csn) == []
@@ -212,12 +217,7 @@ def test_a_home_that_dies_while_files_are_sent_leaves_nothing(
     for number in range(3):
         path = tmp_path / f"{number}.parquet"
         pq.write_table(rows(*range(1000 * number, 1000 * number + 1000)).drop_columns(["city"]), path)
-    tx = db.begin()
-    assert tx.tid.split("-")[1] == HOME
-    with gates.open(HOME, point), pytest.raises(TidelockError):
-        tx.import_files("t", tmp_path)
-    local.kill(HOME)
-    local.start(HOME)
+    dies_in_an_import(local, db, gates, point, tmp_path)
     for replica in local.replicas:
         with local.connect(replica) as other:
             assert seen(other, csn=before) == []

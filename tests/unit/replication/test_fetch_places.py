@@ -35,13 +35,13 @@ class Holders:
             while not self._gates[name].is_set():
                 self.inside.append(name)
                 try:
-                    await asyncio.wait_for(self._gates[name].wait(), None)
+                    await self._gates[name].wait()
                 finally:
                     self.inside.remove(name)
                 if name in self.passing:
                     self.passing.remove(name)
                     self._gates[name].clear()
-                    await place.pass_on(owner)
+                    await self.places.pass_on(place, owner)
 
     async def pass_on(self, name: str) -> None:
         """Let a part that has a place pass it on, and go on later."""

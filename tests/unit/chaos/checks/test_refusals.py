@@ -38,15 +38,6 @@ def test_a_conflict_is_a_legitimate_refusal(error: str) -> None:
     assert judged(refused(15, "r3", error)) == []
 
 
-def test_a_transaction_may_be_ended_by_a_drop() -> None:
-    """Its table is gone; one that is ended for no such reason is told."""
-    dropped = call(
-        15, end="fail", home="r3", error="TransactionClosedError", message="t was dropped at CSN 7"
-    )
-    assert judged(dropped) == []
-    assert len(judged({**dropped, "message": "the transaction is rolled_back"})) == 1
-
-
 def test_silence_and_planned_refusals_are_none() -> None:
     """An answer that did not come is unavailability; a refusal that a workload expects is right."""
     unknown = call(15, end="info", home="r3", error="CommitUnknownError")
