@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import enum
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tidelock.csnlog.cluster.bootstrap import OwnSession
@@ -314,8 +314,7 @@ class CsnLog:
             FencedError: Another replica has raised the fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
-        for attempt in range(_ATTEMPTS):
-            session = await self._connected_session(attempt)
+        async for session in self._sessions():
             result = await self.fenced(())
             if isinstance(result, Refused):
                 raise UnavailableError(f"ZooKeeper refused a barrier: {result.reason.value}; try again")
@@ -325,29 +324,31 @@ class CsnLog:
                     return max([self.end, *(one.csn for one in records[-1:])])
         raise UnavailableError("the session to ZooKeeper changed repeatedly during a barrier; try again")
 
-    async def head(self) -> tuple[int, Csn]:
+    async def head(self, *, patience_s: float = 0.0) -> tuple[int, Csn]:
         """Return the version of ``csn/head``, and the largest CSN of the log as read after that.
 
         Both may be old; then a multi that checks the version is refused. No CSN that existed when the version
         was read is above the returned CSN.
 
+        Args:
+            patience_s: Longest wait for a connection that was lost; :class:`LogLimits` has another bound.
+
         Raises:
             FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
-        return await self._version_and_end(tree.HEAD)
+        return await self._version_and_end(tree.HEAD, patience_s)
 
-    async def tables(self) -> tuple[int, Csn]:
+    async def tables(self, *, patience_s: float = 0.0) -> tuple[int, Csn]:
         """Return the version of ``tables``, which every definition raises, as :meth:`head` does."""
-        return await self._version_and_end(tree.TABLES)
+        return await self._version_and_end(tree.TABLES, patience_s)
 
-    async def tags(self) -> tuple[int, Csn]:
+    async def tags(self, *, patience_s: float = 0.0) -> tuple[int, Csn]:
         """Return the version of ``tags``, which every change of tags raises, as :meth:`head` does."""
-        return await self._version_and_end(tree.TAGS)
+        return await self._version_and_end(tree.TAGS, patience_s)
 
-    async def _version_and_end(self, path: str) -> tuple[int, Csn]:
-        for attempt in range(_ATTEMPTS):
-            session = await self._connected_session(attempt)
+    async def _version_and_end(self, path: str, patience_s: float) -> tuple[int, Csn]:
+        async for session in self._sessions(patience_s):
             node = await self._store.get(path)
             if not isinstance(node, Ok) or self._store.session != session:
                 continue
@@ -409,8 +410,7 @@ class CsnLog:
             FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
         """
-        for attempt in range(_ATTEMPTS):
-            session = await self._connected_session(attempt)
+        async for session in self._sessions():
             if newest and not isinstance(await self.fenced(()), Ok):
                 continue
             node = await self._store.get(tree.session(tid.home))
@@ -435,20 +435,20 @@ class CsnLog:
                 return Committed(one.csn)
         return None
 
-    async def label(self, name: str, *, newest: bool = False) -> LabelRead:
+    async def label(self, name: str, *, newest: bool = False, patience_s: float = 0.0) -> LabelRead:
         """Read a label. The read decides nothing for a commit: the multi checks the versions that were read.
 
         Args:
             name: The label.
             newest: The read includes every commit that was acknowledged before the call.
+            patience_s: As for :meth:`head`.
 
         Raises:
             FencedError: Another replica has raised the own fence.
             UnavailableError: Not connected, or the session changed again and again.
             CorruptError, UpgradeNeededError: The znode cannot be read.
         """
-        for attempt in range(_ATTEMPTS):
-            session = await self._connected_session(attempt)
+        async for session in self._sessions(patience_s):
             if newest and not isinstance(await self.fenced(()), Ok):
                 continue
             parent = await self._store.get(tree.LABELS)
@@ -488,33 +488,39 @@ class CsnLog:
                 replica=self._own.replica,
             )
 
-    async def _connected_session(self, attempt: int = 0) -> int:
-        """Return the present session, after a pause for a repeated attempt.
+    def _sessions(self, patience_s: float = 0.0) -> _Sessions:
+        """Return the sessions of an operation whose steps must be of one session, one for each attempt."""
+        until_s = asyncio.get_running_loop().time() + min(patience_s, self._limits.patience_s)
+        return _Sessions(lambda: self._connected_session(until_s), self._limits.retry_s)
+
+    async def _connected_session(self, until_s: float = 0.0) -> int:
+        """Return the present session; one that was lost may come back until then, in the time of the loop.
 
         Raises:
             FencedError: Another replica has raised the fence.
             UnavailableError: There is no connection, or the log has ended.
         """
-        if attempt:
-            await asyncio.sleep(self._limits.retry_s)
+        while True:
+            self._require_running()
+            session = self._store.session
+            if self._store.link is LinkState.CONNECTED and await self._proven():
+                return session
+            self._require_running()
+            left_s = until_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                raise UnavailableError(
+                    "this replica has no connection to ZooKeeper; try again or another replica"
+                )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._next_change()
+
+    def _require_running(self) -> None:
         self._refuse_if_fenced()
         if self._engine.stopped:
             raise UnavailableError(f"the log has ended on this replica: {self._engine.stopped}")
         if self._engine.follower is None or self._engine.closed:
             raise UnavailableError("the log is not running on this replica; try another one")
-        if self._store.link is not LinkState.CONNECTED:
-            raise UnavailableError(
-                "this replica has no connection to ZooKeeper; try again or another replica"
-            )
-        session = self._store.session
-        if not await self._proven():
-            ended = self.reason
-            raise UnavailableError(
-                f"the log has ended on this replica: {ended}"
-                if ended
-                else "this replica has lost its connection to ZooKeeper; try again or another replica"
-            )
-        return session
 
     async def _proven(self) -> bool:
         """Wait until ZooKeeper has shown the history that was taken; return False where it cannot now.
@@ -553,3 +559,27 @@ class CsnLog:
         for change in self._waiting:
             if not change.done():
                 change.set_result(None)
+
+
+class _Sessions:
+    """The sessions of one operation, until it returns or all attempts are used up.
+
+    Args:
+        connected: Returns the present session, or raises.
+        retry_s: Pause before each attempt but the first one.
+    """
+
+    def __init__(self, connected: Callable[[], Awaitable[int]], retry_s: float) -> None:
+        self._connected, self._retry_s = connected, retry_s
+        self._attempts = 0
+
+    def __aiter__(self) -> _Sessions:
+        return self
+
+    async def __anext__(self) -> int:
+        if self._attempts == _ATTEMPTS:
+            raise StopAsyncIteration
+        if self._attempts:
+            await asyncio.sleep(self._retry_s)
+        self._attempts += 1
+        return await self._connected()

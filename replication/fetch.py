@@ -4,8 +4,9 @@ A part counts as fetched when its length and XXH3-128 are right and file and row
 before that is followed by another attempt, with the next holder or later, for as long as the part is wanted.
 A large part is fetched in ranges into its own file. A broken transfer leaves that file in ``tmp/``, and the
 fetch continues from there with any holder. Small parts are fetched whole, many in one request, and share
-packs. A holder that sent wrong bytes is tried last. If another part has the same bytes here, a part takes
-those; of several such parts that are missing, one is fetched (rule shared-bytes).
+packs. A holder that sent wrong bytes is tried last. One that sends nothing is left soon for the next one,
+since commits wait for copies. If another part has the same bytes here, a part takes those; of several such
+parts that are missing, one is fetched (rule shared-bytes).
 
 What a clone lacks has places of its own: thousands of large parts wait for these, and the records that follow
 meanwhile would wait behind them until the replica is struck.
@@ -103,6 +104,9 @@ class Fetcher:
             requests, and wait for the disk together: a replica that was away stores many with one fsync. With
             few of them it would never catch up with busy peers.
         retry_wait_max_s: Longest pause before all holders are asked again.
+        patience_s: How long a holder may send nothing before the next one is asked. The time is doubled at
+            each silence of a replica, so that a slow one that alone has a part gets enough of it.
+        patience_max_s: The time is not doubled beyond this.
         grace_s: How long a small part of a committed transaction is left to a push, which is mostly under way
             already: an immediate fetch would transfer it twice.
         early_max: Most parts of undecided transactions that are wanted at once; more are not accepted.
@@ -119,13 +123,15 @@ class Fetcher:
     concurrency: int
     small_concurrency: int
     retry_wait_max_s: float
+    patience_s: float
+    patience_max_s: float
     grace_s: float
     early_max: int
     _log_lane: _FetchLane = field(init=False)
     _clone_lane: _FetchLane = field(init=False)
     _peers: dict[ReplicaId, Peer] = field(default_factory=dict, init=False)
-    #: Replicas that did not answer the last request.
-    _silent: set[ReplicaId] = field(default_factory=set, init=False)
+    #: By replica that did not answer the last request: how long it may be silent in the next one.
+    _silent: dict[ReplicaId, float] = field(default_factory=dict, init=False)
     _running: dict[PartId, _Fetch] = field(default_factory=dict, init=False)
     #: By the origin of parts: the lock that they share, while one of them is wanted.
     _turns: WeakValueDictionary[PartId, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
@@ -302,10 +308,14 @@ class Fetcher:
         """Ask each holder once; return True as soon as the part is durable here."""
         item.trouble = "no other replica is known to hold it"
         for peer in self._holders(item):
+            silence_s = self._silent.get(peer.replica, self.patience_s)
             try:
                 await FETCH.before()
-                done = await (self._fetch_small(item, peer) if small else self._fetch_large(item, peer))
-                self._silent.discard(peer.replica)
+                if small:
+                    done = await self._fetch_small(item, peer, silence_s)
+                else:
+                    done = await self._fetch_large(item, peer, silence_s)
+                self._silent.pop(peer.replica, None)
             except DiskFullError as error:
                 item.trouble, item.no_room = error.message, True
                 return False
@@ -314,7 +324,7 @@ class Fetcher:
             except Exception as error:
                 item.trouble = f"{peer.replica}: {error}"
                 if isinstance(error, UnavailableError):
-                    self._silent.add(peer.replica)
+                    self._silent[peer.replica] = min(2 * silence_s, self.patience_max_s)
                 elif not isinstance(error, TidelockError):
                     _log.warning(
                         "fetch_failed", part=item.wanted.meta.part, holder=peer.replica, exc_info=True
@@ -336,10 +346,10 @@ class Fetcher:
             key=lambda peer: (item.wrong.get(peer.replica, 0), peer.replica in self._silent, not peer.alive),
         )
 
-    async def _fetch_small(self, item: _Fetch, peer: Peer) -> bool:
+    async def _fetch_small(self, item: _Fetch, peer: Peer, silence_s: float) -> bool:
         meta = item.wanted.meta
         self.files.room.admit(_use(item), meta.length)
-        data = await item.lane.groups.read(peer.data, meta)
+        data = await item.lane.groups.read(peer.data, meta, silence_s=silence_s)
         if not self._right(item, {peer.replica}, checksum(data)):
             return False
         await FETCH.after()
@@ -347,7 +357,7 @@ class Fetcher:
         await self.store.store(meta, item.wanted.tid, data)
         return True
 
-    async def _fetch_large(self, item: _Fetch, peer: Peer) -> bool:
+    async def _fetch_large(self, item: _Fetch, peer: Peer, silence_s: float) -> bool:
         meta = item.wanted.meta
         sink = item.sink
         if sink is not None and item.wrong and (others := item.sources - {peer.replica}):
@@ -367,7 +377,8 @@ class Fetcher:
             if sink.length:  # a part may have the bytes of hours
                 await item.lane.large.pass_on(item.place, _owner(item))
             end = min(sink.length + self.range_bytes, meta.length)
-            async with aclosing(self.client.read_part(peer.data, meta, sink.length, end)) as chunks:
+            answer = self.client.read_part(peer.data, meta, sink.length, end, silence_s=silence_s)
+            async with aclosing(answer) as chunks:
                 async for chunk in chunks:
                     item.sources.add(peer.replica)
                     sink.use = _use(item)  # its transaction may be committed meanwhile

@@ -34,6 +34,7 @@ class _Read(msgspec.Struct, frozen=True, eq=False):
     """One part that is waited for."""
 
     meta: PartMeta
+    silence_s: float
     data: asyncio.Future[bytes]
 
 
@@ -49,19 +50,20 @@ class PartGroups:
     _waiting: dict[str, deque[_Read]] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
-    async def read(self, holder: str, meta: PartMeta) -> bytes:
+    async def read(self, holder: str, meta: PartMeta, *, silence_s: float) -> bytes:
         """Return the bytes of a part, of the right length; the caller compares the checksum.
 
         Args:
             holder: ``host:port`` of the reader workers of a replica.
             meta: The part.
+            silence_s: Longest silence of the holder; of parts in one request the longest one of them.
 
         Raises:
             RefusedError: The holder lacks the part.
             UnavailableError: The holder is not reached, broke off, or cannot send the part now.
             CorruptError: The holder has another part under this id.
         """
-        read = _Read(meta, asyncio.get_running_loop().create_future())
+        read = _Read(meta, silence_s, asyncio.get_running_loop().create_future())
         if holder in self._waiting:
             self._waiting[holder].append(read)
         else:
@@ -113,7 +115,8 @@ class PartGroups:
 
     async def _ask_together(self, holder: str, group: Sequence[_Read]) -> None:
         reads = {read.meta.part: read for read in group}
-        async with aclosing(self.client.read_parts(holder, list(reads))) as frames:
+        silence_s = max(read.silence_s for read in group)
+        async with aclosing(self.client.read_parts(holder, list(reads), silence_s=silence_s)) as frames:
             async for frame in frames:
                 match frame:
                     case SentPart(part, data):
@@ -125,7 +128,8 @@ class PartGroups:
 
     async def _ask_alone(self, holder: str, read: _Read) -> None:
         data = bytearray()
-        async with aclosing(self.client.read_part(holder, read.meta, 0, read.meta.length)) as chunks:
+        answer = self.client.read_part(holder, read.meta, 0, read.meta.length, silence_s=read.silence_s)
+        async with aclosing(answer) as chunks:
             async for chunk in chunks:
                 data += chunk
         _settle(read, bytes(data), holder)

@@ -93,7 +93,7 @@ class PeerClient:
     Args:
         secret: Shared secret of the shard, or empty.
         connections: Most connections to one address, besides that of its channel.
-        timeout_s: Longest silence: for a connection, and between two pieces of an answer.
+        timeout_s: Longest silence of the API: for a connection, and between two pieces of an answer.
     """
 
     def __init__(self, *, secret: str, connections: int, timeout_s: float) -> None:
@@ -226,8 +226,12 @@ class PeerClient:
 
     # -- the bytes of a part: ``data`` is host:port of its reader workers ----------------------
 
-    async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
+    async def read_part(
+        self, data: str, meta: PartMeta, start: int, end: int, *, silence_s: float
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes ``start`` to ``end`` (exclusive) of a part; an empty range sends no request.
+
+        ``silence_s`` is the longest silence, as ``timeout_s`` of the client is for its API.
 
         Raises:
             UnavailableError: The peer does not hold it, is not reached, or broke off.
@@ -236,7 +240,7 @@ class PeerClient:
         if start == end:
             return
         url = f"http://{data}/parts/{meta.part}"
-        timeout = ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s)
+        timeout = ClientTimeout(total=None, sock_connect=silence_s, sock_read=silence_s)
         headers = {"Range": f"bytes={start}-{end - 1}"}
         try:
             async with self._session.get(url, headers=headers, timeout=timeout) as response:
@@ -254,7 +258,9 @@ class PeerClient:
         if left:
             raise UnavailableError(f"{url} broke off {left} bytes before {end}", url=url)
 
-    async def read_parts(self, data: str, parts: Sequence[PartId]) -> AsyncGenerator[PartFrame, None]:
+    async def read_parts(
+        self, data: str, parts: Sequence[PartId], *, silence_s: float
+    ) -> AsyncGenerator[PartFrame, None]:
         """Yield what a peer says of each of these small parts, in one answer, as soon as it has arrived.
 
         Raises:
@@ -262,7 +268,7 @@ class PeerClient:
             UnavailableError: The peer is not reached, broke off, or is no agent; what came before it counts.
         """
         left, reader = set(parts), FrameReader()
-        async with aclosing(self._stream_parts(data, parts)) as chunks:
+        async with aclosing(self._stream_parts(data, parts, silence_s)) as chunks:
             async for chunk in chunks:
                 try:
                     frames = reader.feed(chunk)
@@ -276,10 +282,12 @@ class PeerClient:
         if left:
             raise UnavailableError(f"{data} broke off {len(left)} parts before the end of {len(parts)}")
 
-    async def _stream_parts(self, data: str, parts: Sequence[PartId]) -> AsyncGenerator[bytes, None]:
+    async def _stream_parts(
+        self, data: str, parts: Sequence[PartId], silence_s: float
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the answer about many parts."""
         url = f"http://{data}/parts"
-        timeout = ClientTimeout(total=None, sock_connect=self._timeout_s, sock_read=self._timeout_s)
+        timeout = ClientTimeout(total=None, sock_connect=silence_s, sock_read=silence_s)
         body = msgspec.json.encode(PartsRequest(list(parts)))
         try:
             async with self._session.post(url, data=body, timeout=timeout) as response:

@@ -26,6 +26,7 @@ pytest_plugins = [
     "tests.support.telling",
     "tests.support.runs.guard",
     "tests.support.runs.last_limit",
+    "tests.support.runs.told_at_once",
     "tests.support.seeds",
 ]
 

@@ -96,6 +96,7 @@ class LogLimits(msgspec.Struct, frozen=True):
         epoch_limit: The sequence number at which an epoch is closed; far below ZooKeeper's limit of 2^31-1.
         recheck_s: How often a follower that rests at the end reads again, since a watch is only a hint.
         retry_s: Pause after a request that failed although the store is connected.
+        patience_s: Longest wait of a commit's reads for a connection that was lost.
     """
 
     record_bytes_max: int = 384 * KIB
@@ -106,6 +107,7 @@ class LogLimits(msgspec.Struct, frozen=True):
     epoch_limit: int = 1_000_000_000
     recheck_s: float = 5.0
     retry_s: float = 0.1
+    patience_s: float = 10.0
 
 
 class Queued(msgspec.Struct, frozen=True):

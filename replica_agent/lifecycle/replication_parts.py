@@ -216,6 +216,8 @@ def _fetcher(means: Means, port: ReplicaCatalogPort, client: PeerClient) -> Fetc
         concurrency=settings.fetch_concurrency,
         small_concurrency=settings.fetch_small_concurrency,
         retry_wait_max_s=settings.retry_wait_max_s,
+        patience_s=settings.fetch_patience_s,
+        patience_max_s=settings.push_timeout_s,
         grace_s=settings.fetch_grace_s,
         early_max=settings.fetch_early_max,
     )
@@ -263,6 +265,7 @@ def _log(means: Means, clocks: Clocks) -> CsnLog:
         read_ahead=settings.read_ahead,
         epoch_limit=means.session.cluster.epoch_limit,
         recheck_s=settings.member_refresh_s,
+        patience_s=settings.session_timeout_s,
     )
     return CsnLog(
         means.store,

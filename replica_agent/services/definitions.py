@@ -134,7 +134,7 @@ class DefinitionService:
         self.condition.require(AgentAction.BEGIN)
         deadline = self.clock() + self.settings.commit_timeout_s
         while True:
-            version, end = await self.log.tables()
+            version, end = await self.log.tables(patience_s=deadline - self.clock())
             await self.waiters.require(end, deadline - self.clock())
             tx = self.transactions.begin(self.waiters.reached)
             made = None

@@ -119,7 +119,9 @@ class SimPeerClient(PeerClient):
         """Return whether no process listens; see :class:`PeerClient`."""
         return self._network.refuses(self._life.host.name, api.partition(":")[0])
 
-    async def read_part(self, data: str, meta: PartMeta, start: int, end: int) -> AsyncGenerator[bytes, None]:
+    async def read_part(
+        self, data: str, meta: PartMeta, start: int, end: int, *, silence_s: float
+    ) -> AsyncGenerator[bytes, None]:
         """Bytes of a part, in two pieces; see :class:`PeerClient`."""
 
         async def serve(local: Local) -> bytes:
@@ -131,17 +133,19 @@ class SimPeerClient(PeerClient):
 
         if start == end:
             return
-        raw = await self._ask(data, "part", serve, door=Door.DATA)
+        raw = await self._ask(data, "part", serve, timeout_s=silence_s, door=Door.DATA)
         yield raw[: len(raw) // 2]
         yield raw[len(raw) // 2 :]
 
-    async def _stream_parts(self, data: str, parts: Sequence[PartId]) -> AsyncGenerator[bytes, None]:
+    async def _stream_parts(
+        self, data: str, parts: Sequence[PartId], silence_s: float
+    ) -> AsyncGenerator[bytes, None]:
         """Bytes of an answer about many parts, in two pieces, or cut off in the middle."""
 
         async def serve(local: Local) -> bytes:
             return b"".join([encode(_frame(local, part)) for part in parts])
 
-        raw: bytes = await self._ask(data, "parts", serve, door=Door.DATA)
+        raw: bytes = await self._ask(data, "parts", serve, timeout_s=silence_s, door=Door.DATA)
         end = self._network.cut_off(len(raw))
         yield raw[: end // 2]
         yield raw[end // 2 : end]

@@ -34,7 +34,7 @@ class DefinitionOrder:
             TableExistsError: Another transaction has given one of its names.
             UnavailableError: The end of the log was not applied here in time.
         """
-        version, end = await self.log.tables()
+        version, end = await self.log.tables(patience_s=timeout_s)
         await self.waiters.require(end, timeout_s)
         then, now = self.tables.seen(tx.tid.snapshot), self.tables.seen(self.waiters.reached)
         require_right(tx.staged.definitions, tx.staged.tables, then, now)

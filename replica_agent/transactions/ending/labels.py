@@ -95,7 +95,7 @@ class Labels:
             LabelExistsError, BadRequestError: As :meth:`refuse_repeated`.
             UnavailableError: The label could not be read.
         """
-        found = await self.log.label(label)
+        found = await self.log.label(label, patience_s=timeout_s)
         return await self._place(label, batch, found, timeout_s, f"; {tid} was rolled back")
 
     async def _place(

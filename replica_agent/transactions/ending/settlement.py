@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -28,6 +28,7 @@ from tidelock.errors import (
 )
 from tidelock.replica_agent.config.settings import AgentSettings
 from tidelock.replica_agent.transactions.ending.definition_order import DefinitionOrder
+from tidelock.replica_agent.transactions.ending.head_turns import HeadTurns
 from tidelock.replica_agent.transactions.ending.labels import Labels
 from tidelock.replica_agent.transactions.ending.proposals import ProposalBuilder, ordered
 from tidelock.replica_agent.transactions.ending.validation import Validation
@@ -76,6 +77,10 @@ class Settlement:
     validation: Validation
     order: DefinitionOrder
     clock: Callable[[], float]
+    _turns: HeadTurns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = HeadTurns(self.settings.head_turn_s)
 
     async def settle(self, tx: Transaction, deadline: float, riders: Sequence[TidRecord] = ()) -> Committed:
         """Make the copies, and commit, with the transactions that it carries.
@@ -128,8 +133,29 @@ class Settlement:
             validated = msgspec.structs.replace(proposal, head_version=version)
             return await self._propose(tx, validated, until)
 
-        # After a commit in between it validates again.
-        return await retried(validate_and_commit, after=(HeadMovedError,), may_retry=until.not_passed)
+        async def take_turn() -> Committed:
+            async with contextlib.AsyncExitStack() as stack:
+                async with tx.cuttable_wait():
+                    turn = await stack.enter_async_context(self._turns.taken(tx, until.left_s))
+                return await retried(
+                    validate_and_commit,
+                    after=(HeadMovedError,),
+                    may_retry=lambda: turn.lasts() and until.not_passed(),
+                )
+
+        try:
+            return await validate_and_commit()
+        except HeadMovedError as error:
+            overtaken = error
+        # After a commit in between it validates again, in turns of its own.
+        try:
+            return await retried(take_turn, after=(HeadMovedError,), may_retry=until.not_passed)
+        except TimeoutError as error:
+            raise overtaken from error
+        except UnavailableError as error:
+            if until.not_passed():
+                raise
+            raise overtaken from error
 
     async def propose(self, tx: Transaction, proposal: Proposal, deadline: float) -> Committed:
         """Commit; if the label is not in the state that was assumed, read it and judge it again.
@@ -177,7 +203,8 @@ class Settlement:
         return msgspec.structs.replace(proposal, move=move)
 
     async def _commit_once(self, tx: Transaction, proposal: Proposal, until: _Deadline) -> Committed:
-        tx.require_wanted()
+        async with tx.cuttable_wait():
+            await self._turns.others_over(tx)
         try:
             return await self.log.commit(proposal, timeout_s=max(_CALL_S, until.left_s))
         except CommitUnknownError:

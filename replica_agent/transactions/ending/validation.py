@@ -40,7 +40,7 @@ class Validation:
                 what it has read; or another table has a name that it has looked up.
             UnavailableError: The end of the log was not applied here in time.
         """
-        version, end = await self.log.head()
+        version, end = await self.log.head(patience_s=timeout_s)
         await self.waiters.require(end, timeout_s)
         since = tx.tid.snapshot
         reads = dict(tx.statements.reads)

@@ -29,6 +29,8 @@ class PartHolder:
         breaks_after: Bytes after which an answer is cut, or None; of one for many, bytes with their frames.
         refuses: Status of every answer, or 0.
         gate: While closed, requests wait before they are answered.
+        gate_at: The first byte from which on a request for one part is never answered, or None.
+        delay_s: Seconds before each answer.
     """
 
     def __init__(self, replica: str) -> None:
@@ -40,6 +42,8 @@ class PartHolder:
         self.etags = True
         self.breaks_after: int | None = None
         self.refuses = 0
+        self.gate_at: int | None = None
+        self.delay_s = 0.0
         self.in_flight = self.in_flight_max = 0
         self.gate = asyncio.Event()
         self.gate.set()
@@ -88,7 +92,9 @@ class PartHolder:
         wanted = request.http_range
         start = wanted.start or 0
         self.asked.append((part, start))
-        await self.gate.wait()
+        if self.gate_at is not None and start >= self.gate_at:
+            self.gate.clear()
+        await self._before_answer()
         data = self.parts.get(part)
         if self.refuses or data is None:
             return web.Response(status=self.refuses or 404, text="no")
@@ -105,7 +111,7 @@ class PartHolder:
             return web.Response(status=self.refuses_groups, text="no")
         self.groups.append(asked)
         self.asked += [(part, 0) for part in asked]
-        await self.gate.wait()
+        await self._before_answer()
         if self.refuses:
             return web.Response(status=self.refuses, text="no")
         frames = [
@@ -113,6 +119,10 @@ class PartHolder:
             for part in asked
         ]
         return await self._send(request, web.StreamResponse(), b"".join(map(encode, frames)))
+
+    async def _before_answer(self) -> None:
+        await self.gate.wait()
+        await asyncio.sleep(self.delay_s)
 
     async def _send(
         self, request: web.Request, response: web.StreamResponse, body: bytes

@@ -44,7 +44,14 @@ class Here:
         self.client = PeerClient(secret="", connections=8, timeout_s=5.0)
         self.fetcher = self.make()
 
-    def make(self, *, grace_s: float = 0.0, early_max: int = 100, small_concurrency: int = 3) -> Fetcher:
+    def make(
+        self,
+        *,
+        patience_s: float = 2.0,
+        grace_s: float = 0.0,
+        early_max: int = 100,
+        small_concurrency: int = 3,
+    ) -> Fetcher:
         """Return a fetcher with these settings."""
         return Fetcher(
             client=self.client,
@@ -58,6 +65,8 @@ class Here:
             concurrency=2,
             small_concurrency=small_concurrency,
             retry_wait_max_s=0.05,
+            patience_s=patience_s,
+            patience_max_s=5.0,
             grace_s=grace_s,
             early_max=early_max,
         )
@@ -229,7 +238,7 @@ async def test_the_next_holder_is_asked(here: Here, r1: PartHolder, r2: PartHold
 
 async def test_a_dead_and_a_frozen_holder(here: Here, r1: PartHolder, r2: PartHolder) -> None:
     """A holder that has ended, or accepts the request and never answers, is given up for the next."""
-    here.client._timeout_s = 0.1
+    here.fetcher = here.make(patience_s=0.1)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         dead = Peer(ReplicaId("r3"), "", f"127.0.0.1:{nobody.getsockname()[1]}", "d3")
@@ -241,6 +250,31 @@ async def test_a_dead_and_a_frozen_holder(here: Here, r1: PartHolder, r2: PartHo
         here.fetcher.want(wanted("p2", SMALL, "r3", "r1", "r2"))
         await until(lambda: len(here.held) == 2)
     assert [name for name, _ in r1.asked] == [part("p1")]  # the silent ones are asked last from now on
+
+
+@pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
+async def test_a_slow_holder_alone_gets_more_time_each_round(here: Here, r1: PartHolder, data: bytes) -> None:
+    """A holder that needs longer than the patience is left, and gets twice as long in the next round."""
+    here.fetcher = here.make(patience_s=0.05)
+    r1.parts, r1.delay_s = {part("p1"): data}, 0.3
+    here.fetcher.members([r1.peer])
+    here.fetcher.want(wanted("p1", data, "r1"))
+    await until(lambda: here.held == [part("p1")])
+    assert sum(start == 0 for _, start in r1.asked) >= 3  # after 50 ms, 100 ms, 200 ms
+
+
+async def test_a_large_part_goes_on_when_its_holder_falls_silent(
+    here: Here, r1: PartHolder, r2: PartHolder
+) -> None:
+    """The bytes of a holder that fell silent are kept; the next one sends the rest."""
+    here.fetcher = here.make(patience_s=0.1)
+    r1.parts = r2.parts = {part("p1"): LARGE}
+    r1.gate_at = RANGE
+    here.fetcher.members([r1.peer, r2.peer])
+    here.fetcher.want(wanted("p1", LARGE, "r1", "r2"))
+    await until(lambda: here.held == [part("p1")])
+    assert [start for _, start in r1.asked] == [0, RANGE]
+    assert [start for _, start in r2.asked] == [RANGE, 2 * RANGE, 3 * RANGE]
 
 
 async def test_it_goes_on_until_somebody_has_it(here: Here, r1: PartHolder, r2: PartHolder) -> None:
@@ -495,8 +529,7 @@ async def test_those_that_wait_for_a_silent_holder_do_not_ask_it_again(
     here: Here, r1: PartHolder, r2: PartHolder
 ) -> None:
     """One silence is enough for all: else each group would wait for as long again."""
-    here.client._timeout_s = 0.2
-    here.fetcher = here.make(small_concurrency=9)
+    here.fetcher = here.make(patience_s=0.2, small_concurrency=9)
     r1.gate.clear()
     r2.parts = {part(f"p{number}"): SMALL for number in range(9)}
     here.fetcher.members([r1.peer, r2.peer])

@@ -102,8 +102,8 @@ class Receiving:
         self.fetcher = Fetcher(
             client=self.client, files=files, store=around, replica=ReplicaId("r2"),
             on_held=lambda _: None, on_wrong_bytes=lambda *_: None, range_bytes=1 << 20,
-            small_bytes_max=1000, concurrency=1, small_concurrency=1, retry_wait_max_s=60.0, grace_s=0.0,
-            early_max=100,
+            small_bytes_max=1000, concurrency=1, small_concurrency=1, retry_wait_max_s=60.0, patience_s=1.0,
+            patience_max_s=1.0, grace_s=0.0, early_max=100,
         )  # fmt: skip
         self.receiver = PushReceiver(
             replica=ReplicaId("r2"), disk="d", boot=1, cluster_id="c", catalog=around, files=files,
