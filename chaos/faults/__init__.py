@@ -14,10 +14,12 @@ from typing import Final
 from chaos.faults.clocks.clock_strobed import ClockStrobed
 from chaos.faults.clocks.clock_wrong import ClockWrong
 from chaos.faults.disks.catalog_damaged import CatalogDamaged
+from chaos.faults.disks.catalog_truncated import CatalogTruncated
 from chaos.faults.disks.disk_full import DiskFull
 from chaos.faults.disks.disk_replaced import DiskReplaced
 from chaos.faults.disks.fsync_failing import FsyncFailing
 from chaos.faults.disks.pack_flipped import PackFlipped
+from chaos.faults.disks.pack_truncated import PackTruncated
 from chaos.faults.disks.part_flipped import PartFlipped
 from chaos.faults.disks.part_truncated import PartTruncated
 from chaos.faults.disks.slow_disk import SlowDisk
@@ -30,8 +32,10 @@ from chaos.faults.network.cut_from_clients import CutFromClients
 from chaos.faults.network.cut_from_one_server import CutFromOneServer
 from chaos.faults.network.cut_from_peers import CutFromPeers
 from chaos.faults.network.cut_from_zookeeper import CutFromZooKeeper
+from chaos.faults.network.isolated import Isolated
 from chaos.faults.network.lossy_network import LossyNetwork
 from chaos.faults.network.one_way_cut import OneWayCut
+from chaos.faults.network.one_way_cut_from_zookeeper import OneWayCutFromZooKeeper
 from chaos.faults.network.pair_cut import PairCut
 from chaos.faults.network.slow_network import SlowNetwork
 from chaos.faults.processes.driver_killed import DriverKilled
@@ -56,8 +60,10 @@ ALL: Final[tuple[type[Fault], ...]] = (
     PairCut,
     OneWayCut,
     CutFromZooKeeper,
+    OneWayCutFromZooKeeper,
     CutFromOneServer,
     CutFromClients,
+    Isolated,
     SlowNetwork,
     LossyNetwork,
     ZooKeeperLeaderKilled,
@@ -73,7 +79,9 @@ ALL: Final[tuple[type[Fault], ...]] = (
     PartFlipped,
     PackFlipped,
     PartTruncated,
+    PackTruncated,
     CatalogDamaged,
+    CatalogTruncated,
     DiskReplaced,
     MemberAdded,
     MemberRemoved,

@@ -19,9 +19,12 @@ from chaos.faults.clocks.clock_wrong import ClockWrong
 from chaos.faults.disks.pack_flipped import PackFlipped
 from chaos.faults.fault import Aim, Fault
 from chaos.faults.network.cut_from_peers import CutFromPeers
+from chaos.faults.network.one_way_cut import OneWayCut
+from chaos.faults.network.pair_cut import PairCut
 from chaos.faults.zookeeper.session_expired import SessionExpired
 from chaos.faults.zookeeper.zookeeper_set_back import ZooKeeperSetBack
 from chaos.record.journal import Journal
+from chaos.watching.seeing import status
 from chaos.watching.waiting import STEP_TIMEOUT_S, comes_true
 from chaos.world import World
 from tests.support.clusters.cluster import QUICK
@@ -132,6 +135,35 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_a_fault_is_proven_and_healed(world: World, fault: type[Fault]) -> None:
     """Its effect is seen, all replicas serve afterwards, and a commit reaches all of them."""
     happens(world, fault, random.Random(fault.kind))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [CutFromPeers, *(pytest.param(fault, marks=pytest.mark.slow) for fault in (PairCut, OneWayCut))],
+    ids=lambda fault: fault.kind,
+)
+@pytest.mark.scenario("S47")
+def test_replicas_that_are_cut_off_hold_nobody_else_up(world: World, fault: type[Fault]) -> None:
+    """An untouched replica commits meanwhile; one that cannot fetch stays where it is, and comes after it."""
+    ability.require(fault.lack())
+    cluster = world.cluster
+    first, second, untouched = cluster.replicas
+    targets = [first, second] if fault.aim is Aim.PAIR else [first]
+    rows = pa.table({"n": list(range(5_000))}, SCHEMA)
+    with fault().inject(world, targets, random.Random(fault.kind)) as proof:
+        with cluster.connect(untouched) as db:
+            csn = db.insert("t", rows).csn
+        assert proof.seen()
+        if fault is CutFromPeers:
+            reached = status(world, first)
+            assert reached is not None
+            assert reached["snapshot_csn"] < csn
+    total = "select count(*) as rows, sum(n) as sum from t"
+    sums = []
+    for replica in cluster.replicas:
+        with cluster.connect(replica) as db, db.snapshot(csn=csn) as snap:
+            sums.append(snap.sql(total).to_pylist())
+    assert sums == [sums[0]] * len(cluster.replicas)
 
 
 @pytest.mark.slow

@@ -55,6 +55,10 @@ class Cuts:
         """Return the cuts with a node that is isolated."""
         return replace(self, alone=self.alone | {name})
 
+    def rejoin(self, name: str) -> Cuts:
+        """Return the cuts without the isolation of a node; cuts between it and one other stay."""
+        return replace(self, alone=self.alone - {name})
+
     def join(self, a: str, b: str, everybody: Iterable[str]) -> Cuts:
         """Return the cuts without those between `a` and `b`; an isolated one stays cut from all others."""
         ways, names = set(self.ways), {*everybody}

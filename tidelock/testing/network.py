@@ -73,6 +73,11 @@ class Network:
         self._require_node(name)
         self._change(lambda cuts: cuts.isolate(name))
 
+    def rejoin(self, name: str) -> None:
+        """End the isolation of a node; cuts between it and one other node stay."""
+        self._require_node(name)
+        self._change(lambda cuts: cuts.rejoin(name))
+
     def slow(self, name: str, bytes_per_s: int) -> None:
         """Let a node send only so many bytes per second, to all others together; 0 ends that."""
         self._require_node(name)

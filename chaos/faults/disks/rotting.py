@@ -7,6 +7,7 @@ import os
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,9 @@ _VISIBLE: Final = (
     "AND creation_csn IS NOT NULL AND removal_tid IS NULL AND length > 0 AND file LIKE ? ORDER BY part"
 )
 _ONE: Final = "SELECT part, file, offset, length, checksum FROM parts WHERE state = 'held' AND part = ?"
+_OF_FILE: Final = (
+    "SELECT part, file, offset, length, checksum FROM parts WHERE state = 'held' AND length > 0 AND file = ?"
+)
 _KNOWN: Final = "SELECT count(*) FROM parts WHERE part = ?"
 
 
@@ -63,6 +67,8 @@ def rotten(
 ) -> Iterator[Proof]:
     """Damage a part of a replica behind its back; afterwards wait until it has it from another replica.
 
+    The others of its file that were damaged with it are waited for as well.
+
     Args:
         world: The run.
         target: The replica.
@@ -88,19 +94,20 @@ def rotten(
     if not comes_true(is_harmed, NOTICE_TIMEOUT_S):
         raise NotPossibleError(f"{target} has no part in {folder}")
     [place] = harmed
+    parts = {place.part, *(beside.part for beside in _beside(node, place) if not _intact(beside))}
 
     def noticed() -> str | None:
         for line in log.lines("part_damaged"):
-            if line["part"] == place.part:
-                return f"{target} has found that part {place.part} is damaged: {line['detail']}"
+            if line["part"] in parts:
+                return f"{target} has found that part {line['part']} is damaged: {line['detail']}"
         return None
 
     proof = Signs(noticed)
     try:
         yield proof
     finally:
-        _healed(world, target, place, proof)
-    if proof.seen() is None and there(world, target) and _forgotten(node, place.part):
+        _healed(world, target, parts, log)
+    if proof.seen() is None and there(world, target) and all(_forgotten(node, part) for part in parts):
         raise NotPossibleError(f"part {place.part} was collected at {target} before anybody has read it")
 
 
@@ -114,13 +121,7 @@ def whole(node: Node, part: str) -> bool:
     places = _places(node, _ONE, part)
     if not places:
         return _forgotten(node, part)
-    [place] = places
-    try:
-        with place.file.open("rb") as file:
-            file.seek(place.offset)
-            return xxhash.xxh3_128_hexdigest(file.read(place.length)) == place.checksum
-    except OSError:
-        return False  # it was deleted at this moment
+    return _intact(places[0])
 
 
 def flip_bit(place: Place, chosen: random.Random) -> None:
@@ -134,24 +135,40 @@ def flip_bit(place: Place, chosen: random.Random) -> None:
 
 
 def truncate(place: Place, chosen: random.Random) -> None:
-    """Cut off the end of a part that has a file of its own."""
-    os.truncate(place.file, chosen.randrange(place.length))
+    """Cut the file of a part in the middle of the part."""
+    os.truncate(place.file, place.offset + chosen.randrange(place.length))
 
 
-def _healed(world: World, target: str, place: Place, proof: Proof) -> None:
-    """Wait until a part is whole. If nobody has read it meanwhile, an audit that reads everything does."""
+def _healed(world: World, target: str, parts: AbstractSet[str], log: LogSince) -> None:
+    """Wait until parts are whole. If one was not read meanwhile, an audit that reads everything does it."""
 
-    def is_whole() -> bool:
+    def are_whole() -> bool:
         serve_again(world, target)
-        if not there(world, target) or whole(world.cluster.node(target), place.part):
+        if not there(world, target):
             return True
-        if proof.seen() is None:
+        wanting = {part for part in parts if not whole(world.cluster.node(target), part)}
+        if wanting - {line["part"] for line in log.lines("part_damaged")}:
             with contextlib.suppress(UnavailableError):
                 url = f"{world.cluster.url(target)}/api/v1/audit?deep=1"
                 get(url, timeout_s=AUDIT_TIMEOUT_S, token=world.cluster.secret)
-        return False
+        return not wanting
 
-    until(is_whole, what=f"part {place.part} is whole at {target}")
+    until(are_whole, what=f"each of {', '.join(sorted(parts))} is whole at {target}")
+
+
+def _intact(place: Place) -> bool:
+    """Return whether the bytes of a part are those that were written."""
+    try:
+        with place.file.open("rb") as file:
+            file.seek(place.offset)
+            return xxhash.xxh3_128_hexdigest(file.read(place.length)) == place.checksum
+    except OSError:
+        return False  # it was deleted at this moment
+
+
+def _beside(node: Node, place: Place) -> list[Place]:
+    """Return all parts in the file of a part, those of open transactions too."""
+    return _places(node, _OF_FILE, place.file.relative_to(node.data_dir).as_posix())
 
 
 def _forgotten(node: Node, part: str) -> bool:

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from chaos.faults.fault import Aim, Fault, Proof
-from chaos.faults.network.cutting import Dropped, cut
+from chaos.faults.network.cutting import Dropped, cut, without_zookeeper
 from chaos.faults.reviving import serve_again
 from chaos.faults.signs import Signs, shown
-from chaos.watching.seeing import silent, status
 from chaos.world import World
 
 
@@ -30,16 +29,9 @@ class CutFromZooKeeper(Fault):
         del chosen
         [target] = targets
         servers = world.cluster.zookeepers
-
-        def noticed() -> str | None:
-            found = status(world, target)
-            if found is not None and found["state"] == "suspended":
-                return f"{target} has suspended itself: {found['reason']}"
-            return silent(world, target)
-
         dropped = Dropped(world, [target, *servers])
         try:
             with cut(world, [(target, server) for server in servers]):
-                yield shown(Signs(dropped.look, noticed))
+                yield shown(Signs(dropped.look, without_zookeeper(world, target)))
         finally:
             serve_again(world, target)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from chaos.faults.signs import Look
-from chaos.watching.seeing import answering
+from chaos.watching.seeing import answering, silent, status
 from chaos.world import World
 from tidelock.testing import CLIENTS
 
@@ -62,5 +62,17 @@ def without(world: World, replica: str, peers: Sequence[str]) -> Look:
         if found is None or set(found) & set(peers):
             return None
         return f"{replica} gets no answer of {', '.join(peers)}"
+
+    return look
+
+
+def without_zookeeper(world: World, replica: str) -> Look:
+    """Return what looks whether a replica has suspended itself, or has ended for the others."""
+
+    def look() -> str | None:
+        found = status(world, replica)
+        if found is not None and found["state"] == "suspended":
+            return f"{replica} has suspended itself: {found['reason']}"
+        return silent(world, replica)
 
     return look

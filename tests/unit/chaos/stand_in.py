@@ -97,6 +97,12 @@ class IdleNetwork(Network):
     def join(self, a: str, b: str) -> None:
         """Do nothing."""
 
+    def isolate(self, name: str) -> None:
+        """Do nothing."""
+
+    def rejoin(self, name: str) -> None:
+        """Do nothing."""
+
     def slow(self, name: str, bytes_per_s: int) -> None:
         """Do nothing."""
 

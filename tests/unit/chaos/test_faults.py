@@ -13,10 +13,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from chaos import faults
 from chaos.faults.disks import rotting
-from chaos.faults.disks.catalog_damaged import TABLES, damage
+from chaos.faults.disks.catalogs import TABLES, cut_end, flip_page
 from chaos.faults.disks.tracing import Traced, family, injected
 from chaos.faults.fault import Aim, Fault, NotPossibleError, Proof
 from chaos.faults.signs import Signs
@@ -135,6 +136,33 @@ def test_a_flipped_bit_is_seen_until_it_is_flipped_back(world: World, folder: st
     assert rotting.whole(node, place.part)
 
 
+@pytest.mark.parametrize("folder", ["parts", "packs"])
+def test_a_cut_ends_in_the_middle_of_its_part(world: World, folder: str) -> None:
+    """In a pack the parts before it stay, and the part itself is not whole."""
+    node = world.cluster.node("r1")
+    [place] = rotting.visible(node, folder)
+    rotting.truncate(place, random.Random(3))
+    assert place.offset <= place.file.stat().st_size < place.offset + place.length
+    assert not rotting.whole(node, place.part)
+
+
+def test_all_parts_behind_a_cut_are_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as one of them is not whole, the disk may not count as well for the next fault."""
+    monkeypatch.setattr(rotting, "serve_again", lambda *_: None)
+    node = world.cluster.node("r1")
+    [first] = rotting.visible(node, "packs")
+    behind = first.file.read_bytes()[first.offset + first.length :]
+    with closing(sqlite3.connect(node.data_dir / "catalog.db")) as db, db:
+        db.execute(
+            "INSERT INTO parts (part, table_name, path, rows, length, checksum, creation_tid, file, offset, "
+            "kind, state) VALUES ('r1-1-3', 't', '', 1, ?, ?, 'tid', 'packs/00/p', ?, 'part', 'held')",
+            (len(behind), xxhash.xxh3_128_hexdigest(behind), first.offset + first.length),
+        )
+    rotten = rotting.rotten(world, "r1", random.Random(1), folder="packs", harm=rotting.truncate)
+    with pytest.raises(UnavailableError, match="each of r1-1-2, r1-1-3 is whole at r1"), rotten:
+        pass
+
+
 def test_a_part_that_nobody_needs_is_not_waited_for(world: World) -> None:
     """Compaction and collection may take it away before it was read."""
     assert rotting.whole(world.cluster.node("r1"), "r9-9-9")
@@ -175,7 +203,7 @@ def test_a_session_whose_end_was_not_answered_has_ended(
 def test_sqlite_refuses_a_damaged_catalog(tmp_path: Path, seed: int) -> None:
     """The damage must be one that a start finds: no table that it reads can be read."""
     write_catalog(tmp_path)
-    damage(tmp_path / "catalog.db", random.Random(seed))
+    flip_page(tmp_path / "catalog.db", random.Random(seed))
     failed = []
     with contextlib.closing(sqlite3.connect(tmp_path / "catalog.db")) as db:
         for table in TABLES:
@@ -184,6 +212,38 @@ def test_sqlite_refuses_a_damaged_catalog(tmp_path: Path, seed: int) -> None:
             except sqlite3.DatabaseError as error:
                 failed.append(str(error))
     assert failed == ["database disk image is malformed"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sqlite_refuses_a_catalog_that_was_cut(tmp_path: Path, seed: int) -> None:
+    """A cut that SQLite does not see would leave the fault without an effect."""
+    write_catalog(tmp_path)
+    before = (tmp_path / "catalog.db").stat().st_size
+    cut_end(tmp_path / "catalog.db", random.Random(seed))
+    assert 0 < (tmp_path / "catalog.db").stat().st_size < before
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "catalog.db")) as db,
+        pytest.raises(sqlite3.DatabaseError, match=r"malformed|not a database"),
+    ):
+        db.execute("SELECT count(*) FROM sqlite_master").fetchall()
+
+
+@pytest.mark.parametrize("size", [2, 15, 99, 100, 4096], ids="{} bytes".format)
+def test_sqlite_refuses_a_catalog_of_a_few_bytes(tmp_path: Path, size: int) -> None:
+    """A file of a few bytes must not look like an empty catalog, which an agent would fill."""
+    write_catalog(tmp_path)
+
+    class Least(random.Random):
+        def randint(self, a: int, b: int) -> int:
+            assert a <= size <= b
+            return size
+
+    cut_end(tmp_path / "catalog.db", Least())
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / "catalog.db")) as db,
+        pytest.raises(sqlite3.DatabaseError, match=r"malformed|not a database"),
+    ):
+        db.execute("SELECT count(*) FROM sqlite_master").fetchall()
 
 
 def test_only_calls_that_were_changed_are_counted(tmp_path: Path) -> None:

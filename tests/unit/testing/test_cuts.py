@@ -59,6 +59,13 @@ def test_an_isolated_node_that_is_joined_to_one_stays_cut_from_the_others() -> N
     assert all(cuts.between("r1", other) and cuts.between(other, "r1") for other in ("r3", CLIENTS))
 
 
+def test_an_isolation_ends_without_the_cuts_of_others() -> None:
+    """Two faults may act on one link, and the end of the one is not the end of the other."""
+    cuts = Cuts().cut("r1", "r2", one_way=True).isolate("r1").isolate("r3")
+    assert cuts.rejoin("r1") == Cuts().cut("r1", "r2", one_way=True).isolate("r3")
+    assert cuts.rejoin("r2") == cuts
+
+
 def test_a_join_ends_both_directions() -> None:
     """It does not matter in which order the two are named."""
     assert Cuts().cut("r1", "r2", one_way=False).join("r2", "r1", ADDRESSES) == Cuts()
