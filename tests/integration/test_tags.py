@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from pyspark_tidelock import DefaultSource
 from tests.support.clusters.agreeing import all_follow
 from tests.support.clusters.cluster import QUICK, ClusterFactory
 from tests.support.faults.refusals import http
 from tests.support.histories.evidence import data_address, horizons, nothing_left, require_clean_audit
-from tests.support.spark.process import SparkProcess
+from tests.support.spark.process import SparkJobError, SparkProcess
 from tests.support.waiting import eventually
 from tests.support.zookeeper.servers import READY_TIMEOUT_S
 from tidelock.cli import app as cli
@@ -318,6 +319,67 @@ def test_the_history_of_changes_outlives_the_log(local: LocalCluster, db: Databa
         assert json.loads(found[1]["meta"]) == {"by": "ann"}
         shown = run(["history", "--from", str(csn), "--limit", "1", "--url", local.url(replica)])
         assert f"load {table}" in shown.stdout
+
+
+def by_source(options: dict[str, str]) -> list[int]:
+    """Return the numbers that the tasks of Spark's data source read, here in this process."""
+    source = DefaultSource(options)
+    reader = source.reader(source.schema())
+    found: list[int] = []
+    for piece in reader.partitions():
+        for batch in reader.read(piece):
+            assert isinstance(batch, pa.RecordBatch)
+            found += batch.column("n").to_pylist()
+    return sorted(found)
+
+
+def test_the_data_source_of_spark_takes_a_tag(local: LocalCluster, db: Database, table: str) -> None:
+    """After changes of rows and columns, and collection; a tag that does not exist is named by the error."""
+    db.insert(table, rows(1, 2, 3))
+    tag = db.tag("2026Q3")
+    db.truncate(table)
+    db.alter_table(table, add="late string default 'x'")
+    db.insert(table, rows(4), wait="all")
+    goes_on(local, db, tag.csn)
+    tagged = {"table": table, "csnAsOf": "2026Q3", "leaseSeconds": "2"}
+    for replica in REPLICAS:
+        options = {**tagged, "url": local.url(replica), "replica": replica}
+        assert DefaultSource(options).schema().fieldNames() == ["n"]
+        assert by_source(options) == by_source({**options, "csnAsOf": str(tag.csn)}) == [1, 2, 3]
+        assert by_source({**options, "where": "n > 1"}) == [2, 3]
+        with pytest.raises(UnknownTagError, match="no tag '2026Q4'; the tags are 2026Q3"):
+            by_source({**options, "csnAsOf": "2026Q4"})
+    source = DefaultSource({**tagged, "url": local.url("r1")})
+    reader = source.reader(source.schema())
+    db.untag("2026Q3")
+    goes_on(local, db, tag.csn + 1)
+    with pytest.raises(SnapshotTooOldError):
+        [*reader.read(reader.partitions()[0])]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_reads_at_a_tag_by_its_name(
+    local: LocalCluster, db: Database, table: str, tmp_path: Path
+) -> None:
+    """By the data source and by an attached snapshot, whose error tells which tags there are."""
+    db.insert(table, rows(1, 2, 3))
+    tag = db.tag("2026Q3")
+    db.truncate(table)
+    db.insert(table, rows(4), wait="all")
+    goes_on(local, db, tag.csn)
+    with SparkProcess("classic", tmp_path, python_workers=True) as spark:
+        options = {"table": table, "url": local.url("r2"), "leaseSeconds": "60"}
+        spark.call("load", view="tagged", options={**options, "csnAsOf": "2026Q3"})
+        spark.call("load", view="now", options=options)
+        assert spark.sql("select sum(n) from tagged union all select sum(n) from now") == [[6], [4]]
+        with pytest.raises(SparkJobError, match="no tag '2026Q4'; the tags are 2026Q3"):
+            spark.call("load", view="unknown", options={**options, "csnAsOf": "2026Q4"})
+        spark.call("join", url=local.url("r3"))
+        assert spark.call("attach", csn="2026Q3", tables=[table])["csn"] == tag.csn
+        assert spark.sql(f"select sum(n) from {table}") == [[6]]
+        with pytest.raises(SparkJobError, match="no tag '2026Q4'; the tags are 2026Q3"):
+            spark.call("attach", csn="2026Q4", tables=[table])
 
 
 @pytest.mark.spark

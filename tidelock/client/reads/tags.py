@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from datetime import datetime
 from typing import TypeVar
 
 from tidelock.client.agents.connection import Connection
+from tidelock.client.agents.members import KnownMember
 from tidelock.client.agents.transport import segment
+from tidelock.client.reads.snapshot import Snapshot
 from tidelock.client.values.arguments import csn_or_name, milliseconds, seconds
+from tidelock.errors import CommitUnknownError, NoAnswerError, UnavailableError, UnknownTagError
 from tidelock.wire.cluster import StatusAnswer
 from tidelock.wire.rows import RowList
 from tidelock.wire.tags import EndedTag, TagInfo, TagRequest
@@ -19,6 +24,10 @@ class Tags:
     """The tags of a cluster; part of `Database`."""
 
     _connection: Connection
+
+    def snapshot(self) -> Snapshot:
+        """Open a snapshot of the newest CSN."""
+        raise NotImplementedError
 
     def tag(
         self,
@@ -48,17 +57,19 @@ class Tags:
             TooLargeError: There are as many tags as the setting `tags_max` allows.
             BadRequestError: The name is none for a tag, or an argument has a wrong form.
             NotCommittedError: Nothing has changed, as a commit is not possible now; call again.
-            CommitUnknownError: It is not known whether the tag was made; call again.
+            CommitUnknownError: It is not known whether the tag was made; `tags` shows it.
         """
-        body = TagRequest(
-            name=name,
-            csn=self._tagged(csn),
-            at_ms=None if at is None else milliseconds(at),
-            min_csn=self._connection.highest_csn.at_least(None) if csn is None and at is None else None,
-            keep_s=seconds(keep),
-            move=move,
-        )
-        made = self._connection.ask("POST", "/tags", answer=TagInfo, body=body)
+        chosen, at_ms, keep_s = self._tagged(csn), None if at is None else milliseconds(at), seconds(keep)
+        with contextlib.ExitStack() as held:
+            if chosen is None and at_ms is None:
+                # Another attempt must mean the same CSN, since the tag of the first one may have been made.
+                chosen = held.enter_context(self.snapshot()).csn
+            body = TagRequest(name=name, csn=chosen, at_ms=at_ms, keep_s=keep_s, move=move)
+            send = self._connection.small(
+                "POST", "/tags", answer=TagInfo, body=body, elsewhere=self._connection.members.others
+            )
+            named = "the CSN of that time" if chosen is None else f"CSN {chosen}"
+            made = self._change(lambda member, _: send(member), f"tag {name} names {named} now")
         self._connection.highest_csn.note(made.made_csn)
         return made
 
@@ -73,17 +84,60 @@ class Tags:
             UnknownTagError: There is no such tag.
             NotCommittedError, CommitUnknownError: As of `tag`.
         """
-        ended = self._connection.ask("DELETE", f"/tags/{segment(name)}", answer=EndedTag)
-        self._connection.highest_csn.note(ended.csn)
-        return ended.csn
+        path = f"/tags/{segment(name)}"
+        self._tag_info(name)  # so a later attempt that finds no tag knows that an earlier one has ended it
+        elsewhere = self._connection.members.others
+        send = self._connection.small("DELETE", path, answer=EndedTag, elsewhere=elsewhere)
+        look = self._connection.small("GET", "/status", answer=StatusAnswer, elsewhere=elsewhere)
+
+        def end(member: KnownMember, again: bool) -> int:
+            try:
+                return send(member).csn
+            except UnknownTagError:
+                if not again:
+                    raise
+                return look(member).snapshot_csn
+
+        csn = self._change(end, f"tag {name} has ended")
+        self._connection.highest_csn.note(csn)
+        return csn
+
+    def _change(self, call: Callable[[KnownMember, bool], T], what: str) -> T:
+        """Ask one replica after the other for a change; `call` gets whether an earlier attempt may have run.
+
+        Raises:
+            CommitUnknownError: No replica could answer, and one of the attempts may have run.
+            Others as the call.
+        """
+        lost: list[NoAnswerError] = []
+
+        def attempt(member: KnownMember) -> T:
+            try:
+                return call(member, bool(lost))
+            except NoAnswerError as error:
+                lost.append(error)
+                raise
+
+        try:
+            return self._connection.members.ask(attempt)
+        except UnavailableError as error:
+            if not lost:
+                raise
+            raise CommitUnknownError(
+                f"it is not known whether {what} ({error.message}); tags() shows it"
+            ) from error
 
     def _tagged(self, csn: int | str | None) -> int | None:
         """Return a CSN, also of its digits, or that of a tag; UnknownTagError if there is no such tag."""
         chosen = csn_or_name(csn)
         if not isinstance(chosen, str):
             return chosen
+        return self._tag_info(chosen).csn
+
+    def _tag_info(self, name: str) -> TagInfo:
+        """Return a tag; UnknownTagError if there is none of this name at the end of the log."""
         query = {"min_csn": self._connection.highest_csn.at_least(None)}
-        return self._connection.ask("GET", f"/tags/{segment(chosen)}", answer=TagInfo, query=query).csn
+        return self._connection.ask("GET", f"/tags/{segment(name)}", answer=TagInfo, query=query)
 
     def _at_csn(self, path: str, csn: int | str | None, kind: type[T], **query: str | int | None) -> T:
         """Return what an agent answers for a CSN or a tag; None: the newest that this client may see."""
