@@ -177,7 +177,7 @@ SHOWN_BY = {
         faults=(PlannedFault(4.0, "deaf", 0, 8.0), PlannedFault(14.0, "deaf", 1, 8.0)),
     ),
     "take-a-tid-whose-outcome-was-told": replace(
-        _SMALL, whole=1.0, writers=4, transactions=12, loss=0.2, twice=0.5, late=0.3
+        _SMALL, whole=1.0, writers=8, transactions=40, loss=0.2, twice=0.5, late=0.3
     ),
     "carry-the-rows-of-a-rider-that-left": replace(_SMALL, whole=1.0, crowd=8),
     "drop-what-has-landed": _LANDING,
