@@ -51,8 +51,8 @@ _ACTIVE, _CHANGES, _READ = 3, 12, 20
 #: Micro-operations of a transaction, and the shares that read or append to texts where it does both.
 _OPERATIONS: Final = (1, 2, 2, 3, 4)
 _READS, _TEXTS = 0.3, 0.4
-#: Share of the transactions with reads that are serializable.
-_SERIALIZABLE: Final = 0.3
+#: Shares of the transactions with reads that are serializable, and that see all that was acknowledged before.
+_SERIALIZABLE, _FRESH = 0.3, 0.3
 #: Clients that only insert rows, those that also read and merge texts, and their pauses; the pause of the
 #: reader of the feed, and that of all other readers together.
 _INSERTING, _INSERT_PAUSE_S = 3, 0.35
@@ -205,8 +205,11 @@ class Writer:
                 key = self._load.keys[table].change(self._chosen)
                 value.append(["append", f"{table}/{key}", next(self._load.elements)])
         reads = any(name == "r" for name, _, _ in value)
-        serializable = reads and self._chosen.random() < _SERIALIZABLE
-        begin = {"isolation": "serializable"} if serializable else {}
+        begin: dict[str, Any] = {}
+        if reads and self._chosen.random() < _SERIALIZABLE:
+            begin["isolation"] = "serializable"
+        if reads and self._chosen.random() < _FRESH:
+            begin["fresh"] = True
         return Attempt(value, partial(_work, value=value), begin)
 
 
