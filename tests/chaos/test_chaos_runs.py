@@ -19,7 +19,8 @@ import pytest
 from chaos.__main__ import parser, plans_of
 from chaos.planning.kept_seeds import KEPT
 from chaos.result import Result, told
-from chaos.runner import Options, run
+from chaos.runner import run
+from chaos.setup.options import Options
 from tests.support.faults import ability
 from tests.support.project import source
 from tests.support.telling import Tell
