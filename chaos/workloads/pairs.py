@@ -20,7 +20,7 @@ from chaos.judging import presence
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
@@ -65,9 +65,10 @@ class Pairs(Workload):
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return reads of both tables at one CSN."""
         queries = {table: f"select n from {table}" for table in (PLUS, MINUS)}
-        return reading(
-            self, _VALUE, queries, lambda rows: found([n for [n] in rows[PLUS]], [n for [n] in rows[MINUS]])
+        question = Question(
+            _VALUE, queries, lambda rows: found([n for [n] in rows[PLUS]], [n for [n] in rows[MINUS]])
         )
+        return reading(self, lambda: question)
 
     def _change(self, session: Session) -> None:
         if len(self._there) > _KEPT:
