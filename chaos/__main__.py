@@ -13,8 +13,9 @@ from pathlib import Path
 from chaos import faults, plants, workloads
 from chaos.planning.plan import Plan, draw, enabled
 from chaos.result import Result, told
-from chaos.runner import Options, chosen_workloads, run
+from chaos.runner import chosen_workloads, run
 from chaos.setup import images
+from chaos.setup.options import Options
 from demo.failure import DemoError
 from tidelock.errors import TidelockError
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         tag = given.image_tag
         if tag is None and plans[0].place == "containers":
             tag = images.build(spark=plans[0].spark_workers > 0)
-        options = Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20, image_tag=tag)
+        options = options_of(given, tag)
     except (DemoError, ValueError, KeyError, TypeError, OSError) as error:
         print(f"chaos: {error}", file=sys.stderr)
         return 2
@@ -86,6 +87,11 @@ def parser() -> argparse.ArgumentParser:
         "--disk-mib", type=int, default=options.disk_bytes >> 20, help="of each replica, in memory"
     )
     return found
+
+
+def options_of(given: argparse.Namespace, image_tag: str | None) -> Options:
+    """Return the settings of a command line besides its plans, with the tag of the images that are used."""
+    return Options(given.stall_s, given.converge_s, disk_bytes=given.disk_mib << 20, image_tag=image_tag)
 
 
 def plans_of(given: argparse.Namespace) -> list[Plan]:

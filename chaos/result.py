@@ -12,6 +12,7 @@ from chaos.planning.plan import Plan
 from chaos.reading.availability import by_kind, errors_by_kind, noticed
 from chaos.reading.bands import bands
 from chaos.record.violation import Violation
+from chaos.setup.options import Options
 
 #: Violations of one claim that are printed; all of them are in the files.
 _SHOWN: Final = 3
@@ -26,6 +27,7 @@ class Result:
     Attributes:
         plan: Its plan.
         command: Repeats it.
+        options: The words of the command that are in no plan.
         seconds: How long it took with its checks.
         interrupted: Whether somebody ended it: then nothing was checked.
         commits: Acknowledged commits.
@@ -42,6 +44,7 @@ class Result:
 
     plan: Plan
     command: str
+    options: str
     seconds: float
     interrupted: bool
     commits: int
@@ -73,6 +76,7 @@ def result_of(
     *,
     seconds: float,
     interrupted: bool,
+    options: Options,
 ) -> Result:
     """Return what a run has come to.
 
@@ -82,12 +86,14 @@ def result_of(
         violations: What was found.
         seconds: How long it took.
         interrupted: Whether somebody ended it.
+        options: Its settings besides the plan.
     """
     moments = bands(lines)
     ended = Counter((line["f"], line["end"]) for line in lines if line["what"] == "call")
     return Result(
         plan,
-        command(plan),
+        command(plan, options),
+        shlex.join(options.words()),
         round(seconds, 1),
         interrupted,
         ended["write", "ok"],
@@ -117,8 +123,8 @@ def _is_done_job(line: Mapping[str, Any]) -> bool:
     return line["what"] == "call" and line["end"] == "ok" and "spark" in line
 
 
-def command(plan: Plan) -> str:
-    """Return the command that draws the same plan again, with the kinds that it had."""
+def command(plan: Plan, options: Options) -> str:
+    """Return the command that draws the same plan again, with the kinds and settings that it had."""
     words = ["python", "-m", "chaos", "--seed", str(plan.seed), "--minutes", f"{plan.minutes:g}"]
     if plan.place == "containers":
         words.append("--containers")
@@ -133,7 +139,7 @@ def command(plan: Plan) -> str:
         words += ["--only", ",".join(plan.kinds)]
     if plan.plant is not None:
         words += ["--plant", plan.plant]
-    return shlex.join(words)
+    return shlex.join([*words, *options.words()])
 
 
 def told(result: Result, folder: str) -> str:
@@ -165,7 +171,8 @@ def told(result: Result, folder: str) -> str:
         lines.append(f"  and {more} more of the same claims")
     lines.append(f"  the plan, the journal, the histories, the logs and the report: {folder}")
     lines.append(f"  to repeat it: {result.command}")
-    lines.append(f"  or exactly these faults: python -m chaos --plan {shlex.quote(f'{folder}/plan.json')}")
+    exactly = f"python -m chaos --plan {shlex.quote(f'{folder}/plan.json')} {result.options}".rstrip()
+    lines.append(f"  or exactly these faults: {exactly}")
     return "\n".join(lines)
 
 

@@ -7,7 +7,6 @@ import json
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from chaos.record.journal import Journal, load
 from chaos.record.violation import Violation
 from chaos.record.violations import Violations
 from chaos.result import Result, result_of
+from chaos.setup.options import Options
 from chaos.setup.settings import SETTINGS
 from chaos.setup.versions import versions
 from chaos.spark.pool import Pool
@@ -36,26 +36,6 @@ from tidelock.testing import Cluster
 #: Spark to begin, in seconds.
 _WARM: Final = 20
 _WARM_TIMEOUT_S: Final = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Settings of a run besides its plan.
-
-    Attributes:
-        stall_max_s: Longest time without an acknowledged commit of any client while enough is well, in
-            seconds. By the settings of chaos runs a session ends after 4 s and a commit waits 5 s for its
-            copies; then a client asks for the outcome and begins again elsewhere. In an hour of such a
-            cluster 5.4 s were the longest; 15 s leave room for two such faults one after the other.
-        converge_s: How long all replicas may need to serve and to reach the end of the log after the heal.
-        disk_bytes: Size of the disk of each replica, in memory.
-        image_tag: Tag of the images of agents, ZooKeeper and Spark, for containers; None: their usual names.
-    """
-
-    stall_max_s: float = 15.0
-    converge_s: float = 180.0
-    disk_bytes: int = 512 << 20
-    image_tag: str | None = None
 
 
 def run(plan: Plan, folder: Path, options: Options) -> Result:
@@ -93,7 +73,9 @@ def run(plan: Plan, folder: Path, options: Options) -> Result:
             journal.note("phase", name="over")
     lines = list(load(folder / "journal.jsonl"))
     seconds = time.monotonic() - begin_s
-    result = result_of(plan, lines, violations.found, seconds=seconds, interrupted=interrupted)
+    result = result_of(
+        plan, lines, violations.found, options=options, seconds=seconds, interrupted=interrupted
+    )
     (folder / "result.json").write_text(
         json.dumps(result.to_json(), indent=1, ensure_ascii=False), encoding="utf-8"
     )

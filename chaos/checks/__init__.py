@@ -15,6 +15,7 @@ from chaos.checks.leftovers import Leftovers
 from chaos.checks.logs import Logs
 from chaos.checks.outcomes import Outcomes
 from chaos.checks.outvoted import Outvoted
+from chaos.checks.quiet import Quiet
 from chaos.checks.refusals import Refusals
 
 #: All checks, in the order in which they judge.
@@ -30,4 +31,5 @@ ALL: Final[tuple[type[Check], ...]] = (
     Audited,
     Logs,
     Outvoted,
+    Quiet,
 )

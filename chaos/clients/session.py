@@ -76,6 +76,12 @@ class Attempt:
     f: str = TXN
     expected: tuple[type[TidelockError], ...] = ()
 
+    @property
+    def promised(self) -> dict[str, Any]:
+        """Facts of the history: what the product owes this transaction more than any other one."""
+        serializable = self.begin.get("isolation") == "serializable"
+        return {"fresh": self.begin.get("fresh", False), "serializable": serializable or None}
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -189,6 +195,7 @@ class Session:
             snapshot=tx.snapshot_csn if tx.lease_s else None,
             csn=done.csn,
             replica=tx.holder,
+            **attempt.promised,
             **found.facts,
         )
         self.note("write", "ok", began_ns, tid=done.tid, csn=done.csn, home=tx.holder)
@@ -207,7 +214,7 @@ class Session:
         """Ask for the outcome of a commit whose answer was lost, once, as docs/transactions.md does it."""
         tid = error.tid
         reads = any(name == "r" for name, *_ in attempt.value)
-        facts = {"tid": tid, "snapshot": int(tid.partition("-")[0]) if reads else None}
+        facts = {"tid": tid, "snapshot": int(tid.partition("-")[0]) if reads else None, **attempt.promised}
         try:
             outcome = self.database.outcome(tid)
         except UnavailableError:

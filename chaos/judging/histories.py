@@ -35,9 +35,9 @@ def judged(
 def of_history(
     check: str, history: History, *, level: Level = Level.SNAPSHOT, appends_conflict: bool = False
 ) -> list[Violation]:
-    """Judge a history as `judged`."""
+    """Judge a history as `judged`; what says that it was begun fresh owes REALTIME."""
     conflicting = ALL_CHANGES if appends_conflict else ADDED_ROWS
-    found = by_timestamps.check(history, conflicting=conflicting)
+    found = by_timestamps.check(history, conflicting=conflicting, strict=True)
     found += black_box.check(history, level, Order.PROCESS, conflicting=conflicting)
     by_index = {one.index: one for one in history.transactions}
     return [_violation(check, anomaly, by_index) for anomaly in found]

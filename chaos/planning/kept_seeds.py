@@ -17,6 +17,12 @@ KEPT: Final[tuple[tuple[str, ...], ...]] = (
     ("--seed", "1001", "--minutes", "3", "--replicas", "4", "--sessions", "2", *_LATER),
     # Clients of a replica that stopped for a damaged catalog were told to call an operator.
     ("--seed", "2001", "--minutes", "3", "--replicas", "4", "--sessions", "2", *_LATER),
+    # A fetch waited for a holder that was silent until its commit was refused.
+    ("--seed", "15178555", "--minutes", "3", "--replicas", "4", "--sessions", "2", *_LATER),
+    # A serializable transaction lost the race for its commit each time.
+    ("--seed", "4242", "--minutes", "3", "--replicas", "4", "--sessions", "2", *_LATER),
+    # Commits were refused while ZooKeeper elected a leader.
+    ("--seed", "492834084", "--minutes", "3", "--replicas", "3", "--sessions", "2", *_LATER),
     # The audit missed parts of dropped tables that were collected rightly.
     ("--seed", "1601", "--minutes", "3", "--workloads", "table_lives,bank", "--sessions", "0", *_LATER),
 )

@@ -23,6 +23,7 @@ Every line has ``ns`` (the monotonic clock of the machine) and ``what``, and wha
                itself, taken again and again
     judged     check (or workload), found: how many violations it has found, when all of it was judged
     violation  check, claim, story, ns_of (moment that it is about), fault (numbers), tid
+    met        workload, met, replica: what a workload waits for has happened there for the first time
     note       text
 
 A line is handed to the kernel before its writer goes on, so the journal outlives the run.

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from chaos.setup.options import BUILT_TAG
 from demo.containers import images
-
-#: Tag of the images that a run builds.
-TAG: Final = "chaos"
 
 
 def build(*, spark: bool) -> str:
@@ -19,6 +15,6 @@ def build(*, spark: bool) -> str:
         DemoError: A build failed; the message has its output.
     """
     for target in ("agent", "spark") if spark else ("agent",):
-        images.build(target, TAG)
-    images.zookeeper(TAG)
-    return TAG
+        images.build(target, BUILT_TAG)
+    images.zookeeper(BUILT_TAG)
+    return BUILT_TAG

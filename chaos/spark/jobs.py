@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +28,8 @@ from workloads import child
 #: Lease of the data source's snapshots and transactions, in seconds. A driver that is killed holds back the
 #: horizon for that long, and a run kills one every few minutes.
 LEASE_S: Final = 60
+#: No run measures Spark, which would take the processors of a small machine from the agents.
+NICENESS: Final = 10
 
 
 class Jobs:
@@ -65,14 +69,38 @@ class Jobs:
             pinned: At a replica that serves, by what the cluster says of itself; else at any.
             failover: Whether to go on at another replica.
         """
-        db = self._joined()
-        serving = [row["id"] for row in db.status()["replicas"] if row["state"] == "serving"]
-        replica = random.choice(serving) if pinned and serving else None
+        db, replica = self._joined(), self._replica(pinned=pinned)
         with tl.attach(self._spark, db, tables=tables, replica=replica, failover=failover) as snap:
             rows = {
                 name: [list(row) for row in self._spark.sql(sql).collect()] for name, sql in queries.items()
             }
             return {"csn": snap.csn, "rows": rows, "replica": replica}
+
+    def tables(self, tables: Sequence[str], *, pinned: bool, failover: bool) -> dict[str, Any]:
+        """Return comment, columns and rows of those of some tables that exist, all at one CSN.
+
+        Args:
+            tables: Their names; tables of these names come and go.
+            pinned: As in `rows`.
+            failover: As in `rows`.
+        """
+        db, replica = self._joined(), self._replica(pinned=pinned)
+        attach = partial(tl.attach, self._spark, db, replica=replica, failover=failover)
+        with attach(tables=()) as pin, db.snapshot(pin.csn) as at:
+            there = {row.name.removeprefix("default."): row.properties["comment"] for row in at.tables()}
+            names = [name for name in tables if name in there]
+            with attach(tables=names, csn=pin.csn) as snap:
+                frames = {name: tl.read(self._spark, snap, name) for name in names}
+                rows = {
+                    name: [there[name], frame.columns, [list(row) for row in frame.collect()]]
+                    for name, frame in frames.items()
+                }
+            return {"csn": pin.csn, "rows": rows, "replica": replica}
+
+    def _replica(self, *, pinned: bool) -> str | None:
+        """Return a replica that serves, by what the cluster says of itself; None = any."""
+        serving = [row["id"] for row in self._joined().status()["replicas"] if row["state"] == "serving"]
+        return random.choice(serving) if pinned and serving else None
 
     def save(self, table: str, number: int, stamp: int, label: str, *, source: bool) -> int | None:
         """Write a row under a label, unless that was done; return the CSN.
@@ -121,6 +149,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def _begun() -> Iterator[Jobs]:
+    os.nice(NICENESS)
     builder = SparkSession.builder.master(sys.argv[1])
     for name, value in json.loads(sys.argv[2]).items():
         builder = builder.config(name, value)

@@ -18,6 +18,8 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging.histories import judged
 from chaos.record.history import TXN, Operation, lines
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, Rows, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction
@@ -63,6 +65,12 @@ class Bank(Workload):
         choices = [self.world.chosen(f"{self.name}/{number}") for number in range(_WRITERS)]
         tellers = [self.acting(Teller(self, chosen).act, _WRITE_PAUSE_S) for chosen in choices]
         return [*tellers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of all accounts at one CSN."""
+        queries = {table: f"select account, balance, stamp from {table}" for table in TABLES}
+        question = Question([["r", key, None] for key in _ALL], queries, _found_by_spark)
+        return reading(self, lambda: question, f=TXN)
 
     def _read(self, session: Session, csn: int | None) -> int | None:
         return session.read([["r", key, None] for key in _ALL], look, csn=csn)
@@ -118,11 +126,20 @@ def _transfer(tx: Transaction, value: Sequence[Operation], amount: int) -> Found
 
 def look(snap: Snapshot) -> Found:
     """Return the stamps of all accounts, and their total."""
-    rows = snap.sql(_SQL).to_pylist()
+    return _found([tuple(row.values()) for row in snap.sql(_SQL).to_pylist()])
+
+
+def _found_by_spark(rows: Rows) -> Found:
+    return _found([(table, *row) for table in TABLES for row in rows[table]])
+
+
+def _found(rows: Iterable[tuple[Any, ...]]) -> Found:
+    """Return the stamps of accounts, and their total, by rows of table, account, balance and stamp."""
     stamps: dict[str, list[int]] = {key: [] for key in _ALL}
-    for row in rows:
-        stamps[f"{row['t']}/{row['account']}"].append(row["stamp"])
-    total = sum(row["balance"] for row in rows)
+    total = 0
+    for table, account, balance, stamp in rows:
+        stamps[f"{table}/{account}"].append(stamp)
+        total += balance
     return Found([["r", key, found] for key, found in stamps.items()], {"total": total})
 
 

@@ -13,6 +13,8 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging import presence
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, Rows, reading
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
@@ -30,6 +32,13 @@ _SQL: Final = f"""
     from {COUNTS}
     union all select 'inserts', 0, count(*)::bigint, 0 from {TOTALS}
 """
+#: The same for Spark, whose sums of integers are integers.
+_QUERIES: Final = {
+    SOURCE: f"select k, sum(n), count(*) from {SOURCE} group by k",
+    TOTALS: f"select k, sum(total), sum(rows) from {TOTALS} group by k",
+    COUNTS: f"select 0, coalesce(sum(inserts), 0), coalesce(sum(rows), 0) from {COUNTS}",
+    "inserts": f"select 0, count(*), 0 from {TOTALS}",
+}
 _WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 2, 4.0, 3.0
 
 
@@ -52,6 +61,11 @@ class Derived(Workload):
         """Return writers, and readers of all kinds."""
         writers = [self.acting(self._insert, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
         return [*writers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of all three tables at one CSN."""
+        question = Question(_VALUE, _QUERIES, _found, tables=(SOURCE, TOTALS, COUNTS))
+        return reading(self, lambda: question)
 
     def _insert(self, session: Session) -> None:
         count = random.choice([1, 2, 3])
@@ -79,9 +93,13 @@ class Derived(Workload):
 
 def look(snap: Snapshot) -> Found:
     """Return total and number of rows by key, of the source and of what is derived."""
-    there: dict[str, list[list[int]]] = {SOURCE: [], TOTALS: [], COUNTS: [], "inserts": []}
+    there: Rows = {name: [] for name in _QUERIES}
     for row in snap.sql(_SQL).to_pylist():
         there[row["t"]].append([row["k"], row["total"], row["rows"]])
+    return _found(there)
+
+
+def _found(there: Rows) -> Found:
     value = [["r", table, sorted(there[table])] for table in (SOURCE, TOTALS, COUNTS)]
     return Found(value, {"inserts": there["inserts"][0][1]})
 

@@ -17,6 +17,7 @@ from chaos.judging.histories import judged
 from chaos.record.history import TXN, History, Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, Rows, reading
 from chaos.spark.writing import LabelledJobs
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from chaos.world import World
@@ -64,8 +65,13 @@ class Labels(Workload):
         return [*running, *self.readers(self._read, _READ_PAUSE_S)]
 
     def spark_jobs(self) -> Sequence[SparkJob]:
-        """Return jobs that write under a label, and are run again until they are known to be done."""
-        return [SparkJob("labels, written by Spark", self._by_spark.run)]
+        """Return jobs that write under a label until they are known to be done, and reads of all tables."""
+        written = Question([["r", SPARK, None]], {SPARK: f"select job from {SPARK}"}, _found_of_spark)
+        return [
+            SparkJob("labels, written by Spark", self._by_spark.run),
+            *reading(self, lambda: _question(self._numbers()), f=TXN),
+            *reading(self, lambda: written, history=self._spark_history),
+        ]
 
     def last_spark_jobs(self) -> Sequence[SparkJob]:
         """Return the job that is still under way, if there is one."""
@@ -94,11 +100,15 @@ class Labels(Workload):
         except LabelExistsError:
             return  # the work is done; its CSN is in the history
 
-    def _read(self, session: Session, csn: int | None) -> int | None:
-        numbers = {
+    def _numbers(self) -> dict[str, range]:
+        """Return the jobs that are read, of each table."""
+        return {
             table: range(max(0, newest - 2 * _CONTENDED), newest + 1)
             for table, newest in self._newest.items()
         }
+
+    def _read(self, session: Session, csn: int | None) -> int | None:
+        numbers = self._numbers()
         return session.read(_reads(numbers), partial(look, numbers), csn=csn)
 
     def judge(self, db: Database) -> Sequence[Violation]:
@@ -118,14 +128,39 @@ def _reads(numbers: dict[str, range]) -> list[Operation]:
 
 def look(numbers: dict[str, range], snap: Snapshot) -> Found:
     """Return the stamps of some jobs of each table."""
-    there: dict[str, list[int]] = {key: [] for _, key, _ in _reads(numbers)}
     sql = " union all ".join(
-        f"select '{table}' as t, job, stamp from {table} where job between {some.start} and {some.stop - 1}"
+        f"select '{table}' as t, job, stamp from {table} where {_where(some)}"
         for table, some in numbers.items()
     )
-    for row in snap.sql(sql).to_pylist():
-        there[f"{row['t']}/{row['job']}"].append(row["stamp"])
+    return _found(numbers, (tuple(row.values()) for row in snap.sql(sql).to_pylist()))
+
+
+def _question(numbers: dict[str, range]) -> Question:
+    """Return the read of some jobs of each table by Spark."""
+    queries = {
+        table: f"select job, stamp from {table} where {_where(some)}" for table, some in numbers.items()
+    }
+
+    def found(rows: Rows) -> Found:
+        return _found(numbers, ((table, *row) for table in numbers for row in rows[table]))
+
+    return Question(_reads(numbers), queries, found)
+
+
+def _where(some: range) -> str:
+    return f"job between {some.start} and {some.stop - 1}"
+
+
+def _found(numbers: dict[str, range], rows: Iterable[tuple[Any, ...]]) -> Found:
+    """Return the stamps of some jobs, by rows of table, job and stamp."""
+    there: dict[str, list[int]] = {key: [] for _, key, _ in _reads(numbers)}
+    for table, job, stamp in rows:
+        there[f"{table}/{job}"].append(stamp)
     return Found([["r", key, sorted(stamps)] for key, stamps in there.items()])
+
+
+def _found_of_spark(rows: Rows) -> Found:
+    return Found([["r", SPARK, sorted(job for [job] in rows[SPARK])]])
 
 
 def not_once(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:

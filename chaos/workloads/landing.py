@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar, Final
@@ -15,15 +14,15 @@ from chaos.clients.session import Session
 from chaos.judging import presence
 from chaos.record.history import ended, lines
 from chaos.record.violation import Violation
-from chaos.workloads.set_full import PLAIN, SIZE, look, reads
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import reading
+from chaos.workloads.set_full import PLAIN, SIZE, look, question, reads, some_set
 from chaos.workloads.workload import Client, Workload
 from tests.support.waiting import eventually
 from tidelock.client import Database
 
 TABLE: Final = "landed"
 _LANDERS, _PAUSE_S, _READ_PAUSE_S = 3, 0.6, 3.0
-#: Share of the reads that look at an older set than the newest.
-_OLD: Final = 0.3
 
 
 class Landing(Workload):
@@ -51,9 +50,12 @@ class Landing(Workload):
         if session.land(TABLE, row, [["add", f"{TABLE}/{number}", element]]):
             self._acknowledged.add(element)
 
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of one set of landed rows."""
+        return reading(self, lambda: question(TABLE, some_set(self._newest)))
+
     def _read(self, session: Session, csn: int | None) -> int | None:
-        old = random.random() < _OLD
-        number = random.randint(0, self._newest) if old else self._newest
+        number = some_set(self._newest)
         return session.read(reads(TABLE, [number]), partial(look, TABLE, [number]), csn=csn, f="read")
 
     def judge(self, db: Database) -> Sequence[Violation]:

@@ -16,7 +16,7 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import UnavailableError
@@ -61,7 +61,8 @@ class LinkedList(Workload):
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return reads of the whole list."""
         query = {TABLE: f"select node, after from {TABLE}"}
-        return reading(self, _VALUE, query, lambda rows: Found([["r", TABLE, sorted(rows[TABLE])]]))
+        question = Question(_VALUE, query, lambda rows: Found([["r", TABLE, sorted(rows[TABLE])]]))
+        return reading(self, lambda: question)
 
     def _change(self, session: Session) -> None:
         new = next(self._nodes)

@@ -33,6 +33,8 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging.histories import of_history
 from chaos.record.history import TXN, Operation, lines
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, Rows, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.operations import History, load
 from tests.checkers.operations import Transaction as Recorded
@@ -51,8 +53,8 @@ _ACTIVE, _CHANGES, _READ = 3, 12, 20
 #: Micro-operations of a transaction, and the shares that read or append to texts where it does both.
 _OPERATIONS: Final = (1, 2, 2, 3, 4)
 _READS, _TEXTS = 0.3, 0.4
-#: Share of the transactions with reads that are serializable.
-_SERIALIZABLE: Final = 0.3
+#: Shares of the transactions with reads that are serializable, and that see all that was acknowledged before.
+_SERIALIZABLE, _FRESH = 0.3, 0.3
 #: Clients that only insert rows, those that also read and merge texts, and their pauses; the pause of the
 #: reader of the feed, and that of all other readers together.
 _INSERTING, _INSERT_PAUSE_S = 3, 0.35
@@ -156,8 +158,15 @@ class ListAppend(Workload):
         following = self.acting(self._follower.follow, _FOLLOW_PAUSE_S)
         return [*inserting, *mixing, following, *self.readers(self._read, _READ_PAUSE_S)]
 
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of the newest lists of all tables at one CSN."""
+        return reading(self, lambda: _question(self._newest()), f=TXN)
+
+    def _newest(self) -> dict[str, list[int]]:
+        return {table: self.keys[table].newest() for table in TABLES}
+
     def _read(self, session: Session, csn: int | None) -> int | None:
-        keys = {table: self.keys[table].newest() for table in TABLES}
+        keys = self._newest()
         return session.read(_reads(keys), partial(look, keys), csn=csn)
 
     def judge(self, db: Database) -> Sequence[Violation]:
@@ -205,8 +214,11 @@ class Writer:
                 key = self._load.keys[table].change(self._chosen)
                 value.append(["append", f"{table}/{key}", next(self._load.elements)])
         reads = any(name == "r" for name, _, _ in value)
-        serializable = reads and self._chosen.random() < _SERIALIZABLE
-        begin = {"isolation": "serializable"} if serializable else {}
+        begin: dict[str, Any] = {}
+        if reads and self._chosen.random() < _SERIALIZABLE:
+            begin["isolation"] = "serializable"
+        if reads and self._chosen.random() < _FRESH:
+            begin["fresh"] = True
         return Attempt(value, partial(_work, value=value), begin)
 
 
@@ -233,15 +245,36 @@ def _reads(keys: dict[str, list[int]]) -> list[Operation]:
 
 def look(keys: dict[str, list[int]], reader: Snapshot | Transaction) -> Found:
     """Return the lists of some keys; those of rows in the order of their numbers."""
-    there: dict[str, list[int]] = {key: [] for _, key, _ in _reads(keys)}
     parts = []
     for table, some in keys.items():
         columns = "e, null::varchar as v" if table in ROWS else "null::bigint as e, v"
-        where = f"k in ({', '.join(map(str, some))})"
-        parts.append(f"select '{table}' as t, k, {columns} from {table} where {where}")
-    for row in reader.sql(" union all ".join(parts)).to_pylist():
-        found = [int(one) for one in row["v"].split(",")] if row["v"] is not None else [row["e"]]
-        there[f"{row['t']}/{row['k']}"] += found
+        parts.append(f"select '{table}' as t, k, {columns} from {table} where {_where(some)}")
+    found = reader.sql(" union all ".join(parts)).to_pylist()
+    return _found(keys, ((row["t"], row["k"], row["e"] if row["v"] is None else row["v"]) for row in found))
+
+
+def _question(keys: dict[str, list[int]]) -> Question:
+    """Return the read of some lists by Spark."""
+    queries = {
+        table: f"select k, {'e' if table in ROWS else 'v'} from {table} where {_where(some)}"
+        for table, some in keys.items()
+    }
+
+    def found(rows: Rows) -> Found:
+        return _found(keys, ((table, *row) for table in keys for row in rows[table]))
+
+    return Question(_reads(keys), queries, found)
+
+
+def _where(some: Sequence[int]) -> str:
+    return f"k in ({', '.join(map(str, some))})"
+
+
+def _found(keys: dict[str, list[int]], rows: Iterable[tuple[Any, ...]]) -> Found:
+    """Return some lists by rows of table, key, and an element or the text of a list."""
+    there: dict[str, list[int]] = {key: [] for _, key, _ in _reads(keys)}
+    for table, key, told in rows:
+        there[f"{table}/{key}"] += [int(one) for one in told.split(",")] if isinstance(told, str) else [told]
     in_rows = {key for key in there if key.partition("/")[0] in ROWS}
     return Found([["r", key, sorted(found) if key in in_rows else found] for key, found in there.items()])
 

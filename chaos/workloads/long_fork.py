@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
@@ -18,6 +18,8 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging.histories import judged
 from chaos.record.history import TXN, Operation
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, Rows, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction
@@ -63,9 +65,16 @@ class LongFork(Workload):
 
         return Attempt([["append", _key(group, which), value]], work)
 
-    def _read(self, session: Session, csn: int | None) -> int | None:
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of the newest groups at one CSN."""
+        return reading(self, lambda: _question(self._newest()), f=TXN)
+
+    def _newest(self) -> range:
         newest = self._next // len(TABLES)
-        groups = range(max(0, newest - _BACK), newest + 1)
+        return range(max(0, newest - _BACK), newest + 1)
+
+    def _read(self, session: Session, csn: int | None) -> int | None:
+        groups = self._newest()
         return session.read(_reads(groups), partial(look, groups), csn=csn)
 
     def judge(self, db: Database) -> Sequence[Violation]:
@@ -89,7 +98,22 @@ def look(groups: Sequence[int], snap: Snapshot) -> Found:
     sql = " union all ".join(
         f"select {which} as w, g, v from {table} {where}" for which, table in enumerate(TABLES)
     )
+    return _found(groups, ((row["w"], row["g"], row["v"]) for row in snap.sql(sql).to_pylist()))
+
+
+def _question(groups: Sequence[int]) -> Question:
+    """Return the read of some groups by Spark."""
+    where = f"where g between {min(groups)} and {max(groups)}"
+
+    def found(rows: Rows) -> Found:
+        return _found(groups, ((which, g, v) for which, table in enumerate(TABLES) for g, v in rows[table]))
+
+    return Question(_reads(groups), {table: f"select g, v from {table} {where}" for table in TABLES}, found)
+
+
+def _found(groups: Sequence[int], rows: Iterable[tuple[int, int, int]]) -> Found:
+    """Return some groups by rows of the number of the table, the group and the value."""
     there: dict[str, list[int]] = {key: [] for _, key, _ in _reads(groups)}
-    for row in snap.sql(f"select * from ({sql}) order by v").to_pylist():
-        there[_key(row["g"], row["w"])].append(row["v"])
-    return Found([["r", key, values] for key, values in there.items()])
+    for which, group, value in rows:
+        there[_key(group, which)].append(value)
+    return Found([["r", key, sorted(values)] for key, values in there.items()])

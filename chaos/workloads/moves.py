@@ -13,7 +13,7 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import UnavailableError
@@ -63,7 +63,8 @@ class Moves(Workload):
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return reads of both tables at one CSN."""
         queries = {table: f"select n from {table}" for table in TABLES}
-        return reading(self, _VALUE, queries, lambda rows: found({t: [n for [n] in rows[t]] for t in TABLES}))
+        read = Question(_VALUE, queries, lambda rows: found({t: [n for [n] in rows[t]] for t in TABLES}))
+        return reading(self, lambda: read)
 
     def _move(self, session: Session) -> None:
         source, target = random.sample(TABLES, 2)

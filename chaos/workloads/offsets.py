@@ -17,6 +17,8 @@ import pyarrow as pa
 from chaos.clients.session import Attempt, Found, Session
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import LabelExistsError, TidelockError
@@ -24,6 +26,9 @@ from tidelock.errors import LabelExistsError, TidelockError
 TABLE: Final = "offsets"
 LABEL: Final = "offsets consumer"
 SCHEMA: Final = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+_SQL: Final = (
+    f"select min(n) as low, max(n) as high, count(*) as rows, count(distinct n) as different from {TABLE}"
+)
 _VALUE: Final[list[Operation]] = [["r", TABLE, None]]
 _CONSUMERS, _PAUSE_S, _READ_PAUSE_S = 3, 1.0, 3.0
 #: Integers of one batch at most; one that has none keeps progress alone.
@@ -46,6 +51,11 @@ class Offsets(Workload):
         """Return consumers, and readers of all kinds."""
         consumers = [self.acting(self._consume, _PAUSE_S) for _ in range(_CONSUMERS)]
         return [*consumers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of the whole table."""
+        question = Question(_VALUE, {TABLE: _SQL}, lambda rows: Found([["r", TABLE, rows[TABLE][0]]]))
+        return reading(self, lambda: question)
 
     def _consume(self, session: Session) -> None:
         """Write what follows the progress; without an answer it writes nothing."""
@@ -80,10 +90,7 @@ class Offsets(Workload):
 
 def look(snap: Snapshot) -> Found:
     """Return the smallest and the largest integer, how many there are, and how many different ones."""
-    sql = (
-        f"select min(n) as low, max(n) as high, count(*) as rows, count(distinct n) as different from {TABLE}"
-    )
-    [row] = snap.sql(sql).to_pylist()
+    [row] = snap.sql(_SQL).to_pylist()
     return Found([["r", TABLE, [row["low"], row["high"], row["rows"], row["different"]]]])
 
 

@@ -7,9 +7,11 @@ away all the time, and every reader sees the whole of a pair or nothing of it.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -20,7 +22,7 @@ from chaos.judging import presence
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
@@ -31,6 +33,10 @@ _VALUE: Final[list[Operation]] = [["r", PLUS, None], ["r", MINUS, None]]
 _WRITERS, _WRITE_PAUSE_S, _READ_PAUSE_S = 3, 2.0, 3.0
 #: Pairs that stay; the oldest beyond them are deleted.
 _KEPT: Final = 60
+#: How often a client looks whether there was a merge or a collection, in seconds.
+_WATCH_PAUSE_S: Final = 5.0
+#: The events that readers must meet, or their reads show nothing of what this workload is for.
+MET: Final = frozenset({f"a merge of {PLUS}", f"a merge of {MINUS}", "a collection"})
 #: Share of the inserts that end with a rollback, and of the steps that ask for a merge of a table.
 _ROLLBACKS, _MERGES = 0.1, 0.05
 
@@ -54,20 +60,23 @@ class Pairs(Workload):
         """Create both tables."""
         self._numbers = itertools.count(1)
         self._there: list[int] = []
+        self._unmet = set(MET)
         for table in (PLUS, MINUS):
             self.create(db, table, SCHEMA)
 
     def clients(self) -> Sequence[Client]:
         """Return writers, and readers of all kinds."""
         writers = [self.acting(self._change, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
-        return [*writers, *self.readers(self._read, _READ_PAUSE_S)]
+        watching = self.acting(self._watch, _WATCH_PAUSE_S)
+        return [watching, *writers, *self.readers(self._read, _READ_PAUSE_S)]
 
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return reads of both tables at one CSN."""
         queries = {table: f"select n from {table}" for table in (PLUS, MINUS)}
-        return reading(
-            self, _VALUE, queries, lambda rows: found([n for [n] in rows[PLUS]], [n for [n] in rows[MINUS]])
+        question = Question(
+            _VALUE, queries, lambda rows: found([n for [n] in rows[PLUS]], [n for [n] in rows[MINUS]])
         )
+        return reading(self, lambda: question)
 
     def _change(self, session: Session) -> None:
         if len(self._there) > _KEPT:
@@ -85,6 +94,16 @@ class Pairs(Workload):
         if random.random() < _MERGES:
             self._merge(session)
 
+    def _watch(self, _session: Session) -> None:
+        """Note the first merge of each table and the first collection, by the logs of the replicas."""
+        if not self._unmet:
+            return
+        for replica in self.world.cluster.replicas:
+            with suppress(OSError):  # it has left meanwhile
+                for met in self._unmet & events_met(self.world.cluster.node(replica).log().splitlines()):
+                    self._unmet.remove(met)
+                    self.world.journal.note("met", workload=self.name, met=met, replica=replica)
+
     def _merge(self, session: Session) -> None:
         session.ask(lambda db: db.optimize(random.choice([PLUS, MINUS]), timeout_s=1))
 
@@ -96,6 +115,23 @@ class Pairs(Workload):
         self.read_everywhere(db, _VALUE, lambda _, snap: look(snap), "read")
         all_lines = list(ended(lines(self.path)))
         return [*unpaired(all_lines), *presence.judged(self.name, all_lines)]
+
+
+def events_met(log: Iterable[str]) -> set[str]:
+    """Return those of `MET` that the log of a replica tells of. Pure."""
+    found = set()
+    for line in log:
+        if '"compacted"' not in line and '"collected"' not in line:
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # a line that is being written
+        if event["event"] == "compacted":
+            found.add(f"a merge of {event['table'].removeprefix('default.')}")
+        elif event["event"] == "collected" and event["parts"]:
+            found.add("a collection")
+    return found & MET
 
 
 def _insertion(number: int) -> Attempt:

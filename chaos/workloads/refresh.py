@@ -20,7 +20,7 @@ from chaos.judging import presence
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
@@ -77,9 +77,9 @@ class Refresh(Workload):
 
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return the check in Spark, by each way to read."""
-        return reading(
-            self, _VALUE, {"keys": KEYS, "mismatch": MISMATCH}, _found_by_spark, tables=(ORDERS, LINES)
-        )
+        queries = {"keys": KEYS, "mismatch": MISMATCH}
+        question = Question(_VALUE, queries, _found_by_spark, tables=(ORDERS, LINES))
+        return reading(self, lambda: question)
 
     def _refresh(self, session: Session) -> None:
         if len(self._there) > _KEPT:

@@ -17,6 +17,8 @@ import pyarrow as pa
 from chaos.clients.session import Attempt, Found, Session
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import (
@@ -58,6 +60,14 @@ class RowChecks(Workload):
         writers = [self.acting(self._write, _WRITE_PAUSE_S) for _ in range(_WRITERS)]
         changers = [self.acting(one, _CHANGE_PAUSE_S) for one in (self._add, self._add, self._take_away)]
         return [*writers, *changers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of the generated column; Spark is told nothing of checks."""
+        sql = f"select k, low, high, gap from {TABLE} where not (gap <=> {_MADE})"
+        question = Question(
+            _VALUE, {TABLE: sql}, lambda rows: Found([["r", TABLE, [False, [], rows[TABLE]]]])
+        )
+        return reading(self, lambda: question)
 
     def _write(self, session: Session) -> None:
         """Insert, upsert or update rows, about half of which break the check."""

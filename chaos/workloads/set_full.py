@@ -14,6 +14,8 @@ from chaos.clients.session import Attempt, Found, Session
 from chaos.judging import presence
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, Rows, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
@@ -61,9 +63,12 @@ class SetFull(Workload):
 
         session.write(attempt)
 
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of one set."""
+        return reading(self, lambda: question(TABLE, some_set(self._newest)))
+
     def _read(self, session: Session, csn: int | None) -> int | None:
-        old = random.random() < _OLD
-        number = random.randint(0, self._newest) if old else self._newest
+        number = some_set(self._newest)
         return session.read(reads(TABLE, [number]), partial(look, TABLE, [number]), csn=csn, f="read")
 
     def judge(self, db: Database) -> Sequence[Violation]:
@@ -77,6 +82,20 @@ class SetFull(Workload):
 def reads(table: str, numbers: Sequence[int]) -> list[Operation]:
     """Return the reads of some sets."""
     return [["r", f"{table}/{number}", None] for number in numbers]
+
+
+def some_set(newest: int) -> int:
+    """Return a set to be read: mostly the newest one."""
+    return random.randint(0, newest) if random.random() < _OLD else newest
+
+
+def question(table: str, number: int) -> Question:
+    """Return the read of a set by Spark."""
+
+    def found(rows: Rows) -> Found:
+        return Found([["r", f"{table}/{number}", sorted(element for [element] in rows[table])]])
+
+    return Question(reads(table, [number]), {table: f"select e from {table} where s = {number}"}, found)
 
 
 def row(number: int, element: int) -> pa.Table:

@@ -19,7 +19,7 @@ from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.bearing import require_bearable
 from chaos.spark.job import SparkEndedError, SparkJob, SparkJobError, SparkSession
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 
@@ -60,8 +60,8 @@ class Streams(Workload):
 
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return the query, and reads of all four tables at one CSN."""
-        reads = reading(self, _VALUE, {"sums": _SQL}, lambda rows: _found(rows["sums"]), tables=_ALL)
-        return [SparkJob("streams, the query", self._follow), *reads]
+        question = Question(_VALUE, {"sums": _SQL}, lambda rows: _found(rows["sums"]), tables=_ALL)
+        return [SparkJob("streams, the query", self._follow), *reading(self, lambda: question)]
 
     def last_spark_jobs(self) -> Sequence[SparkJob]:
         """Return the query, up to the end of its source."""

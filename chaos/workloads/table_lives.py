@@ -21,6 +21,8 @@ import pyarrow as pa
 from chaos.clients.session import Attempt, Found, RolledBack, Session
 from chaos.record.history import Operation, ended, lines
 from chaos.record.violation import Violation
+from chaos.spark.job import SparkJob
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tidelock.client import Database, Snapshot, Transaction
 from tidelock.errors import (
@@ -78,6 +80,11 @@ class TableLives(Workload):
         others = (self._refill, self._exchange, self._change_columns, self._restore)
         changers += [self.acting(one, _CHANGE_PAUSE_S) for one in others]
         return [*changers, *writers, *self.readers(self._read, _READ_PAUSE_S)]
+
+    def spark_jobs(self) -> Sequence[SparkJob]:
+        """Return reads of all tables that are there at one CSN."""
+        question = Question(_VALUE, {}, _found_by_spark, tables=(*NAMES, _BETWEEN), job="tables")
+        return reading(self, lambda: question)
 
     def _change(self, session: Session) -> None:
         name, other = random.sample(NAMES, 2)
@@ -197,15 +204,26 @@ def look(snap: Snapshot) -> Found:
     for row in snap.tables():
         name = row["name"].removeprefix("default.")
         if name in (*NAMES, _BETWEEN):
-            rows = snap.read(name)
-            pairs = zip(rows["g"].to_pylist(), rows["n"].to_pylist(), strict=True)
-            columns = [
-                [column, sorted(rows[column].unique().to_pylist(), key=str)]
-                for column in sorted(rows.column_names)
-                if column.startswith(COLUMN)
-            ]
-            there.append([name, int(row["properties"]["comment"]), sorted(map(list, pairs)), columns])
+            rows = snap.read(name).to_pydict()
+            there.append(_table(name, row["properties"]["comment"], rows))
     return Found([["r", "tables", sorted(there)]])
+
+
+def _found_by_spark(tables: Mapping[str, tuple[str, list[str], list[list[Any]]]]) -> Found:
+    there = []
+    for name, (comment, columns, rows) in tables.items():
+        values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns]
+        there.append(_table(name, comment, dict(zip(columns, values, strict=True))))
+    return Found([["r", "tables", sorted(there)]])
+
+
+def _table(name: str, comment: str, rows: Mapping[str, list[Any]]) -> list[Any]:
+    """Return a table of a read by its comment and the values of its columns."""
+    pairs = zip(rows["g"], rows["n"], strict=True)
+    columns = [
+        [column, sorted(set(rows[column]), key=str)] for column in sorted(rows) if column.startswith(COLUMN)
+    ]
+    return [name, int(comment), sorted(map(list, pairs)), columns]
 
 
 def judged(all_lines: Iterable[dict[str, Any]]) -> list[Violation]:

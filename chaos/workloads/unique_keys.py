@@ -20,7 +20,7 @@ from chaos.judging.histories import judged
 from chaos.record.history import TXN, Operation, ended, lines
 from chaos.record.violation import Violation
 from chaos.spark.job import SparkJob
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.workloads.workload import SOME_HISTORY, Client, Workload
 from tests.checkers.levels import Level
 from tidelock.client import Database, Snapshot, Transaction
@@ -59,7 +59,8 @@ class UniqueKeys(Workload):
         """Return reads of the keys that many clients write, at one CSN."""
         keys = [f"{NEWEST}/{key}" for key in range(_KEYS)]
         query = {NEWEST: f"select k, v from {NEWEST}"}
-        return reading(self, _reads(keys), query, partial(_found_by_spark, keys), f=TXN)
+        question = Question(_reads(keys), query, partial(_found_by_spark, keys))
+        return reading(self, lambda: question, f=TXN)
 
     def _upsert(self, session: Session) -> None:
         keys = sorted(random.sample(range(_KEYS), random.choice([1, 2])))

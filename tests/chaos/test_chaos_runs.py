@@ -19,7 +19,9 @@ import pytest
 from chaos.__main__ import parser, plans_of
 from chaos.planning.kept_seeds import KEPT
 from chaos.result import Result, told
-from chaos.runner import Options, run
+from chaos.runner import run
+from chaos.setup.options import Options
+from tests.chaos import outside_lists
 from tests.support.faults import ability
 from tests.support.project import source
 from tests.support.telling import Tell
@@ -52,6 +54,17 @@ def require_passed(result: Result) -> None:
     assert result.reads > 0
 
 
+def require_lists_valid_outside(folder: Path, tell: Tell) -> None:
+    """Require that a program of others finds nothing in the lists of a run either, if it had any."""
+    ordered = folder / "run" / "histories" / "list_append.ordered.jsonl"
+    if not ordered.exists():
+        return
+    if ability.is_lacking(lack := outside_lists.lack()):
+        tell(f"the lists were judged by nobody else: {lack}")
+        return
+    outside_lists.require_valid(ordered)
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.scenario("S68", "S69")
 def test_a_short_run_breaks_no_promise(tmp_path: Path, tell: Tell) -> None:
@@ -74,6 +87,7 @@ def test_a_fresh_seed_breaks_no_promise(tmp_path: Path, tell: Tell, fresh_seed: 
     replicas = str(3 + fresh_seed % 2)
     words = ("--seed", str(fresh_seed), "--minutes", "3", "--replicas", replicas)
     require_passed(result_of(tmp_path, tell, *words))
+    require_lists_valid_outside(tmp_path, tell)
 
 
 @pytest.mark.slow
@@ -85,6 +99,7 @@ def test_a_seed_that_found_something_finds_it_no_more(
 ) -> None:
     """The fault that it found was mended, or the judge was."""
     require_passed(result_of(tmp_path, tell, *words))
+    require_lists_valid_outside(tmp_path, tell)
 
 
 def lines_of(folder: Path, what: str) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The outside checker judges histories of lists: good ones are clean, and planted anomalies are found.
 
 It is a program in Rust: `tests/checkers/outside.py` says how it is installed. Without it these tests are
-skipped.
+skipped, and fail in CI.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from chaos.record.history import History, Operation
+from tests.chaos import outside_lists
 from tests.checkers import outside
 from tests.checkers.outside import MODEL, Judgement
+from tests.support.faults import ability
 from tests.support.project.source import ROOT
 
 _BAD = ROOT / "tests" / "testdata" / "histories"
@@ -42,9 +44,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def adya() -> Path:
     """Return the program."""
+    ability.require(outside_lists.lack())
     found = outside.program()
-    if found is None:
-        pytest.skip("adya is not installed; tests/checkers/outside.py says how")
+    assert found is not None
     return found
 
 

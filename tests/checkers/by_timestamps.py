@@ -6,6 +6,7 @@
     ABORT       no element of a failed transaction is read
     SESSION     snapshots and CSNs of a process never go back, and it sees its own commits
     REALTIME    strict mode: a fresh reader sees all that was acknowledged before it was begun
+    SERIAL      a serializable transaction would read at its commit what it has read
     CSN         a tid has one CSN, above its snapshot; CSNs follow the order of a process
     AGREE       all replicas return the same list of a key at a CSN
 
@@ -55,6 +56,7 @@ def check(
         _abort(facts),
         _session(facts),
         _realtime(facts) if strict else (),
+        _serial(facts),
         _csn(facts),
         _agree(facts),
     )
@@ -353,6 +355,29 @@ def _realtime(facts: _Facts) -> Iterator[Violation]:
                 f"Expected at least CSN {number}, which was reached before the transaction was begun, found "
                 f"snapshot {transaction.snapshot} and CSN {transaction.csn}.",
                 (by.index, transaction.index),
+            )
+
+
+def _serial(facts: _Facts) -> Iterator[Violation]:
+    """Compare the snapshot of each serializable transaction with the state that its commit follows.
+
+    What has the same CSN has no known order beside it, so it counts as later.
+    """
+    for transaction, view in facts.views:
+        snapshot, csn = transaction.snapshot, transaction.csn
+        if not transaction.serializable or snapshot is None or csn is None:
+            continue
+        for key in sorted(view.external.keys() & facts.orders.keys()):
+            order = facts.orders[key]
+            if order.at(snapshot) == order.at(csn - 1):
+                continue
+            first = bisect_right(order.csns, snapshot)
+            writer = facts.history.writer(key, order.elements[first])
+            yield Violation(
+                "SERIAL",
+                f"Read of {key} at CSN {snapshot}, commit at CSN {csn}: expected the same list there, "
+                f"found a change at CSN {order.csns[first]}.",
+                (transaction.index, *([writer.index] if writer else [])),
             )
 
 

@@ -11,8 +11,9 @@ Micro-operations:
     ["r", key, list or null]   reads the list; null is an empty list where the transaction is ok
     ["w", key, element]        replaces the list by this one element
 
-A last line may have ``tid``, ``snapshot``, ``csn``, ``replica``, and ``fresh`` (false: the reader was content
-with an old snapshot). A transaction without a last line counts as ``info``.
+A last line may have ``tid``, ``snapshot``, ``csn``, ``replica``, ``fresh`` (false: the reader was content
+with an old snapshot), and ``serializable`` (true: its reads must hold at its commit as well). A transaction
+without a last line counts as ``info``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from typing import Any, Final, NamedTuple, Self
 Element = int | str
 Elements = tuple[Element, ...]
 
-_FACTS: Final[dict[str, type]] = {"tid": str, "snapshot": int, "csn": int, "replica": str, "fresh": bool}
+_FACTS: Final[dict[str, type]] = {
+    "tid": str,
+    "snapshot": int,
+    "csn": int,
+    "replica": str,
+    "fresh": bool,
+    "serializable": bool,
+}
 _FIELDS: Final = frozenset(("index", "type", "f", "process", "time", "value"))
 
 
@@ -90,6 +98,7 @@ class Transaction:
         csn: The CSN of its commit; None if it changed nothing.
         replica: Where it has run.
         fresh: Whether it must see all that was acknowledged before it was begun, in strict modes.
+        serializable: Whether it must read at its commit what it has read.
     """
 
     index: int
@@ -103,6 +112,7 @@ class Transaction:
     csn: int | None = None
     replica: str | None = None
     fresh: bool = True
+    serializable: bool = False
 
     @property
     def changes(self) -> tuple[Append | Write, ...]:
@@ -176,7 +186,8 @@ class Recorder:
             process: The process; after ``info`` it must not be used again.
             end: The end.
             operations: The same as were invoked, with the reads filled.
-            facts: ``tid``, ``snapshot``, ``csn``, ``replica``, ``fresh``, as far as they are known.
+            facts: ``tid``, ``snapshot``, ``csn``, ``replica``, ``fresh``, ``serializable``, as far as they
+                are known.
         """
         self._line(str(end), process, operations, facts)
 

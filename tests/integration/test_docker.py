@@ -195,6 +195,53 @@ def test_a_zookeeper_with_a_new_address_is_found_again(cluster: Cluster, db: Dat
             containers.start_again(second)
 
 
+@pytest.mark.slow
+def test_a_frozen_agent_is_unhealthy_until_it_goes_on(cluster: Cluster) -> None:
+    """The engine asks the agent itself, so an agent that stands still does not count as well."""
+    agent = cluster.agents[cluster.replicas[1]]
+    containers.signal(agent, "STOP")
+    try:
+        eventually(lambda: containers.health(agent) == "unhealthy", what="an unhealthy agent", timeout_s=120)
+    finally:
+        containers.signal(agent, "CONT")
+    eventually(lambda: containers.health(agent) == "healthy", what="a healthy agent", timeout_s=120)
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_killed_inside_comes_back(cluster: Cluster, db: Database) -> None:
+    """The restart policy starts it, and it serves what was committed without it."""
+    victim = cluster.replicas[2]
+    agent = cluster.agents[victim]
+    agent.reload()
+    restarts = agent.attrs["RestartCount"]
+    db.create_table("smoke.killed", LINES)
+    containers.signal(agent, "KILL")
+    rows = batch(1, 10)[1]
+    with tidelock.connect(cluster.url(cluster.replicas[0]), token=cluster.secret) as other:
+        csn = commit(other, {"smoke.killed": rows})
+
+    def back() -> bool:
+        healthy = containers.health(agent) == "healthy"
+        return healthy and agent.attrs["RestartCount"] > restarts
+
+    eventually(back, what=f"{victim} was started again", timeout_s=240)
+    with tidelock.connect(cluster.url(victim), replica=victim, token=cluster.secret) as returned:
+        eventually(lambda: returned.status()["snapshot_csn"] >= csn, what=f"{victim} has caught up")
+        with returned.snapshot(csn) as snap:
+            assert rows_of(snap.read("smoke.killed")) == rows_of(rows)
+
+
+@pytest.mark.slow
+def test_memory_and_processes_of_each_service_are_bounded(cluster: Cluster) -> None:
+    """One service that runs wild does not take the machine from the others: the kernel has the bounds."""
+    bounds = dict.fromkeys(cluster.agents.values(), (4 << 30, 512))
+    bounds |= dict.fromkeys(cluster.zookeepers, (2 << 30, 256))
+    for container, (memory, pids) in bounds.items():
+        container.reload()
+        host = container.attrs["HostConfig"]
+        assert (host["Memory"], host["PidsLimit"]) == (memory, pids), container.name
+
+
 def test_it_runs_without_rights(cluster: Cluster) -> None:
     """The agent is not root and has no rights: it can write its data and /tmp, and nothing else."""
     agent = cluster.agents[cluster.replicas[0]]

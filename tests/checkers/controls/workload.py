@@ -82,16 +82,25 @@ class Workload:
         generator: Source of all random decisions.
         processes: Number of processes.
         fresh: Whether all readers want the newest snapshot; else half of them do.
+        serializable: Whether the store promises that its transactions are.
     """
 
     def __init__(
-        self, recorder: Recorder, store: Store, generator: random.Random, *, processes: int, fresh: bool
+        self,
+        recorder: Recorder,
+        store: Store,
+        generator: random.Random,
+        *,
+        processes: int,
+        fresh: bool,
+        serializable: bool,
     ) -> None:
         self._recorder = recorder
         self._store = store
         self._random = generator
         self._keys = _Keys(generator)
         self._fresh = fresh
+        self._serializable = serializable
         self._numbers = itertools.count(processes)
         self._processes = [_Process(number) for number in range(processes)]
 
@@ -156,7 +165,8 @@ class Workload:
                 process.transaction = None
 
     def _answer(self, process: _Process, transaction: OpenTransaction, report: dict[str, object]) -> None:
-        self._recorder.end(process.number, End.OK, process.done, **report, fresh=process.fresh)
+        promised = {"fresh": process.fresh, "serializable": self._serializable}
+        self._recorder.end(process.number, End.OK, process.done, **report, **promised)
         csn = report["csn"]
         process.seen = max(process.seen, transaction.snapshot, csn if isinstance(csn, int) else 0)
         process.transaction = None
@@ -199,5 +209,8 @@ def make_history(
     generator = random.Random(seed)
     store = Store(generator, defects=defects, conflicting=conflicting, serializable=serializable)
     with Recorder(path, itertools.count(1).__next__) as recorder:
-        Workload(recorder, store, generator, processes=processes, fresh=fresh).run(transactions)
+        load_on = Workload(
+            recorder, store, generator, processes=processes, fresh=fresh, serializable=serializable
+        )
+        load_on.run(transactions)
     return load(path)

@@ -141,6 +141,26 @@ def wait_healthy(container: Any) -> None:
     assert status == "healthy", f"{container.name} is {status}:\n{log(container)}"
 
 
+def health(container: Any) -> str:
+    """Return what the health check of a container that runs says; "" if it does not run."""
+    container.reload()
+    state = container.attrs["State"]
+    return str(state["Health"]["Status"]) if state["Status"] == "running" else ""
+
+
+def main_process(container: Any) -> str:
+    """Return the id of a service's process inside its container, where an init is the first one."""
+    children = container.exec_run(["cat", "/proc/1/task/1/children"]).output.decode().split()
+    assert len(children) == 1, children
+    return str(children[0])
+
+
+def signal(container: Any, name: str) -> None:
+    """Send a signal to a service's process from inside, as the kernel or another process there would."""
+    sent = container.exec_run(["sh", "-c", f"kill -{name} {main_process(container)}"])
+    assert sent.exit_code == 0, sent.output
+
+
 def log(container: Any) -> str:
     """Return the end of a container's output."""
     written: bytes = container.logs(tail=LOG_TAIL_LINES)

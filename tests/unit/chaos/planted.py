@@ -28,7 +28,8 @@ class Planted:
         process: int | None = None,
         **facts: Any,
     ) -> None:
-        """Add an operation: its first and its last line."""
+        """Add an operation: its first and its last line; a transaction is content with an old snapshot."""
+        facts = {"fresh": False, **facts} if f == TXN else facts
         which = next(self._processes) if process is None else process
         asked = [[name, key, None] if name == "r" else [name, key, item] for name, key, item in value]
         for kind, told, known in (("invoke", asked, {}), (end, list(value), facts)):

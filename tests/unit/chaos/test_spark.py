@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 from unittest import mock
 
 import pytest
@@ -24,9 +24,21 @@ from chaos.spark.bearing import UnbearableError, require_bearable
 from chaos.spark.driver import Driver
 from chaos.spark.job import SparkEndedError, SparkJob, SparkJobError
 from chaos.spark.pool import Pool
-from chaos.spark.reading import reading
+from chaos.spark.reading import Question, reading
 from chaos.spark.writing import LabelledJobs
+from chaos.workloads import ALL
+from chaos.workloads.bank import Bank
+from chaos.workloads.derived import Derived
+from chaos.workloads.labels import Labels
+from chaos.workloads.landing import Landing
+from chaos.workloads.list_append import ListAppend
+from chaos.workloads.long_fork import LongFork
+from chaos.workloads.offsets import Offsets
+from chaos.workloads.row_checks import RowChecks
+from chaos.workloads.set_full import SetFull
 from chaos.workloads.streams import Streams
+from chaos.workloads.table_lives import TableLives
+from chaos.workloads.workload import Workload
 from chaos.world import World
 from tests.support.waiting import eventually
 
@@ -96,9 +108,69 @@ def _told(of: History) -> list[dict[str, Any]]:
 
 def _reads(world: World, history: History) -> list[SparkJob]:
     of = cast("Any", SimpleNamespace(name="pairs", world=world, history=history))
-    return reading(
-        of, [["r", "a", None]], {"a": "select n from a"}, lambda rows: Found([["r", "a", rows["a"]]])
+    question = Question(
+        [["r", "a", None]], {"a": "select n from a"}, lambda rows: Found([["r", "a", rows["a"]]])
     )
+    return reading(of, lambda: question)
+
+
+_READS: Final[list[tuple[type[Workload], dict[str, Any], dict[str, Any]]]] = [
+    (
+        Bank,
+        {"bank_a": [[0, 40, 7]], "bank_b": [[3, 60, 8], [3, 1, 9]]},
+        {"bank_a/0": [7], "bank_b/3": [8, 9]},
+    ),
+    (
+        ListAppend,
+        {"la0": [[0, 5], [0, 2]], "la1": [], "la2": [[0, "3,1"]], "la3": []},
+        {"la0/0": [2, 5], "la2/0": [3, 1]},
+    ),
+    (LongFork, {"fork_0": [[0, 2]], "fork_1": [], "fork_2": [[0, 1]]}, {"fork/0.0": [2], "fork/0.2": [1]}),
+    (SetFull, {"set_full": [[3], [1]]}, {"set_full/0": [1, 3]}),
+    (Landing, {"landed": [[2], [2]]}, {"landed/0": [2, 2]}),
+    (
+        Derived,
+        {
+            "derived_source": [[1, 3, 2]],
+            "derived_totals": [[1, 3, 2]],
+            "derived_counts": [[0, 1, 2]],
+            "inserts": [[0, 1, 0]],
+        },
+        {"derived_source": [[1, 3, 2]], "derived_totals": [[1, 3, 2]], "derived_counts": [[0, 1, 2]]},
+    ),
+    (Offsets, {"offsets": [[0, 1, 2, 2]]}, {"offsets": [0, 1, 2, 2]}),
+    (RowChecks, {"checked": [[1, 2, 3, 4]]}, {"checked": [False, [], [[1, 2, 3, 4]]]}),
+    (
+        TableLives,
+        {"lives_a": ["7", ["g", "n", "d5"], [[7, 2, 5], [7, 1, 5]]], "lives_b": ["8", ["g", "n", "d6"], []]},
+        {"tables": [["lives_a", 7, [[7, 1], [7, 2]], [["d5", [5]]]], ["lives_b", 8, [], [["d6", []]]]]},
+    ),
+    (Labels, {"labels_jobs": [[0, 4]], "labels_batches": []}, {"labels_jobs/0": [4], "labels_batches/0": []}),
+]
+
+
+@pytest.mark.parametrize(("kind", "rows", "told"), _READS, ids=[kind.name for kind, *_ in _READS])
+def test_a_read_by_spark_is_told_as_clients_tell_theirs(
+    world: World, kind: type[Workload], rows: dict[str, Any], told: dict[str, Any]
+) -> None:
+    """The judge of a workload reads both in one way."""
+    with closing(kind(world)) as load:
+        if kind is not Bank:  # it opens its accounts by a transaction
+            load.prepare(mock.MagicMock())
+        job = next(job for job in load.spark_jobs() if job.name.endswith("read at one replica"))
+        job.run(cast("Driver", _Driver(1, {"csn": 7, "rows": rows, "replica": "r1"})))
+        [line] = _told(load.history)
+    assert (line["type"], line["snapshot"]) == ("ok", 7)
+    found = {key: there for _, key, there in line["value"]}
+    assert {key: found[key] for key in told} == told
+    assert not any(there for key, there in found.items() if key not in told)
+    assert line.get("total", 101) == 101
+    assert line.get("inserts", 1) == 1
+
+
+def test_every_workload_is_read_by_spark() -> None:
+    """Users read by Spark more than by anything else, so no invariant is left to other readers."""
+    assert [one.name for one in ALL if one.spark_jobs is Workload.spark_jobs] == []
 
 
 def test_reads_by_each_way(world: World, history: History) -> None:

@@ -69,10 +69,22 @@ def _lists() -> Planted:
     ("claims", "plant"),
     [
         (set(), lambda _: None),
+        (set(), lambda of: of.operation([["r", "la2/1", [2]]], snapshot=5)),
+        (
+            set(),
+            lambda of: of.operation([["r", "la0/1", [1]], ["append", "la0/2", 8]], csn=8, snapshot=6),
+        ),
         ({"EXT"}, lambda of: of.operation([["r", "la0/1", []]], snapshot=7, replica="r3")),
         ({"incompatible-order"}, lambda of: of.operation([["r", "la2/1", [3]]], snapshot=7, replica="r3")),
         ({"AGREE"}, lambda of: of.operation([["r", "la0/1", [4, 1]]], snapshot=7, replica="r3")),
         ({"garbage-read"}, lambda of: of.operation([["r", "la0/1", [1, 4, 9]]], snapshot=8)),
+        ({"REALTIME"}, lambda of: of.operation([["r", "la2/1", [2]]], snapshot=5, fresh=True)),
+        (
+            {"SERIAL"},
+            lambda of: of.operation(
+                [["r", "la0/1", [1]], ["append", "la0/2", 8]], csn=8, snapshot=6, serializable=True
+            ),
+        ),
         # Two appends to a text at the same time, of which the second one should have been refused.
         (
             {"NOCONFLICT"},

@@ -49,7 +49,17 @@ def test_every_class_of_anomaly_has_its_history() -> None:
     shown = {name for findings in HISTORIES.values() for name in findings.black_box}
     assert shown >= forbidden(Level.SERIALIZABLE, Order.NONE)
     invariants = {name for findings in HISTORIES.values() for name in findings.by_timestamps}
-    assert invariants == {"INT", "EXT", "NOCONFLICT", "ABORT", "SESSION", "REALTIME", "CSN", "AGREE"}
+    assert invariants == {
+        "INT",
+        "EXT",
+        "NOCONFLICT",
+        "ABORT",
+        "SESSION",
+        "REALTIME",
+        "SERIAL",
+        "CSN",
+        "AGREE",
+    }
 
 
 def test_the_history_of_write_skew_is_fine_under_snapshot_isolation() -> None:

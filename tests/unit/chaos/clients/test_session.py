@@ -177,6 +177,29 @@ def test_each_attempt_is_an_operation_of_its_own(run: Callable[[_Database], _Run
     assert last["began_ns"] <= last["ns"]
 
 
+@pytest.mark.parametrize(
+    ("begin", "fresh", "serializable"),
+    [
+        ({}, False, None),
+        ({"isolation": "snapshot"}, False, None),
+        ({"fresh": True, "isolation": "serializable"}, True, True),
+    ],
+)
+@pytest.mark.parametrize("error", [None, CommitUnknownError("x", tid="4-r2-1-9")], ids=["answered", "asked"])
+def test_the_history_notes_what_a_transaction_is_owed(
+    run: Callable[[_Database], _Run],
+    begin: dict[str, Any],
+    fresh: bool,
+    serializable: bool | None,
+    error: CommitUnknownError | None,
+) -> None:
+    """The checkers owe nobody a fresh snapshot, or reads that hold at the commit, unless it was asked for."""
+    on = run(_Database(error, decision=Decision.COMMITTED))
+    on.session.write(_attempts(begin=begin), tries=1)
+    [line] = on.history
+    assert (line["type"], line["fresh"], line.get("serializable")) == ("ok", fresh, serializable)
+
+
 def test_a_refusal_is_judged_with_its_home_and_its_tid(run: Callable[[_Database], _Run]) -> None:
     """The check of refusals skips a call without a home, and the one of outcomes a call without a tid."""
     on = run(_Database(NotEnoughReplicasError("1 of 2 durable copies"), None))

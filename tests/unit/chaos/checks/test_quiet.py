@@ -1,0 +1,52 @@
+"""The check that a run of `pairs` shows something: it fails where the load has met nothing of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from chaos.checks.quiet import unmet
+from chaos.workloads.pairs import MET, events_met
+from tests.unit.chaos.lines import call, run
+
+#: A call of the workload.
+CALL: Final[dict[str, Any]] = call(1) | {"workload": "pairs"}
+
+
+def met(*whats: str) -> list[dict[str, Any]]:
+    """Return the lines of what the load has met."""
+    return [{"ns": 5, "what": "met", "workload": "pairs", "met": what, "replica": "r1"} for what in whats]
+
+
+def event(name: str, **facts: Any) -> str:
+    """Return a line of the log of an agent."""
+    return json.dumps({"event": name, "level": "info", **facts})
+
+
+def test_a_load_that_meets_no_merge_or_no_collection_is_told() -> None:
+    """One of three is missing, then all of them."""
+    some = sorted(MET)
+    assert unmet([run(), CALL, *met(*some)]) == []
+    [found] = unmet([run(), CALL, *met(*some[1:])])
+    assert (found.check, found.story) == ("quiet", f"Expected {some[0]}, found none.")
+    assert len(unmet([run(), CALL])) == len(MET) == 3
+
+
+def test_a_run_without_pairs_owes_no_merges() -> None:
+    """Other workloads promise nothing of the kind."""
+    assert unmet([run(), call(1)]) == []
+
+
+def test_merges_and_collections_are_read_from_logs() -> None:
+    """Merges of other tables, merges that gave way and collections of nothing do not count."""
+    nothing = [
+        event("compacted", table="default.la0"),
+        event("gave_way", table="default.pairs_plus", reason='"compacted" by another'),
+        event("collected", parts=0, manifests=3),
+        '{"event": "compacted", "table": "default.pai',
+        "Traceback",
+    ]
+    assert events_met(nothing) == set()
+    merged = event("compacted", table="default.pairs_minus", parts=3)
+    assert events_met([*nothing, merged]) == {"a merge of pairs_minus"}
+    assert events_met([event("collected", parts=4, manifests=0)]) == {"a collection"}
