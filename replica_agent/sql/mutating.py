@@ -118,10 +118,11 @@ class MutationRun:
         column, table = self._schema.columns[int(number)], self._schema.name
         if mark == "=":
             raise CheckViolationError(
-                f"a row of table {table} brings {value} in its generated column {column.name}, which is "
-                f"{column.generated}; leave the column out, or correct its value",
+                f"a row breaks generated column {column.name} of table {table}, which is {column.generated}: "
+                f"it brings {column.name}={value}; leave the column out, or correct its value",
                 table=table,
                 check=column.name,
+                row={column.name: value},
                 value=value,
             )
         raise SchemaMismatchError(

@@ -280,7 +280,7 @@ def test_a_generated_column_as_the_key_of_a_merge(db: Database) -> None:
     """Of a row that matches, the value is made of its new columns, and is another one then."""
     db.insert("t", rows(1))
     given = pa.table({"n": pa.array([5], pa.int32()), "s": ["x"], "twice": [2]})
-    with pytest.raises(CheckViolationError, match="brings 2 in its generated column twice"):
+    with pytest.raises(CheckViolationError, match=r"breaks generated column twice .* it brings twice=2"):
         db.upsert("t", given, on=["twice"])
     db.upsert("t", given.set_column(0, "n", pa.array([1], pa.int32())), on=["twice"])
     assert db.read("t").to_pylist() == [{"n": 1, "s": "x", "twice": 2, "word": "X"}]

@@ -24,6 +24,7 @@ from tidelock.csnlog.core.codec import encode_entries
 from tidelock.csnlog.core.ids import Csn, TableId
 from tidelock.csnlog.core.model import ChangeTable, DefineTable
 from tidelock.errors import (
+    SnapshotTooOldError,
     TooLargeError,
     UnknownTableError,
     UnsealedWriteError,
@@ -195,7 +196,7 @@ class TableStatements:
         parts = await self.catalog.read(lambda reader: reader.parts(gone.id, before))
         made = await self._define(tx, make)
         async with self.transactions.removing(tx):
-            self.catalog.reader.require_kept(before, gone.id)
+            self._require_rows(full, gone)
             shared = await self.inserts.staging.share(tx, gone.id, parts)
             schema = TableSchema.from_definition(gone.id, made.definition.definition)
             # The transaction of the drop may have deleted rows, and then added a check that they break.
@@ -275,8 +276,20 @@ class TableStatements:
                 "has the name that it had then",
                 table=name,
             )
-        reader.require_kept(Csn(gone.csn - 1), gone.id)
+        self._require_rows(name, gone)
         return gone
+
+    def _require_rows(self, name: TableName, gone: DroppedTable) -> None:
+        """Raise SnapshotTooOldError unless the rows of a dropped table are kept; its id is no name of it."""
+        try:
+            self.catalog.reader.require_kept(Csn(gone.csn - 1), gone.id)
+        except SnapshotTooOldError as error:
+            raise SnapshotTooOldError(
+                f"table {name} was dropped at CSN {gone.csn}, and its rows are not kept any more: the "
+                f"horizon is {error.details['min_csn']} (history_retention_s, or its property retention_s)",
+                table=name,
+                **error.details,
+            ) from error
 
     async def alter(
         self,
