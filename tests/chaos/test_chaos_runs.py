@@ -11,6 +11,7 @@ import json
 import signal
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,6 +111,39 @@ def lines_of(folder: Path, what: str) -> list[dict[str, Any]]:
     return [line for line in whole if line["what"] == what]
 
 
+class _Stories(HTMLParser):
+    """Reads the words of each story, as a person does who has nothing but the report."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Begin a story with its section."""
+        if tag == "section":
+            self._inside = ("class", "story") in attrs
+            if self._inside:
+                self.found.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """End it."""
+        if tag == "section":
+            self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        """Add words."""
+        if self._inside:
+            self.found[-1] += data
+
+
+def stories_of(folder: Path) -> list[str]:
+    """Return the stories in the report of a run."""
+    reader = _Stories()
+    reader.feed((folder / "run" / "report.html").read_text(encoding="utf-8"))
+    return reader.found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_planted_loss_is_told_with_its_fault_and_its_transaction(tmp_path: Path, tell: Tell) -> None:
@@ -117,10 +151,21 @@ def test_a_planted_loss_is_told_with_its_fault_and_its_transaction(tmp_path: Pat
     words = ("--seed", "3", "--minutes", "1.5", "--sessions", "0", "--workloads", "list_append,bank")
     result = result_of(tmp_path, tell, *words, "--only", "killed,stopped", "--plant", "lose-a-commit")
     assert not result.passed
-    begun = {line["fault"] for line in lines_of(tmp_path, "begin")}
+    begun = {line["fault"]: line for line in lines_of(tmp_path, "begin")}
     told_of = [line for line in lines_of(tmp_path, "violation") if line.get("tid") and line.get("fault")]
     assert told_of
-    assert all({*line["fault"]} <= begun and line["claim"] for line in told_of)
+    assert all({*line["fault"]} <= begun.keys() and line["claim"] for line in told_of)
+    lost = [line for line in told_of if line["claim"].startswith("I4")]
+    assert lost
+    stories = stories_of(tmp_path)
+    for line in lost:
+        named = (f"Broken invariant: {line['claim']}.", f"Transaction: {', '.join(line['tid'])}.")
+        faults = [f"{fault} ({begun[fault]['kind']}) of " for fault in line["fault"]]
+        assert any(
+            all(words in story for words in named)
+            and any(fault in story.partition("Nearest faults: ")[2] for fault in faults)
+            for story in stories
+        )
 
 
 @pytest.mark.slow
@@ -129,8 +174,13 @@ def test_a_planted_torn_snapshot_is_told_with_its_invariant(tmp_path: Path, tell
     """Replicas that show half of a commit are found by what clients read, and by no other means."""
     words = ("--seed", "4", "--minutes", "0.3", "--sessions", "0", "--workloads", "list_append,bank")
     result = result_of(tmp_path, tell, *words, "--only", "clock wrong", "--plant", "torn-snapshot")
-    assert {one.check for one in result.violations} & {"list_append", "bank"}
+    found = [one for one in result.violations if one.check in {"list_append", "bank"}]
+    assert found
     assert "--plant torn-snapshot" in result.command
+    assert any("EXT" in one.claim or "total" in one.story for one in found)
+    stories = stories_of(tmp_path)
+    for one in found:
+        assert any(f"Broken invariant: {one.claim}." in story and one.story in story for story in stories)
 
 
 @pytest.mark.slow
