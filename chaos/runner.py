@@ -36,6 +36,9 @@ from tidelock.testing import Cluster
 #: Spark to begin, in seconds.
 _WARM: Final = 20
 _WARM_TIMEOUT_S: Final = 120.0
+#: How long clients go on when all is healed, until they have met what they work for, in seconds: leases of a
+#: minute end, then history of some seconds, and the next collection.
+_CONTENT_TIMEOUT_S: Final = 180.0
 
 
 def run(plan: Plan, folder: Path, options: Options) -> Result:
@@ -195,6 +198,8 @@ class _Run:
                 self._phase("faults")
                 self._injector.run()
             commit_again(world, self._violations)
+            # Faults and what they leave open hold history for most of a short run.
+            comes_true(lambda: all(workload.content for workload in running), _CONTENT_TIMEOUT_S)
             clients.end()
             sessions.finish([job for workload in running for job in workload.last_spark_jobs()])
         finally:

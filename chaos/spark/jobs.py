@@ -87,12 +87,12 @@ class Jobs:
         db, replica = self._joined(), self._replica(pinned=pinned)
         attach = partial(tl.attach, self._spark, db, replica=replica, failover=failover)
         with attach(tables=()) as pin, db.snapshot(pin.csn) as at:
-            there = {row.name.removeprefix("default."): row.properties["comment"] for row in at.tables()}
+            there = {row.name.removeprefix("default."): row.properties for row in at.tables()}
             names = [name for name in tables if name in there]
             with attach(tables=names, csn=pin.csn) as snap:
                 frames = {name: tl.read(self._spark, snap, name) for name in names}
                 rows = {
-                    name: [there[name], frame.columns, [list(row) for row in frame.collect()]]
+                    name: [there[name]["comment"], frame.columns, [list(row) for row in frame.collect()]]
                     for name, frame in frames.items()
                 }
             return {"csn": pin.csn, "rows": rows, "replica": replica}

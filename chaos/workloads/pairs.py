@@ -70,6 +70,11 @@ class Pairs(Workload):
         watching = self.acting(self._watch, _WATCH_PAUSE_S)
         return [watching, *writers, *self.readers(self._read, _READ_PAUSE_S)]
 
+    @property
+    def content(self) -> bool:
+        """Whether both tables were merged, and something was collected, while clients worked."""
+        return not self._unmet
+
     def spark_jobs(self) -> Sequence[SparkJob]:
         """Return reads of both tables at one CSN."""
         queries = {table: f"select n from {table}" for table in (PLUS, MINUS)}

@@ -99,6 +99,11 @@ class Workload(ABC):
         """Return what sessions of Spark do for it, again and again."""
         return ()
 
+    @property
+    def content(self) -> bool:
+        """Whether its clients have met all that they work for; a run waits for it, when all is healed."""
+        return True
+
     def last_spark_jobs(self) -> Sequence[SparkJob]:
         """Return what a session of Spark must do for it once, when all is healed, before it is judged."""
         return ()

@@ -147,6 +147,13 @@ class Jobs(StreamJobs, BatchJobs):
         assert self._snap is not None
         return _rows(tl.read(self._spark, self._snap, table).orderBy(order_by))
 
+    def read_troubled(self, table: str, trouble: dict[str, Any] | None) -> list[list[Any]]:
+        """Return ids and digests of the rows of an attached table, in tasks with the given trouble."""
+        assert self._snap is not None
+        frame = tl.read(self._spark, self._snap, table)
+        passed = frame.mapInArrow(troubled_tasks.passer(trouble), frame.schema)
+        return _rows(passed.selectExpr("id", "xxhash64(*)").orderBy("id"))
+
     def schema(self, table: str) -> list[list[str]]:
         """Return names and types of the columns of an attached table's DataFrame."""
         assert self._snap is not None

@@ -89,6 +89,20 @@ def maker(trouble: dict[str, Any] | None) -> Callable[[Iterator[pa.RecordBatch]]
     return make
 
 
+def passer(trouble: dict[str, Any] | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for `mapInArrow` that passes rows on and meets the faults behind its first batch."""
+
+    def give(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for number, batch in enumerate(batches):
+            yield batch
+            if number == 0 and trouble is not None:
+                Trouble(**trouble).meet(context.partitionId(), context.attemptNumber())
+
+    return give
+
+
 def _wait(over: Callable[[], bool], why: str) -> None:
     deadline = time.monotonic() + _HELD_S_MAX
     while not over():

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from unittest import mock
 
 from chaos.checks.quiet import unmet
-from chaos.workloads.pairs import MET, events_met
+from chaos.record.journal import Journal, load
+from chaos.workloads.pairs import MET, Pairs, events_met
+from chaos.world import World
 from tests.unit.chaos.lines import call, run
 
 #: A call of the workload.
@@ -50,3 +56,32 @@ def test_merges_and_collections_are_read_from_logs() -> None:
     merged = event("compacted", table="default.pairs_minus", parts=3)
     assert events_met([*nothing, merged]) == {"a merge of pairs_minus"}
     assert events_met([event("collected", parts=4, manifests=0)]) == {"a collection"}
+
+
+def test_a_client_notes_what_the_load_has_met(tmp_path: Path) -> None:
+    """Each event once, with the replica that tells of it; the run waits until all were met."""
+    logs = {
+        "r1": event("compacted", table="default.pairs_plus"),
+        "r2": "\n".join([event("compacted", table="default.pairs_minus"), event("collected", parts=2)]),
+    }
+    cluster = SimpleNamespace(
+        replicas=["r1"], node=lambda name: SimpleNamespace(log=lambda: logs[name]), connect=mock.MagicMock()
+    )
+    values = dict.fromkeys(World.__dataclass_fields__, cast("Any", 0))
+    stopping = SimpleNamespace(wait=lambda _: False, is_set=lambda: False)
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        values |= {"cluster": cluster, "folder": tmp_path, "journal": journal, "stopping": stopping}
+        with closing(Pairs(World(**values))) as pairs:
+            pairs.prepare(mock.MagicMock())
+            watching, *_ = pairs.clients()
+            watching.step()
+            assert not pairs.content
+            cluster.replicas = ["r1", "r2"]
+            watching.step()
+            watching.step()
+            assert pairs.content
+        told = [line for line in load(journal.path) if line["what"] == "met"]
+    assert [(line["met"], line["replica"]) for line in told[:1]] == [("a merge of pairs_plus", "r1")]
+    assert {line["met"] for line in told[1:]} == MET - {"a merge of pairs_plus"}
+    assert len(told) == len(MET)
+    assert unmet([CALL, *told]) == []
