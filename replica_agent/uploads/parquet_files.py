@@ -146,7 +146,8 @@ def _check_type(schema: TableSchema, column: Column, found: pa.DataType, stored:
             _refuse(
                 schema,
                 column.name,
-                "has lists of an older layout: set spark.sql.parquet.writeLegacyFormat=false (tl.write does)",
+                "has lists of an older layout, of two levels: insert the rows of the file (tx.insert), or in "
+                "Spark set spark.sql.parquet.writeLegacyFormat=false (tl.write does)",
             )
         return
     hint = f": {_MICROSECONDS}" if pa.types.is_timestamp(found) and column.type == "timestamp" else ""

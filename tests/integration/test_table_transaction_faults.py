@@ -151,13 +151,20 @@ def shown(db: Database, csn: int) -> Shown:
 
 
 def rows_of_files(address: str, csn: int, table: str, columns: tuple[Column, ...]) -> list[tuple[Any, ...]]:
-    """Return the rows in the files of a table, which have its columns, in any order, and no others."""
+    """Return the rows in the files of a table, which have its columns, in any order, and no others.
+
+    The values of partition columns, which are texts, are in the names of the folders.
+    """
     found: list[tuple[Any, ...]] = []
     for folder, file in of_files(address, csn, table):
-        assert {field.name: field.type for field in file.schema} == {
+        whole = file
+        for pair in filter(None, folder.split("/")):
+            name, _, value = pair.partition("=")
+            whole = whole.append_column(name, pa.array([value] * file.num_rows, pa.string()))
+        assert {field.name: field.type for field in whole.schema} == {
             column.name: TYPES[column.type] for column in columns
         }, f"{table}/{folder} at CSN {csn}"
-        found += of_table(file.select([column.name for column in columns]))[1]
+        found += of_table(whole.select([column.name for column in columns]))[1]
     return sorted(found, key=repr)
 
 
@@ -296,6 +303,7 @@ CHANGED: Final = (
     Column("e", "double", default="0.5"),
 )
 THIN: Final = (Column("k", "int", nullable=False), Column("v", "int", default="7"))
+SPLIT: Final = (NULLABLE, Column("p", "string"))
 THIN_LATER: Final = (THIN[0], Column("w", "string", default="w"))
 
 
@@ -312,6 +320,8 @@ def make_before(db: Database) -> tuple[Shown, int]:
         tx.insert("old", pa.table({"k": pa.array([1, 2], pa.int32())}))
         tx.create_table("wide", "k bigint not null, a string, b int default 3", or_replace=True)
         tx.insert("wide", pa.table({"k": [1, 2], "a": ["x", None], "b": pa.array([3, 4], pa.int32())}))
+        tx.create_table("split", "k bigint, p string", partition_by=["p"], or_replace=True)
+        tx.insert("split", pa.table({"k": [1, 2, 3, 4], "p": ["a", "a", "b", "b"]}))
         tx.create_table("narrow", "k int not null", or_replace=True)
         tx.insert("narrow", pa.table({"k": pa.array([1], pa.int32())}))
     then = tx.csn or 0
@@ -319,12 +329,15 @@ def make_before(db: Database) -> tuple[Shown, int]:
         tx.alter_table("old", drop=["v"], add="w string default 'w'")
         tx.delete("old", "k = 1")
         tx.insert("old", pa.table({"k": pa.array([5], pa.int32())}))
+        tx.delete("split", "k in (2, 3)")
+        tx.insert("split", pa.table({"k": [5, 6], "p": ["a", "b"]}))
         tx.drop_table("gone")
     names = ("default.a", "default.b", "sales.a")
     more = {
         "default.old": Table(((2, "w"), (5, "w")), columns=THIN_LATER),
         "default.wide": Table(((1, "x", 3), (2, None, 4)), columns=WIDE),
         "default.narrow": Table(((1,),), columns=(Column("k", "int", nullable=False),)),
+        "default.split": Table(((1, "a"), (4, "b"), (5, "a"), (6, "b")), columns=SPLIT),
     }
     return dict.fromkeys(names, plain(1)) | more, then
 
@@ -338,6 +351,7 @@ AFTER: Final = {
     "default.gone": plain(1),
     "default.wide": Table(((3, 1, "new", 0.5), (3, 3, "new", 0.5), (4, 2, "new", 0.5)), columns=CHANGED),
     "default.narrow": Table(((1,), (1 << 40,)), columns=(KEY,)),
+    "default.split": Table(((1, "a"), (2, "a"), (4, "b"), (6, "b")), columns=SPLIT),
     "sales.copy": plain(1, 3, comment="kept"),
     "sales.made": Table(((1, 5, 4),), columns=(Column("z", "int", default="1"), Column("y", "bigint"), KEY)),
     "sales.query": Table(((4,), (9,)), columns=(NULLABLE,)),
@@ -365,6 +379,7 @@ def change_all(tx: Transaction, then: int, folder: Path) -> None:
     tx.alter_table("sales.made", rename={"x": "y"}, add="z int default 1", order=["z", "y"])
     tx.insert("sales.made", pa.table({"k": [4], "y": [5]}))
     tx.restore_table("old", then)
+    tx.restore_table("split", then, partition={"p": "a"})
     tx.undrop_table("gone")
     tx.clone_table("sales.c", "sales.copy")
     tx.create_table("sales.query", sql="select k from sales.n")
@@ -432,12 +447,13 @@ def test_a_peer_that_dies_in_such_a_commit_has_all_of_it_later(
 #: Statements that make or share files, by the points inside of them. Some run with every change.
 INSIDE_OF: Final[dict[str, tuple[str, ...]]] = {
     "widen": ("replication.lock.before", "replication.lock.after", "agent.catalog.after"),
-    "restore": ("replication.lock.before", "agent.catalog.before", "agent.catalog.after"),
+    "restore": tuple(points(INSIDE)),
+    "restore one partition": tuple(points(INSIDE)),
     "undrop": ("agent.catalog.before", "agent.catalog.after"),
     "clone": ("agent.catalog.before", "agent.catalog.after"),
     "import": ("agent.catalog.before", "agent.catalog.after"),
 }
-FAST_INSIDE: Final = {("restore", "agent.catalog.after")}
+FAST_INSIDE: Final = {("restore", "agent.catalog.after"), ("restore one partition", "replication.lock.after")}
 
 
 @pytest.mark.scenario("S05")
@@ -458,6 +474,7 @@ def test_a_home_that_dies_inside_of_a_statement_leaves_nothing(
     run: dict[str, Callable[[Transaction], object]] = {
         "widen": lambda tx: tx.alter_table("old", types={"k": "bigint"}),
         "restore": lambda tx: tx.restore_table("old", then),
+        "restore one partition": lambda tx: tx.restore_table("split", then, partition={"p": "a"}),
         "undrop": lambda tx: tx.undrop_table("gone"),
         "clone": lambda tx: tx.clone_table("old", "made"),
         "import": lambda tx: tx.import_files("a", tmp_path),
