@@ -75,11 +75,11 @@ def test_a_client_notes_what_the_load_has_met(tmp_path: Path) -> None:
             pairs.prepare(mock.MagicMock())
             watching, *_ = pairs.clients()
             watching.step()
-            assert not pairs.content
+            early = pairs.content
             cluster.replicas = ["r1", "r2"]
             watching.step()
             watching.step()
-            assert pairs.content
+            assert (early, pairs.content) == (False, True)
         told = [line for line in load(journal.path) if line["what"] == "met"]
     assert [(line["met"], line["replica"]) for line in told[:1]] == [("a merge of pairs_plus", "r1")]
     assert {line["met"] for line in told[1:]} == MET - {"a merge of pairs_plus"}
