@@ -41,6 +41,6 @@ def file_of(lists: list[list[int] | None], name: str = "array") -> bytes:
 
 
 def _replaced(data: bytes, old: bytes, new: bytes) -> bytes:
-    """Return bytes with another piece in the place of one that they have once."""
+    """Return bytes with another piece instead of one that they have once."""
     assert data.count(old) == 1, f"{old!r} is {data.count(old)} times in the footer"
     return data.replace(old, new)
