@@ -11,6 +11,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from chaos.__main__ import parser, plans_of
 from chaos.planning.kept_seeds import KEPT
 from chaos.result import Result, told
 from chaos.runner import run
+from chaos.setup import images
 from chaos.setup.options import Options
 from tests.chaos import outside_lists
 from tests.support.faults import ability
@@ -39,10 +41,10 @@ def networks() -> None:
     ability.require(commands.lack())
 
 
-def result_of(folder: Path, tell: Tell, *words: str) -> Result:
+def result_of(folder: Path, tell: Tell, *words: str, options: Options = SHARED) -> Result:
     """Run a command line of the runner in a folder, and show what it has come to."""
     [plan] = plans_of(parser().parse_args([*words]))
-    result = run(plan, folder / "run", SHARED)
+    result = run(plan, folder / "run", options)
     tell(told(result, str(folder / "run")))
     return result
 
@@ -142,6 +144,18 @@ def stories_of(folder: Path) -> list[str]:
     reader = _Stories()
     reader.feed((folder / "run" / "report.html").read_text(encoding="utf-8"))
     return reader.found
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.timeout(1800)
+@pytest.mark.scenario("S68", "S69")
+def test_a_run_in_containers_breaks_no_promise(tmp_path: Path, tell: Tell) -> None:
+    """The images, under the faults that containers can have: two minutes of all of them, without Spark."""
+    words = ("--seed", "12", "--minutes", "2", "--containers", "--sessions", "0")
+    options = replace(SHARED, image_tag=images.build(spark=False))
+    require_passed(result_of(tmp_path, tell, *words, options=options))
+    require_lists_valid_outside(tmp_path, tell)
 
 
 @pytest.mark.slow

@@ -41,10 +41,6 @@ def file_of(lists: list[list[int] | None], name: str = "array") -> bytes:
 
 
 def _replaced(data: bytes, old: bytes, new: bytes) -> bytes:
-<<<<<<< HEAD
     """Return bytes with one piece, which they have once, replaced by another."""
-=======
-    """Return bytes with another piece instead of one that they have once."""
->>>>>>> 57cdaeeb1e15d98ff43c025a4ccfef579649f4e9
     assert data.count(old) == 1, f"{old!r} is {data.count(old)} times in the footer"
     return data.replace(old, new)
