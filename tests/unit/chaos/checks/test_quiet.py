@@ -75,13 +75,14 @@ def test_a_client_notes_what_the_load_has_met(tmp_path: Path) -> None:
             pairs.prepare(mock.MagicMock())
             watching, *_ = pairs.clients()
             watching.step()
-            early = pairs.content
+            content = [pairs.content]
             cluster.replicas = ["r1", "r2"]
             watching.step()
             watching.step()
-            assert (early, pairs.content) == (False, True)
+            content.append(pairs.content)
         told = [line for line in load(journal.path) if line["what"] == "met"]
     assert [(line["met"], line["replica"]) for line in told[:1]] == [("a merge of pairs_plus", "r1")]
     assert {line["met"] for line in told[1:]} == MET - {"a merge of pairs_plus"}
+    assert content == [False, True]
     assert len(told) == len(MET)
     assert unmet([CALL, *told]) == []
