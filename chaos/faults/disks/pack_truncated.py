@@ -13,11 +13,10 @@ from chaos.world import World
 
 
 class PackTruncated(Fault):
-    """A pack ends in the middle of the first part that it still has, so all of them are gone.
+    """A pack ends in the middle of one of its parts; the parts behind it are gone as well.
 
     Nobody is shown the wrong bytes: the replica finds them when they are read, by a reader, a peer or the
-    scrubber, and fetches each part again from another replica. The pack is deleted when it has no part left.
-    The audit goes on to report a pack that is short and has kept whole parts, so the cut leaves none.
+    scrubber, and fetches each part again from another replica.
     """
 
     kind: ClassVar[str] = "pack truncated"
@@ -28,4 +27,4 @@ class PackTruncated(Fault):
         self, world: World, targets: Sequence[str], chosen: random.Random
     ) -> AbstractContextManager[Proof]:
         [target] = targets
-        return rotten(world, target, chosen, folder="packs", harm=truncate, first=True)
+        return rotten(world, target, chosen, folder="packs", harm=truncate)

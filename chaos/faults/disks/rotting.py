@@ -64,7 +64,6 @@ def rotten(
     *,
     folder: str,
     harm: Callable[[Place, random.Random], None],
-    first: bool = False,
 ) -> Iterator[Proof]:
     """Damage a part of a replica behind its back; afterwards wait until it has it from another replica.
 
@@ -76,7 +75,6 @@ def rotten(
         chosen: Draws the part.
         folder: `parts` for one that has a file of its own, `packs` for one in a pack.
         harm: Damages it.
-        first: Whether the first part of the file that was drawn is harmed, so that a cut takes all of them.
 
     Raises:
         NotPossibleError: The replica has no such part, or has collected it unread.
@@ -88,8 +86,6 @@ def rotten(
     def is_harmed() -> bool:
         if found := visible(node, folder):
             place = chosen.choice(found)
-            if first:
-                place = min([place, *_beside(node, place)], key=lambda one: one.offset)
             with contextlib.suppress(FileNotFoundError):  # it was collected at this moment
                 harm(place, chosen)
                 harmed.append(place)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -54,6 +57,18 @@ def _grow(replica: AuditedReplica) -> None:
         file.write(b"x")
 
 
+def _cut_pack(replica: AuditedReplica) -> None:
+    """Cut the pack in its last part; the one before it begins at its first byte, and is whole."""
+    with contextlib.closing(sqlite3.connect(replica.path / "catalog.db")) as db:
+        [offset] = db.execute("SELECT offset FROM parts WHERE part = ?", (PACKED,)).fetchone()
+    os.truncate(replica.file_of(PACKED), offset + 1)
+
+
+def _cut_and_lose(replica: AuditedReplica) -> None:
+    _cut_pack(replica)
+    replica.sql(f"UPDATE parts SET state = 'quarantined' WHERE part = '{PACKED}'")
+
+
 #: How a fault is planted, and the findings that it makes: (fault, what it names).
 PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str | None]]]] = {
     "a file that nobody knows": (
@@ -65,6 +80,8 @@ PLANTED: dict[str, tuple[Callable[[AuditedReplica], object], set[tuple[str, str 
         {("missing_file", "parts/40/r1-1-40.parquet")},
     ),
     "a file that has grown": (_grow, {("file_size", "parts/40/r1-1-40.parquet")}),
+    "a pack that ends before its last part": (_cut_pack, {("file_size", "packs/01/r1-1-1.pack")}),
+    "a pack that is whole but for a lost part": (_cut_and_lose, {("part_not_held", PACKED)}),
     "a file without the row of its part": (
         _sql(f"DELETE FROM parts WHERE part = '{LARGE}'"),
         {("file_without_part", "parts/40/r1-1-40.parquet"), ("record_without_row", LARGE)},
