@@ -41,6 +41,7 @@ from chaos.faults.network.slow_network import SlowNetwork
 from chaos.faults.processes.driver_killed import DriverKilled
 from chaos.faults.processes.frozen import Frozen
 from chaos.faults.processes.killed import Killed
+from chaos.faults.processes.replicas_lost import ReplicasLost
 from chaos.faults.processes.rolling_restart import RollingRestart
 from chaos.faults.processes.stopped import Stopped
 from chaos.faults.zookeeper.session_expired import SessionExpired
@@ -56,6 +57,7 @@ ALL: Final[tuple[type[Fault], ...]] = (
     Frozen,
     Stopped,
     RollingRestart,
+    ReplicasLost,
     CutFromPeers,
     PairCut,
     OneWayCut,

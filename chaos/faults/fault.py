@@ -45,7 +45,7 @@ class Fault(ABC):
     aim: ClassVar[Aim]
     #: Whether its targets cannot be counted as well while it acts, for tolerance and demand of commits.
     harms: ClassVar[bool] = True
-    #: Whether no commit can be demanded while it acts, since a majority of ZooKeeper is away.
+    #: Whether no commit can be demanded while it acts, for lack of servers of ZooKeeper or of copies.
     halts: ClassVar[bool] = False
     #: Whether no other fault may act at the same time.
     alone: ClassVar[bool] = False

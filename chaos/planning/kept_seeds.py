@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 #: Kinds that came later than some of these: without them a seed draws the faults that it drew then.
-_LATER: Final = ("--without", "pack truncated,catalog truncated,isolated,one-way cut from ZooKeeper")
+_LATER: Final = (
+    "--without",
+    "pack truncated,catalog truncated,isolated,one-way cut from ZooKeeper,replicas lost",
+)
 
 #: Each with the fault that it found, here or in a judge.
 KEPT: Final[tuple[tuple[str, ...], ...]] = (
